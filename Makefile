@@ -1,0 +1,53 @@
+# Every target sets up what it needs; Python >= 3.11, make and git are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check model torture-smoke format docs lock clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
+
+setup: $(READY)  ## make .venv with everything pinned
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tasks_app needs Python 3.11 or newer. Run: make PYTHON=python3.12 " + "$(MAKECMDGOALS)")'
+	@echo "setting up .venv (once) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
+	@$(BIN)/tasks-app demo $(ARGS)
+
+test: $(READY)  ## the whole suite, on servers that it starts itself
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)  ## format, lint, types, floors, the quick part of the model
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m verification --quick
+
+model: $(READY)  ## every configuration and mutant of the protocol's model (minutes)
+	@$(BIN)/python -m verification
+
+torture-smoke: $(READY)  ## kill -9 everything during 20,000 tasks, then count (about 3 minutes)
+	@$(BIN)/python -m torture $(ARGS)
+
+format: $(READY)  ## let ruff format and fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+docs: $(READY)  ## regenerate what the code says of itself (docs/lifecycle.md)
+	@$(BIN)/python -m tasks_app.domain.lifecycle > docs/lifecycle.md
+
+lock: $(READY)  ## pin the newest versions that pyproject allows
+	@$(BIN)/python -m pip install --quiet uv
+	@cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --upgrade dev.in -o dev.txt
+
+clean:  ## remove .venv and ./.tasks_app
+	@rm -rf .venv .tasks_app

@@ -1,0 +1,2 @@
+"""tasks_app: durable jobs on PostgreSQL and Celery."""
+from __future__ import annotations

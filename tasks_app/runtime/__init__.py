@@ -1,0 +1,2 @@
+"""To be written."""
+from __future__ import annotations
