@@ -1,0 +1,220 @@
+"""Who may enter the pool: from a NewTask to a checked TaskRow, or an InvalidTaskError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.payload import check_text, encode_object
+from tasks_app.domain.retry import Levels, RetryPolicy, parse_policy
+from tasks_app.domain.task import NewTask, TaskOptions, TaskRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")
+QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
+LONGEST_KEY = 255
+MOST_ATTEMPTS = 32_000
+"""Below what a smallint counts."""
+HEADERS_LIMIT = 8 * 1024
+_KNOWN = frozenset(TaskOptions.__annotations__)
+T = TypeVar("T")
+_RNG = Random()  # noqa: S311  jitter, not a secret
+
+
+def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
+    """Return the row to insert; ``spec`` is the handler's where this process knows it.
+
+    Raises:
+        InvalidTaskError: with the path of the bad value and what is allowed.
+    """
+    options: Mapping[str, Any] = new.options
+    for name in options:
+        if name not in _KNOWN:
+            raise InvalidTaskError(
+                f"options.{name}", "is unknown", ", ".join(sorted(_KNOWN - {"order_key"}))
+            )
+    if options.get("order_key") is not None:
+        raise InvalidTaskError(
+            "options.order_key", "is reserved: ordered tasks are not built yet", "None"
+        )
+    retry = _policy(options, spec)
+    wait_first = _bool(options, "wait_first", default=False)
+    run_at = _moment(options, "run_at")
+    delay = _span(options, "delay")
+    if run_at is not None and delay is not None:
+        raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
+    return TaskRow(
+        name=check_name(new.task if spec is None else spec.name),
+        queue=check_queue(options.get("queue") or (spec.queue if spec else "default")),
+        priority=_integer(options, "priority", 0, 9) if "priority" in options else 5,
+        biz_key=_key(options, "biz_key"),
+        unique_key=_key(options, "unique_key"),
+        payload=_payload(new.payload, spec, limit),
+        headers=_headers(options),
+        enabled=_bool(options, "enabled", default=True),
+        retry_level=1 if wait_first else 0,
+        max_attempts=_max_attempts(options, retry, wait_first=wait_first),
+        retry=str(retry) if "retry" in options else None,
+        run_at=run_at,
+        delay=(delay or timedelta(0)) + _first_wait(retry, wait_first=wait_first),
+        expires_at=_moment(options, "expires_at"),
+        timeout_ms=_milliseconds(options, "timeout"),
+        hard_timeout_ms=_milliseconds(options, "hard_timeout"),
+    )
+
+
+def check_name(name: Any) -> str:
+    """Return a valid task name.
+
+    Raises:
+        InvalidTaskError: it is not one.
+    """
+    if not isinstance(name, str) or not NAME.match(name) or name.endswith("\n"):
+        raise InvalidTaskError("name", f"is {_shown(name)}", f"text that matches {NAME.pattern}")
+    return name
+
+
+def check_queue(queue: Any) -> str:
+    """Return a valid queue name.
+
+    Raises:
+        InvalidTaskError: it is not one.
+    """
+    if not isinstance(queue, str) or not QUEUE.match(queue) or queue.endswith("\n"):
+        raise InvalidTaskError(
+            "options.queue", f"is {_shown(queue)}", f"text that matches {QUEUE.pattern}"
+        )
+    return queue
+
+
+def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
+    if spec is not None and spec.payload_type is not None:
+        plain = payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload
+        try:
+            spec.payload_type.model_validate({} if plain is None else plain)
+        except ValidationError as error:
+            path, problem = explain(error)
+            raise InvalidTaskError(
+                path, problem, f"what {spec.payload_type.__name__} takes"
+            ) from None
+    return encode_object(payload, "payload", limit)
+
+
+def _policy(options: Mapping[str, Any], spec: HandlerSpec | None) -> RetryPolicy | None:
+    if "retry" not in options:
+        return spec.retry if spec else None
+    return _tried(parse_policy, options["retry"], "retry", "such as '5s,30s,1m' or 'fixed 30s'")
+
+
+def _max_attempts(
+    options: Mapping[str, Any], retry: RetryPolicy | None, *, wait_first: bool
+) -> int | None:
+    if options.get("max_attempts") is not None:
+        return _integer(options, "max_attempts", 1, MOST_ATTEMPTS)
+    if wait_first and isinstance(retry, Levels):
+        return len(retry.waits)  # level 1 is spent before the first run, so each level has one run
+    return retry.max_attempts if "retry" in options and retry else None
+
+
+def _first_wait(retry: RetryPolicy | None, *, wait_first: bool) -> timedelta:
+    if not wait_first:
+        return timedelta(0)
+    if retry is None:
+        raise InvalidTaskError(
+            "options.wait_first",
+            "needs to know the waits",
+            "it with retry=, or a known handler",
+        )
+    return retry.wait(1, _RNG)
+
+
+def _headers(options: Mapping[str, Any]) -> str | None:
+    headers = options.get("headers")
+    return None if headers is None else encode_object(headers, "options.headers", HEADERS_LIMIT)
+
+
+def _key(options: Mapping[str, Any], name: str) -> str | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_KEY:
+        raise InvalidTaskError(
+            f"options.{name}", f"is {_shown(value)}", f"text of 1 to {LONGEST_KEY} characters"
+        )
+    return check_text(value, f"options.{name}")
+
+
+def _integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidTaskError(
+            f"options.{name}", f"is {_shown(value)}", f"an integer {least} .. {most}"
+        )
+    return int(value)
+
+
+def _bool(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidTaskError(f"options.{name}", f"is {_shown(value)}", "True or False")
+    return value
+
+
+def _moment(options: Mapping[str, Any], name: str) -> datetime | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidTaskError(f"options.{name}", f"is {_shown(value)}", "an aware datetime")
+    if value.utcoffset() is None:
+        raise InvalidTaskError(
+            f"options.{name}",
+            "has no time zone",
+            "an aware datetime, such as datetime.now(UTC)",
+        )
+    if not 1970 <= value.year <= 9998:  # noqa: PLR2004  what every driver and zone can hold
+        raise InvalidTaskError(f"options.{name}", f"is in the year {value.year}", "1970 .. 9998")
+    return value
+
+
+def _span(options: Mapping[str, Any], name: str) -> timedelta | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    return _tried(parse_duration, value, name, "seconds, a timedelta, or text such as '30s'")
+
+
+def _milliseconds(options: Mapping[str, Any], name: str) -> int | None:
+    span = _span(options, name)
+    if span is None:
+        return None
+    milliseconds = round(span / timedelta(milliseconds=1))
+    if not 1 <= milliseconds < 2**31:
+        raise InvalidTaskError(f"options.{name}", f"is {span}", "1 ms .. 24 days")
+    return milliseconds
+
+
+def _tried(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
+    try:
+        return parse(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidTaskError(f"options.{name}", str(error), allowed) from None
+
+
+def _shown(value: Any) -> str:
+    """Name a bad value without repeating much of it: it may be long, or a secret."""
+    return (
+        repr(value[:40])
+        if isinstance(value, str)
+        else f"of type {type(value).__name__}: {value!r:.40}"
+    )

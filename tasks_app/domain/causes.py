@@ -1,0 +1,49 @@
+"""Exceptions as text that can always be stored: bounded, clean, without local variables.
+
+An exception may be hostile: its ``str()`` may raise, be huge, or hold what no column accepts.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING
+
+from tasks_app.domain.task import Cause
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LONGEST_MESSAGE = 2_000
+LONGEST_TRACEBACK = 8_000
+MOST_FRAMES = 40
+
+
+def cause_of(error: BaseException) -> Cause:
+    """Describe an exception; never raises."""
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    return Cause(
+        clean(kind, 200), clean(_message(error), LONGEST_MESSAGE), _frames(error.__traceback__)
+    )
+
+
+def clean(text: str, longest: int) -> str:
+    """Return ``text`` without NUL and lone surrogates, cut to ``longest`` characters."""
+    cut = text if len(text) <= longest else text[: longest - 1] + "…"
+    return cut.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as second:
+        return f"(its text cannot be read: {type(second).__name__})"
+
+
+def _frames(trace: TracebackType | None) -> str | None:
+    if trace is None:
+        return None
+    try:
+        frames = traceback.extract_tb(trace, limit=-MOST_FRAMES)
+        return clean("".join(traceback.format_list(frames)), LONGEST_TRACEBACK)
+    except Exception:
+        return None

@@ -1,0 +1,63 @@
+"""Everything that tasks_app raises. Each message says what is wrong and what to do."""
+
+from __future__ import annotations
+
+
+class TasksError(Exception):
+    """The root of all errors of tasks_app."""
+
+
+class InvalidTaskError(TasksError, ValueError):
+    """A task was refused before anything was written.
+
+    Attributes:
+        path: where the bad value is, such as ``payload.lines[3].price``.
+    """
+
+    def __init__(self, path: str, problem: str, allowed: str) -> None:
+        super().__init__(f"{path} {problem}. Allowed: {allowed}.")
+        self.path = path
+
+
+class IllegalTransitionError(TasksError):
+    """An event met a state that does not admit it."""
+
+    def __init__(self, state: str, event: str) -> None:
+        super().__init__(f"{event} is not admitted in state {state}. See docs/lifecycle.md.")
+
+
+class LeaseLostError(TasksError):
+    """The run is no longer the owner of its task: nothing that it writes is kept."""
+
+    def __init__(self, task_id: int) -> None:
+        super().__init__(f"The lease on task {task_id} is lost. Another attempt owns it now.")
+
+
+class UnreadableTaskError(TasksError):
+    """A row that was written past the checks cannot be read; it fails alone."""
+
+
+class UniqueKeyTakenError(TasksError):
+    """A requeue met another pending task with the same name and unique_key."""
+
+    def __init__(self, name: str, unique_key: str, holder: int) -> None:
+        super().__init__(
+            f"unique_key {unique_key!r} of {name} is taken by task {holder}. "
+            "Wait until that one has finished, or cancel it."
+        )
+
+
+class HandlerError(TasksError):
+    """A handler is declared in a way that cannot work, or twice."""
+
+
+class ConfigurationError(TasksError):
+    """A setting is missing or wrong."""
+
+
+class SchemaError(TasksError):
+    """The database's schema is not the one that this version needs."""
+
+
+class PublishError(TasksError):
+    """The broker did not take a message. The rows are safe; the scan comes back to them."""

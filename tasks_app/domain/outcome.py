@@ -1,0 +1,58 @@
+"""What a handler may raise to say how its run ended. Returning means success."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from tasks_app.domain.durations import Duration, parse_duration
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+class Outcome(Exception):  # noqa: N818  an ending, not an error
+    """The root of the five endings below. What was written through ``ctx.session`` rolls back."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Retry(Outcome):
+    """Try again; charges one failure. ``after`` overrides the policy's wait."""
+
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
+        super().__init__(reason)
+        self.after: timedelta | None = None if after is None else parse_duration(after)
+
+
+class Snooze(Outcome):
+    """Run again after ``after``; charges nothing: the time was not ripe."""
+
+    def __init__(self, after: Duration, reason: str = "") -> None:
+        super().__init__(reason)
+        self.after: timedelta = parse_duration(after)
+
+
+class Fail(Outcome):
+    """Go to the error pool now; more attempts would not help."""
+
+
+class Cancel(Outcome):
+    """Stop on purpose: CANCELLED in the completed pool."""
+
+
+class Skip(Outcome):
+    """Nothing to do: SKIPPED in the completed pool."""
+
+
+class Reaction(StrEnum):
+    """What an exception of a class leads to, in a handler's ``on_error``."""
+
+    RETRY = "retry"
+    """Again, charged. What happens without a rule."""
+    FAIL = "fail"
+    """The error pool at once."""
+    RETRY_FREE = "retry_free"
+    """Again after the policy's wait, without charging a failure."""

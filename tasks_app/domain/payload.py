@@ -1,0 +1,151 @@
+"""Which JSON may enter the pool, and how it is read back.
+
+The limits are those beyond which PostgreSQL's jsonb, Python's reader or a person at a dashboard
+gives up: jsonb refuses NUL and lone surrogates, JSON has no NaN, 64 bits are what other languages
+read, and a reader of deep nesting runs out of stack.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
+
+DEEPEST = 32
+SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
+
+
+def encode_object(value: Mapping[str, Any] | BaseModel | None, path: str, limit: int) -> str:
+    """Return a JSON object as text; None is the empty object.
+
+    Raises:
+        InvalidTaskError: with the path of the first bad value.
+    """
+    if value is None:
+        return "{}"
+    plain = dump_model(value, path) if isinstance(value, BaseModel) else value
+    if not isinstance(plain, Mapping):
+        raise InvalidTaskError(
+            path,
+            f"is of type {type(plain).__name__}",
+            "a dict with string keys, or a pydantic model",
+        )
+    return encode(plain, path, limit)
+
+
+def encode(value: Any, path: str, limit: int) -> str:
+    """Return any admitted JSON value as text of at most ``limit`` bytes.
+
+    Raises:
+        InvalidTaskError: with the path of the first bad value.
+    """
+    plain = _checked(value, path, 1)
+    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    size_bytes = len(text.encode())
+    if size_bytes > limit:
+        raise InvalidTaskError(
+            path,
+            f"has {size_bytes} bytes as JSON",
+            f"at most {limit} bytes; store big data elsewhere",
+        )
+    return text
+
+
+def decode(text: str, what: str) -> Any:
+    """Return the value of JSON text that somebody may have written past the checks.
+
+    Raises:
+        UnreadableTaskError: too deep, a number too long, or no JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableTaskError(
+            f"The {what} cannot be read ({type(error).__name__}). "
+            "Write tasks with create_task or task_create()."
+        ) from error
+
+
+def dump_model(model: BaseModel, path: str) -> Any:
+    """Return a pydantic model as plain values.
+
+    Raises:
+        InvalidTaskError: it has a field that JSON cannot hold.
+    """
+    try:
+        return model.model_dump(mode="json")
+    except (ValueError, RecursionError) as error:
+        raise InvalidTaskError(
+            path,
+            f"cannot be written as JSON ({type(error).__name__})",
+            "fields that JSON can hold",
+        ) from None
+
+
+def check_text(value: str, path: str) -> str:
+    """Return ``value`` if PostgreSQL can store it.
+
+    Raises:
+        InvalidTaskError: it holds NUL or a lone surrogate.
+    """
+    if "\x00" in value:
+        raise InvalidTaskError(path, "holds the character NUL", "text without \\u0000")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidTaskError(path, "holds a lone surrogate", "valid Unicode") from None
+    return value
+
+
+def _checked(value: Any, path: str, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise InvalidTaskError(path, f"is nested deeper than {DEEPEST}", f"depth {DEEPEST}")
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str(check_text(value, path))
+        case int():
+            return _checked_int(value, path)
+        case float():
+            return _checked_float(value, path)
+        case Mapping():
+            return {
+                _checked_key(key, path): _checked(item, f"{path}.{key}", depth + 1)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return [_checked(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+        case BaseModel():
+            return _checked(dump_model(value, path), path, depth)
+        case _:
+            raise InvalidTaskError(
+                path,
+                f"is of type {type(value).__name__}",
+                "dict, list, str, int, float, bool and None",
+            )
+
+
+def _checked_key(key: Any, path: str) -> str:
+    if not isinstance(key, str):
+        raise InvalidTaskError(
+            f"{path}[{key!r}]", f"has a key of type {type(key).__name__}", "string keys"
+        )
+    return str(check_text(key, f"{path}[{key!r}]"))
+
+
+def _checked_int(value: int, path: str) -> int:
+    if not SMALLEST_INT <= value <= LARGEST_INT:
+        raise InvalidTaskError(path, "is an integer beyond 64 bits", "-2**63 .. 2**63-1, or text")
+    return int(value)
+
+
+def _checked_float(value: float, path: str) -> float:
+    if not math.isfinite(value):
+        raise InvalidTaskError(path, f"is {value!r}", "finite numbers, or None")
+    return float(value)

@@ -1,0 +1,120 @@
+"""How long a failed task waits before it runs again, and how often it may fail.
+
+A policy is written in one line of text, which is also what a row stores:
+
+* ``5s,30s,1m,10m``                  levels: the first failure waits level 1, and so on
+* ``fixed 30s``                      the same wait each time
+* ``exponential 1s x2 cap 1h``       full jitter: a random wait up to 1s, 2s, 4s … 1h
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+from typing import Protocol
+
+from tasks_app.domain.durations import Duration, format_duration, parse_duration
+
+DEFAULT_MAX_ATTEMPTS = 3
+MOST_LEVELS = 100
+
+
+class RetryPolicy(Protocol):
+    """Any of the three policies below."""
+
+    @property
+    def max_attempts(self) -> int:
+        """How many charged failures lead to the error pool, unless the task says otherwise."""
+
+    def wait(self, level: int, rng: Random) -> timedelta:
+        """Return the wait that belongs to ``level``, which is 1 after the first failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A table of waits; beyond its end the last one repeats."""
+
+    waits: tuple[timedelta, ...]
+
+    @property
+    def max_attempts(self) -> int:
+        """One run before the first level and one after each."""
+        return len(self.waits) + 1
+
+    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  a table has no chance in it
+        """Return the span in the table."""
+        return self.waits[min(level, len(self.waits)) - 1]
+
+    def __str__(self) -> str:
+        return ",".join(map(format_duration, self.waits))
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same wait each time."""
+
+    every: timedelta
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+
+    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  the same each time
+        """Return the span."""
+        return self.every
+
+    def __str__(self) -> str:
+        return f"fixed {format_duration(self.every)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Full jitter: uniform between 0 and ``base * factor ** (level - 1)``, at most ``cap``.
+
+    Full jitter spreads a herd best (Exponential Backoff And Jitter, AWS Architecture Blog, 2015).
+    """
+
+    base: timedelta = timedelta(seconds=5)
+    factor: float = 2.0
+    cap: timedelta = timedelta(hours=1)
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+
+    def wait(self, level: int, rng: Random) -> timedelta:
+        """Draw a span; the exponent is bounded so that high levels cannot overflow."""
+        ceiling = self.base.total_seconds() * self.factor ** min(level - 1, 64)
+        return timedelta(seconds=rng.uniform(0, min(ceiling, self.cap.total_seconds())))
+
+    def __str__(self) -> str:
+        base, cap = format_duration(self.base), format_duration(self.cap)
+        return f"exponential {base} x{self.factor:g} cap {cap}"
+
+
+DEFAULT_POLICY: RetryPolicy = Exponential()
+
+_FIXED = re.compile(r"^fixed (\S+)$")
+_EXPONENTIAL = re.compile(r"^exponential (\S+) x(\d+(?:\.\d+)?) cap (\S+)$")
+
+
+def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
+    """Return the policy that ``value`` describes; a sequence is a table of levels.
+
+    Raises:
+        ValueError: not a policy, or more than 100 levels.
+    """
+    if isinstance(value, Levels | Fixed | Exponential):
+        return value
+    if isinstance(value, str):
+        if found := _FIXED.match(value):
+            return Fixed(parse_duration(found[1]))
+        if found := _EXPONENTIAL.match(value):
+            return Exponential(parse_duration(found[1]), float(found[2]), parse_duration(found[3]))
+        return _levels(value.split(","))
+    if isinstance(value, Sequence):
+        return _levels(value)
+    raise ValueError(f"is of type {type(value).__name__}, which is not a retry policy")
+
+
+def _levels(waits: Sequence[Duration]) -> Levels:
+    if not 1 <= len(waits) <= MOST_LEVELS:
+        raise ValueError(f"has {len(waits)} levels")
+    return Levels(tuple(map(parse_duration, waits)))

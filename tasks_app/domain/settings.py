@@ -1,0 +1,142 @@
+"""All settings, from the environment (``TASKS_APP_*``), with the reason beside each default."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.errors import ConfigurationError
+
+PREFIX = "TASKS_APP_"
+_IDENTIFIER = re.compile(r"^[a-z_][a-z0-9_]{0,47}$")
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Read once per process and handed down; frozen."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    database_url: SecretStr | None = None
+    """``postgresql+psycopg://user:password@host/name``. No default: a guess would be worse."""
+    broker_url: SecretStr | None = None
+    """``redis://…`` or ``amqp://…``; only workers and beat need it."""
+    imports: str = ""
+    """Modules that declare handlers, separated by commas."""
+    schema_name: str | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
+    """Schema of our tables; None means the connection's search path."""
+
+    payload_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
+    """Bytes of JSON. Rows are read in groups, so big payloads slow their neighbours down."""
+    result_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
+    """Bytes of JSON that a handler may return; the history keeps every result."""
+
+    lease: timedelta = timedelta(seconds=30)
+    """How long a vanished worker's tasks wait. Long enough for three missed renewals."""
+    scan_interval: timedelta = timedelta(seconds=1)
+    """How late a task may start that no hint announced; one cheap query per queue."""
+    give_back_after: timedelta = timedelta(seconds=1)
+    """When one task has run this long, its unstarted neighbours go back to the pool."""
+    flush_after: timedelta = timedelta(milliseconds=50)
+    """How long a finished task may wait for company in its settle."""
+    park_for: timedelta = timedelta(seconds=15)
+    """How long a due row that no worker can run now stands aside."""
+    republish_after: timedelta = timedelta(seconds=30)
+    """When a message that nobody finished is published again; doubles up to ten minutes."""
+    hard_timeout: timedelta = timedelta(hours=1)
+    """A child that runs one task for longer is killed, unless task or handler says otherwise."""
+
+    message_size: Annotated[int, Field(ge=1, le=500)] = 500
+    """Most ids in one message; beyond 500 the gain is gone and give-backs get costly."""
+    ledger_ids: Positive = 20_000
+    """Most published and unfinished ids per queue: what the scan can leave out cheaply."""
+    claim_size: Annotated[int, Field(ge=1, le=500)] = 10
+    """Rows per claim. A child holds at most this many that have not started."""
+    max_crashes: Positive = 5
+    """A task that was on board of this many vanished workers goes to the error pool."""
+
+    @field_validator(
+        "lease",
+        "scan_interval",
+        "give_back_after",
+        "flush_after",
+        "park_for",
+        "republish_after",
+        "hard_timeout",
+        mode="before",
+    )
+    @classmethod
+    def _spans(cls, value: object) -> object:
+        """Accept ``30``, ``30s`` and ``10m`` as everywhere else."""
+        return parse_duration(value) if isinstance(value, str | int | float) else value
+
+    @field_validator("park_for")
+    @classmethod
+    def _parking_is_short(cls, value: timedelta) -> timedelta:
+        if value > timedelta(seconds=30):
+            raise ValueError("rows may be parked for 30 s at most, or they look lost")
+        return value
+
+    @field_validator("schema_name")
+    @classmethod
+    def _identifier(cls, value: str | None) -> str | None:
+        if value is not None and not _IDENTIFIER.match(value):
+            raise ValueError("a schema name is a lower-case identifier of at most 48 characters")
+        return value
+
+    @property
+    def renew_every(self) -> timedelta:
+        """A third of the lease: two renewals may be lost before the lease is."""
+        return self.lease / 3
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of ``imports``."""
+        return tuple(name.strip() for name in self.imports.split(",") if name.strip())
+
+    @property
+    def database(self) -> str:
+        """The database's URL, with its password.
+
+        Raises:
+            ConfigurationError: it is not set.
+        """
+        if self.database_url is None:
+            raise ConfigurationError(
+                f"No database is configured. Set {PREFIX}DATABASE_URL=postgresql+psycopg://…, "
+                "or run: tasks-app up -d"
+            )
+        return self.database_url.get_secret_value()
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL, with its password.
+
+        Raises:
+            ConfigurationError: it is not set.
+        """
+        if self.broker_url is None:
+            raise ConfigurationError(
+                f"No broker is configured. Set {PREFIX}BROKER_URL=redis://…, "
+                "or run: tasks-app up -d"
+            )
+        return self.broker_url.get_secret_value()
+
+
+def load_settings() -> Settings:
+    """Read the environment.
+
+    Raises:
+        ConfigurationError: a value is wrong; the message names the variable, never its value.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = str(first["loc"][0]).upper().removeprefix(PREFIX)
+        raise ConfigurationError(f"{PREFIX}{name} is wrong: {first['msg']}.") from None

@@ -1,0 +1,223 @@
+"""The records that travel between the rooms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from pydantic import BaseModel
+
+    from tasks_app.domain.durations import Duration
+    from tasks_app.domain.retry import RetryPolicy
+    from tasks_app.domain.states import Event, State
+
+
+class TaskId(int):
+    """A task's id that also says whether this call made the task.
+
+    ``created`` is False when another pending task already holds the same name and unique_key;
+    the id is then that task's.
+    """
+
+    created: bool
+
+    def __new__(cls, value: int, *, created: bool = True) -> Self:
+        """Make the id."""
+        self = super().__new__(cls, value)
+        self.created = created
+        return self
+
+
+class TaskOptions(TypedDict, total=False):
+    """What ``create_task`` accepts beside a name and a payload."""
+
+    queue: str
+    """Default: the handler's queue where it is known, else ``default``."""
+    priority: int
+    """0 is first, 9 last; default 5."""
+    run_at: datetime
+    """Not before this aware instant. Excludes ``delay``."""
+    delay: Duration
+    """Not before this long after the insert, by the database's clock."""
+    biz_key: str
+    """The business object that the task is about, such as ``order:42``; searchable, not unique."""
+    unique_key: str
+    """At most one pending or running task of this name has it."""
+    order_key: str
+    """Reserved; refused until ordered tasks exist."""
+    max_attempts: int
+    """How many charged failures lead to the error pool; default: the policy's."""
+    retry: str | Sequence[Duration] | RetryPolicy
+    """The retry policy; default: the handler's."""
+    wait_first: bool
+    """Already the first run waits level 1 of the policy."""
+    timeout: Duration
+    """Raised inside the handler after this long."""
+    hard_timeout: Duration
+    """The child that runs the task is killed after this long."""
+    expires_at: datetime
+    """A task that becomes due later than this is not run but EXPIRED."""
+    enabled: bool
+    """False: when due, the task is SKIPPED."""
+    headers: Mapping[str, Any]
+    """Small JSON object that travels with the task, for tracing and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """One task to create, as ``create_tasks`` takes them."""
+
+    task: Any
+    """A task name, or the handler itself."""
+    payload: Mapping[str, Any] | BaseModel | None = None
+    options: TaskOptions = field(default_factory=TaskOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A checked task, ready to be inserted. JSON fields are text, spans are from the insert on."""
+
+    name: str
+    queue: str
+    priority: int
+    biz_key: str | None
+    unique_key: str | None
+    payload: str
+    headers: str | None
+    enabled: bool
+    retry_level: int
+    max_attempts: int | None
+    retry: str | None
+    run_at: datetime | None
+    delay: timedelta
+    expires_at: datetime | None
+    timeout_ms: int | None
+    hard_timeout_ms: int | None
+
+
+class Fence(NamedTuple):
+    """What every write of a run must match; a stale one changes nothing."""
+
+    task_id: int
+    attempt: int
+    token: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTask:
+    """A row that this child now owns, until its lease is over."""
+
+    fence: Fence
+    name: str
+    queue: str
+    biz_key: str | None
+    payload: str | None
+    """JSON text; None when it is large and has to be fetched on its own."""
+    headers: str | None
+    failures: int
+    crashes: int
+    retry_level: int
+    max_attempts: int
+    at_most_once: bool
+    retry: str | None
+    timeout_ms: int | None
+    hard_timeout_ms: int | None
+    idempotency_key: UUID
+    created_at: datetime
+    due_at: datetime
+    cancel_requested: bool
+
+    @property
+    def task_id(self) -> int:
+        """The id alone."""
+        return self.fence.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why an attempt did not succeed: clean text of bounded length, never a payload."""
+
+    kind: str
+    """The exception's qualified name, or one of our own words such as ``process died``."""
+    message: str
+    traceback: str | None = None
+    """Frames and lines without local variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What is to become of one run, decided; the pool only carries it out under the fence.
+
+    A task whose cancellation was asked for meanwhile is CANCELLED instead of PENDING or FAILED.
+    """
+
+    fence: Fence
+    event: Event
+    failures: int
+    retry_level: int
+    wait: timedelta | None = None
+    """For events that lead back to PENDING: from the write on, by the database's clock."""
+    crashes: int | None = None
+    """None: as they are."""
+    result: str | None = None
+    """JSON text."""
+    cause: Cause | None = None
+    run_ms: int | None = None
+    """How long the handler ran, by the worker's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as people see it, from whichever pool it lies in."""
+
+    id: int
+    pool: str
+    state: State
+    name: str
+    queue: str
+    priority: int
+    biz_key: str | None
+    unique_key: str | None
+    payload: Any
+    """Decoded JSON, or None when it cannot be decoded."""
+    headers: Any
+    enabled: bool
+    attempt: int
+    failures: int
+    crashes: int
+    retry_level: int
+    max_attempts: int | None
+    due_at: datetime
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime | None
+    cancel_requested_at: datetime | None
+    idempotency_key: UUID
+    owner: str | None
+    lease_until: datetime | None
+    parked: str | None
+    """Why a due row waits all the same, such as an unknown handler."""
+    result: Any
+    error: str | None
+    run_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt that did not succeed, as the history keeps it."""
+
+    task_id: int
+    attempt: int
+    event: str
+    kind: str
+    message: str
+    traceback: str | None
+    owner: str | None
+    started_at: datetime | None
+    ended_at: datetime
