@@ -1,0 +1,87 @@
+"""Cancel: lock first, then look. As one clever statement it loses against a concurrent claim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.states import Event, State
+from tasks_app.pool.moves import WAIT, leave
+from tasks_app.pool.tables import ALL, NOW, PENDING, admits
+
+
+class Cancelled(StrEnum):
+    """What became of a wish to cancel."""
+
+    CANCELLED = "cancelled"
+    """It was pending and lies in the completed pool now."""
+    REQUESTED = "requested"
+    """It runs; it was told, and will not run again."""
+    ALREADY_OVER = "already over"
+    NOT_FOUND = "not found"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledMany:
+    """How many tasks met which answer."""
+
+    cancelled: int
+    requested: int
+
+
+_LOCK_ONE = text(f"SELECT p.id, p.state FROM {PENDING} p WHERE p.id = :id {WAIT}")
+_LOCK_MANY = text(f"""
+    SELECT p.id, p.state FROM {PENDING} p
+    WHERE (CAST(:name AS text) IS NULL OR p.name = :name)
+      AND (CAST(:biz_key AS text) IS NULL OR p.biz_key = :biz_key)
+    ORDER BY p.id {WAIT}
+""")
+_MOVE = leave(f"""
+    SELECT p.id, '{State.CANCELLED}' AS goes_to, p.due_at, p.failures, p.crashes, p.retry_level,
+        NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
+        NULL::integer AS run_ms, NULL AS event
+    FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
+    ORDER BY p.id {WAIT}
+""")
+_TELL = text(f"""
+    UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CANCEL)}
+      AND p.state = '{State.RUNNING}'
+""")
+_ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
+
+
+def cancel(connection: Connection, task_id: int, *, now: datetime | None = None) -> Cancelled:
+    """Cancel one task, wherever it is; waits for its row."""
+    locked = connection.execute(_LOCK_ONE, {"id": task_id}).all()
+    if not locked:
+        known = connection.execute(_ELSEWHERE, {"id": task_id}).first()
+        return Cancelled.ALREADY_OVER if known else Cancelled.NOT_FOUND
+    done = _carry_out(connection, locked, now)
+    return Cancelled.CANCELLED if done.cancelled else Cancelled.REQUESTED
+
+
+def cancel_many(
+    connection: Connection,
+    *,
+    name: str | None,
+    biz_key: str | None,
+    now: datetime | None = None,
+) -> CancelledMany:
+    """Cancel all pending and running tasks with this name and biz_key; None matches any."""
+    locked = connection.execute(_LOCK_MANY, {"name": name, "biz_key": biz_key}).all()
+    return _carry_out(connection, locked, now)
+
+
+def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> CancelledMany:
+    pending = [row.id for row in locked if row.state == State.PENDING]
+    running = [row.id for row in locked if row.state == State.RUNNING]
+    if pending:
+        connection.execute(_MOVE, {"ids": pending, "now": now})
+    if running:
+        connection.execute(_TELL, {"ids": running, "now": now})
+    return CancelledMany(len(pending), len(running))

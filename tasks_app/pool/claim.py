@@ -1,0 +1,194 @@
+"""Claim: compare-and-set from PENDING to RUNNING. COMMIT before any handler starts.
+
+The CTE is MATERIALIZED because ``IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)`` may be run again
+and again by a nested loop and then takes more than n rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.states import Event, State
+from tasks_app.domain.task import ClaimedTask, Fence
+from tasks_app.pool.tables import NOW, PENDING, admits
+
+PAYLOADS_UP_TO = 64 * 1024
+"""Bytes as stored. Larger payloads are fetched one by one, so that a group stays bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimer:
+    """Who claims, and what of. The handlers' policies are written into the rows."""
+
+    owner: str
+    lease: timedelta
+    names: tuple[str, ...]
+    max_attempts: tuple[int, ...]
+    at_most_once: tuple[bool, ...]
+    """Like ``max_attempts``: one entry for each of ``names``."""
+
+
+_READY = f"""{admits(Event.CLAIM)} AND p.enabled AND p.due_at <= {NOW}
+    AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
+
+_RETURNED = f"""
+    p.id, p.attempt, p.name, p.queue, p.priority, p.biz_key, p.headers::text AS headers,
+    CASE WHEN pg_column_size(p.payload) <= {PAYLOADS_UP_TO} THEN p.payload::text END AS payload,
+    p.failures, p.crashes, p.retry_level, p.max_attempts, p.at_most_once, p.retry, p.timeout_ms,
+    p.hard_timeout_ms, p.idempotency_key, p.created_at, p.due_at, p.cancel_requested_at,
+    p.lease_token
+"""
+
+_CLAIM = """
+    WITH handler AS MATERIALIZED (SELECT * FROM unnest(
+        CAST(:names AS text[]), CAST(:max_attempts AS smallint[]), CAST(:at_most_once AS boolean[]))
+        AS h(name, max_attempts, at_most_once)),
+    {candidates},
+    able AS MATERIALIZED (
+        SELECT c.id, h.max_attempts, h.at_most_once,
+            c.crashes >= 1 OR coalesce(c.at_most_once, h.at_most_once) AS alone
+        FROM candidate c JOIN handler h ON h.name = c.name),
+    taken AS MATERIALIZED (
+        SELECT * FROM able WHERE NOT alone
+        UNION ALL
+        (SELECT * FROM able WHERE NOT EXISTS (SELECT FROM able WHERE NOT alone)
+         ORDER BY id LIMIT 1))
+    UPDATE {pending} p
+    SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
+        lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
+        max_attempts = coalesce(p.max_attempts, t.max_attempts),
+        at_most_once = coalesce(p.at_most_once, t.at_most_once)
+    FROM taken t WHERE p.id = t.id AND p.id = ANY(ARRAY(SELECT id FROM taken))
+    RETURNING {returned}
+"""
+
+
+def _statement(candidates: str) -> Any:
+    return text(
+        _CLAIM.format(
+            candidates=candidates,
+            pending=PENDING,
+            running=State.RUNNING,
+            now=NOW,
+            returned=_RETURNED,
+        )
+    )
+
+
+_BY_ID = _statement(f"""
+    candidate AS MATERIALIZED (
+        SELECT p.id, p.name, p.crashes, p.at_most_once FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.name = ANY(CAST(:names AS text[]))
+          AND {_READY}
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
+""")
+
+_NEXT = _statement(f"""
+    candidate AS MATERIALIZED (
+        SELECT p.id, p.name, p.crashes, p.at_most_once
+        FROM unnest(CAST(:queues AS text[])) AS q(queue)
+        CROSS JOIN generate_series(0, 9) AS r(priority)
+        CROSS JOIN LATERAL (
+            SELECT p.* FROM {PENDING} p
+            WHERE p.queue = q.queue AND p.priority = r.priority AND p.scan_at <= {NOW}
+              AND p.name = ANY(CAST(:names AS text[])) AND {_READY}
+            ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
+        ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
+""")
+
+_PAYLOAD = text(f"""
+    SELECT p.payload::text FROM {PENDING} p
+    WHERE p.id = :id AND p.attempt = :attempt AND p.lease_token = :token
+      AND p.state = '{State.RUNNING}'
+""")
+
+_CLAIMS = text(f"""
+    SELECT {_RETURNED} FROM {PENDING} p
+    WHERE p.state = '{State.RUNNING}' AND p.owner = :owner ORDER BY p.id
+""")
+
+
+def claim(
+    connection: Connection,
+    ids: Sequence[int],
+    claimer: Claimer,
+    token: UUID,
+    *,
+    now: datetime | None = None,
+) -> list[ClaimedTask]:
+    """Take those of ``ids`` that are there to take; order as in ``ids``. An empty list is normal.
+
+    A task that is ``at_most_once``, or was on board of a crash, is only ever taken alone: then the
+    list has one entry and a second call may find more.
+    """
+    rows = connection.execute(_BY_ID, {**_values(claimer, token), "ids": sorted(ids), "now": now})
+    place = {task_id: i for i, task_id in enumerate(ids)}
+    return sorted(map(_task, rows), key=lambda task: place[task.task_id])
+
+
+def claim_next(
+    connection: Connection,
+    queues: Sequence[str],
+    most: int,
+    claimer: Claimer,
+    token: UUID,
+    *,
+    now: datetime | None = None,
+) -> list[ClaimedTask]:
+    """Take up to ``most`` due tasks straight from the pool, in order of priority."""
+    rows = connection.execute(
+        _NEXT, {**_values(claimer, token), "queues": list(queues), "most": most, "now": now}
+    )
+    return [_task(row) for row in sorted(rows, key=lambda r: (r.priority, r.due_at, r.id))]
+
+
+def fetch_payload(connection: Connection, fence: Fence) -> str | None:
+    """Return a large payload as JSON text, or None: the fence is lost."""
+    values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token}
+    payload: str | None = connection.execute(_PAYLOAD, values).scalar()
+    return payload
+
+
+def claims_of(connection: Connection, owner: str) -> list[ClaimedTask]:
+    """Return what a child still holds, lowest id first. Only a read: act on it by the fence."""
+    return [_task(row) for row in connection.execute(_CLAIMS, {"owner": owner})]
+
+
+def _values(claimer: Claimer, token: UUID) -> dict[str, Any]:
+    return {
+        "names": list(claimer.names),
+        "max_attempts": list(claimer.max_attempts),
+        "at_most_once": list(claimer.at_most_once),
+        "token": token,
+        "owner": claimer.owner,
+        "lease": claimer.lease,
+    }
+
+
+def _task(row: Any) -> ClaimedTask:
+    return ClaimedTask(
+        fence=Fence(row.id, row.attempt, row.lease_token),
+        name=row.name,
+        queue=row.queue,
+        biz_key=row.biz_key,
+        payload=row.payload,
+        headers=row.headers,
+        failures=row.failures,
+        crashes=row.crashes,
+        retry_level=row.retry_level,
+        max_attempts=row.max_attempts,
+        at_most_once=row.at_most_once,
+        retry=row.retry,
+        timeout_ms=row.timeout_ms,
+        hard_timeout_ms=row.hard_timeout_ms,
+        idempotency_key=row.idempotency_key,
+        created_at=row.created_at,
+        due_at=row.due_at,
+        cancel_requested=row.cancel_requested_at is not None,
+    )

@@ -1,0 +1,100 @@
+"""The ledger: one row per message that is, as far as we know, in the broker or in a child's hands.
+
+It hides the message's ids from the scan, so that the hot table is not written to dispatch. A row
+that outlives its time is published again under the same id, waiting twice as long each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, text
+
+from tasks_app.pool.tables import DISPATCH, NOW
+
+LONGEST_WAIT = timedelta(minutes=10)
+_SCANNER = 7_246_101_957_004_331_001
+"""Key of the advisory lock that keeps two scanners apart: an economy, safety never rests on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One message as the ledger knows it."""
+
+    id: int
+    queue: str
+    ids: tuple[int, ...]
+    created_at: datetime
+
+
+_COLUMNS = "id, queue, ids, created_at"
+_LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
+_READ = text(f"SELECT {_COLUMNS} FROM {DISPATCH} ORDER BY id")
+_ADD = text(f"""
+    INSERT INTO {DISPATCH} (queue, ids, created_at, publish_at)
+    VALUES (:queue, CAST(:ids AS bigint[]), {NOW}, {NOW} + CAST(:wait AS interval))
+    RETURNING {_COLUMNS}
+""")
+_FINISH = text(f"DELETE FROM {DISPATCH} WHERE id = ANY(CAST(:ids AS bigint[]))")
+_OVERDUE = text(f"""
+    WITH late AS MATERIALIZED (
+        SELECT id FROM {DISPATCH}
+        WHERE publish_at <= {NOW} AND queue = ANY(CAST(:queues AS text[]))
+        ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
+    UPDATE {DISPATCH} d
+    SET publishes = d.publishes + 1,
+        publish_at = {NOW} + least(CAST(:wait AS interval) * 2 ^ least(d.publishes, 20),
+                                   CAST(:longest AS interval))
+    FROM late WHERE d.id = late.id RETURNING d.id, d.queue, d.ids, d.created_at
+""")
+
+
+def scanner_lock(connection: Connection) -> bool:
+    """Become the only scanner until this transaction ends; False if somebody else scans."""
+    return bool(connection.execute(_LOCK, {"key": _SCANNER}).scalar())
+
+
+def read(connection: Connection) -> list[Dispatch]:
+    """Return all messages that are out, oldest first."""
+    return [
+        Dispatch(row.id, row.queue, tuple(row.ids), row.created_at)
+        for row in connection.execute(_READ)
+    ]
+
+
+def add(
+    connection: Connection,
+    queue: str,
+    ids: Sequence[int],
+    wait: timedelta,
+    *,
+    now: datetime | None = None,
+) -> Dispatch:
+    """Enter a message; COMMIT before it is published. It is overdue after ``wait``."""
+    row = connection.execute(
+        _ADD, {"queue": queue, "ids": list(ids), "wait": wait, "now": now}
+    ).one()
+    return Dispatch(row.id, row.queue, tuple(row.ids), row.created_at)
+
+
+def finish(connection: Connection, *dispatch_ids: int) -> None:
+    """Forget messages: finished, given back, never published, or their child is buried."""
+    connection.execute(_FINISH, {"ids": list(dispatch_ids)})
+
+
+def overdue(
+    connection: Connection,
+    queues: Sequence[str],
+    wait: timedelta,
+    *,
+    most: int = 100,
+    now: datetime | None = None,
+) -> list[Dispatch]:
+    """Return messages to publish again, and put off their next time; COMMIT before publishing."""
+    rows = connection.execute(
+        _OVERDUE,
+        {"queues": list(queues), "wait": wait, "longest": LONGEST_WAIT, "most": most, "now": now},
+    )
+    return [Dispatch(row.id, row.queue, tuple(row.ids), row.created_at) for row in rows]

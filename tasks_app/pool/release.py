@@ -1,0 +1,75 @@
+"""Release: RUNNING back to PENDING through no fault of the task. Nothing is charged.
+
+A task whose cancellation was asked for meanwhile does not come back: it is CANCELLED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.states import Event, State
+from tasks_app.domain.task import Fence
+from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
+from tasks_app.pool.tables import NOW, PENDING, admits
+
+_FENCES = """
+    fence AS MATERIALIZED (SELECT * FROM unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
+        AS f(id, attempt, token)),
+"""
+
+
+def _held(source: str, which: str, lock: str) -> str:
+    return f"""
+    SELECT p.id,
+        CASE WHEN p.cancel_requested_at IS NULL THEN '{State.PENDING}' ELSE '{State.CANCELLED}' END
+            AS goes_to,
+        {NOW} + CAST(:wait AS interval) AS due_at, p.failures, p.crashes, p.retry_level,
+        NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
+        NULL::integer AS run_ms, NULL AS event
+    FROM {source} WHERE {admits(Event.RELEASE)} AND {which} ORDER BY p.id {lock}
+    """
+
+
+_BY_FENCE = f"{PENDING} p JOIN fence f ON f.id = p.id"
+_WHICH = "p.id = ANY(CAST(:ids AS bigint[])) AND p.attempt = f.attempt AND p.lease_token = f.token"
+_GROUP = leave(_held(_BY_FENCE, _WHICH, SKIP_LOCKED), before=_FENCES)
+_ONE = leave(_held(_BY_FENCE, _WHICH, WAIT), before=_FENCES)
+_TOKEN = leave(_held(f"{PENDING} p", "p.lease_token = :token", SKIP_LOCKED))
+
+
+def release(
+    connection: Connection,
+    fences: Sequence[Fence],
+    *,
+    wait: timedelta = timedelta(0),
+    block: bool = False,
+    now: datetime | None = None,
+) -> set[int]:
+    """Give claims back, due after ``wait``; return the ids that moved.
+
+    Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost.
+    """
+    if not fences:
+        return set()
+    rows = connection.execute(
+        _ONE if block else _GROUP,
+        {
+            "ids": [f.task_id for f in fences],
+            "attempts": [f.attempt for f in fences],
+            "tokens": [f.token for f in fences],
+            "wait": wait,
+            "now": now,
+        },
+    )
+    return {row.id for row in rows}
+
+
+def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:
+    """Give back whatever a claim took whose reply never came; return the ids."""
+    values = {"token": token, "wait": timedelta(0), "now": now}
+    return {row.id for row in connection.execute(_TOKEN, values)}

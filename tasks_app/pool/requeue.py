@@ -1,0 +1,93 @@
+"""Requeue: an operator returns a task from a terminal pool. Same id, same idempotency key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.errors import UniqueKeyTakenError
+from tasks_app.domain.states import Event, State
+from tasks_app.pool.tables import CARRIED, COMPLETED, ERROR, NOW, PENDING, admits
+
+
+class Requeued(StrEnum):
+    """What became of a wish to requeue."""
+
+    REQUEUED = "requeued"
+    STILL_PENDING = "still pending"
+    NOT_FOUND = "not found"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    find: TextClause
+    insert: TextClause
+    delete: TextClause
+
+
+_ANEW = {
+    "failures": "0",
+    "crashes": "0",
+    "retry_level": "0",
+    "due_at": NOW,
+    "owner": "NULL",
+    "started_at": "NULL",
+    "cancel_requested_at": "NULL",
+    "enabled": "true",
+    # An operator's wish outranks a date that has passed.
+    "expires_at": f"CASE WHEN t.expires_at > {NOW} THEN t.expires_at END",
+}
+_SELECTED = ", ".join(_ANEW.get(c.strip(), f"t.{c.strip()}") for c in CARRIED.split(","))
+
+
+def _source(pool: str) -> _Source:
+    return _Source(
+        find=text(f"""
+            SELECT t.id FROM {pool} t
+            WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE
+        """),
+        insert=text(f"""
+            INSERT INTO {PENDING} ({CARRIED}, state, scan_at)
+            SELECT {_SELECTED}, '{State.PENDING}', {NOW} FROM {pool} t WHERE t.id = :id
+            ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id
+        """),
+        delete=text(f"DELETE FROM {pool} t WHERE t.id = :id RETURNING t.name, t.unique_key"),
+    )
+
+
+_SOURCES = (_source(ERROR), _source(COMPLETED))
+_PENDING = text(f"SELECT id FROM {PENDING} WHERE id = :id")
+_HOLDER = text(f"""
+    SELECT p.name, p.unique_key, p.id FROM {PENDING} p
+    JOIN (SELECT name, unique_key FROM {ERROR} WHERE id = :id
+          UNION ALL SELECT name, unique_key FROM {COMPLETED} WHERE id = :id) t
+      ON p.name = t.name AND p.unique_key = t.unique_key
+""")
+
+
+def requeue(connection: Connection, task_id: int, *, now: datetime | None = None) -> Requeued:
+    """Move a finished task back to PENDING, due now; its attempts count on, its charges start anew.
+
+    Raises:
+        UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
+    """
+    for source in _SOURCES:
+        if connection.execute(source.find, {"id": task_id}).first() is None:
+            continue
+        values = {"id": task_id, "now": now}
+        if connection.execute(source.insert, values).first() is None:
+            raise _taken(connection, task_id)
+        connection.execute(source.delete, {"id": task_id})
+        return Requeued.REQUEUED
+    known = connection.execute(_PENDING, {"id": task_id}).first()
+    return Requeued.STILL_PENDING if known else Requeued.NOT_FOUND
+
+
+def _taken(connection: Connection, task_id: int) -> UniqueKeyTakenError:
+    holder = connection.execute(_HOLDER, {"id": task_id}).first()
+    if holder is None:
+        return UniqueKeyTakenError("the task", "its own", 0)
+    return UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)

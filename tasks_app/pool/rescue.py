@@ -1,0 +1,94 @@
+"""Rescue: claims whose worker is gone come back. Nobody is charged, but ``crashes`` rises.
+
+One statement that re-checks the lease at write time: reading first and writing by id later would
+take rows from workers that are alive. Rescued tasks come back at a random distance from each other
+and are claimed alone from then on, so that a machine-killer cannot take the same neighbours twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.decide import OUTCOME_UNKNOWN
+from tasks_app.domain.states import Event, State
+from tasks_app.domain.task import Fence
+from tasks_app.pool.moves import SKIP_LOCKED, leave
+from tasks_app.pool.tables import NOW, PENDING, admits
+
+VANISHED = "worker vanished"
+
+
+def _held(source: str, which: str, limit: str) -> str:
+    return f"""
+    SELECT p.id,
+        CASE WHEN p.cancel_requested_at IS NOT NULL THEN '{State.CANCELLED}'
+             WHEN p.at_most_once OR p.crashes + 1 >= :max_crashes THEN '{State.FAILED}'
+             ELSE '{State.PENDING}' END AS goes_to,
+        {NOW} + random() * CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)) AS due_at,
+        p.failures, (p.crashes + 1)::smallint AS crashes, p.retry_level, NULL::jsonb AS result,
+        CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE '{VANISHED}' END AS kind,
+        CASE WHEN p.at_most_once THEN 'The worker vanished while an at_most_once task ran.'
+             ELSE 'The task was on board when its worker vanished ('
+                || (p.crashes + 1) || ' of at most ' || CAST(:max_crashes AS integer) || ' times).'
+             END AS message,
+        NULL AS traceback, NULL::integer AS run_ms, '{Event.RESCUE}' AS event
+    FROM {source} WHERE {admits(Event.RESCUE)} AND {which} ORDER BY p.id {limit} {SKIP_LOCKED}
+    """
+
+
+_EXPIRED = leave(_held(f"{PENDING} p", f"p.lease_until < {NOW}", "LIMIT :most"))
+_CLAIMS = leave(
+    _held(
+        f"{PENDING} p JOIN fence f ON f.id = p.id",
+        "p.id = ANY(CAST(:ids AS bigint[])) AND p.attempt = f.attempt AND p.lease_token = f.token",
+        "",
+    ),
+    before="""
+    fence AS MATERIALIZED (SELECT * FROM unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
+        AS f(id, attempt, token)),
+    """,
+)
+
+
+def rescue_expired(
+    connection: Connection,
+    *,
+    lease: timedelta,
+    max_crashes: int,
+    most: int = 500,
+    now: datetime | None = None,
+) -> dict[int, State]:
+    """Take back tasks whose lease is over; return where each went."""
+    rows = connection.execute(
+        _EXPIRED, {"lease": lease, "max_crashes": max_crashes, "most": most, "now": now}
+    )
+    return {row.id: State(row.goes_to) for row in rows}
+
+
+def rescue_claims(
+    connection: Connection,
+    fences: Sequence[Fence],
+    *,
+    lease: timedelta,
+    max_crashes: int,
+    now: datetime | None = None,
+) -> dict[int, State]:
+    """Take back claims of a child that is known to be dead, without knowing whose fault it was."""
+    if not fences:
+        return {}
+    rows = connection.execute(
+        _CLAIMS,
+        {
+            "ids": [f.task_id for f in fences],
+            "attempts": [f.attempt for f in fences],
+            "tokens": [f.token for f in fences],
+            "lease": lease,
+            "max_crashes": max_crashes,
+            "now": now,
+        },
+    )
+    return {row.id: State(row.goes_to) for row in rows}

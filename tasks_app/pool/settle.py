@@ -1,0 +1,92 @@
+"""Settle: write down how runs ended, under the fence, and move the rows. One statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.states import Event, State, next_state
+from tasks_app.domain.task import Settlement
+from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
+from tasks_app.pool.tables import NOW, PENDING, admits
+
+_OUTCOME = """
+    outcome AS MATERIALIZED (SELECT * FROM unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
+        CAST(:targets AS text[]), CAST(:waits AS float8[]), CAST(:failures AS smallint[]),
+        CAST(:crashes AS smallint[]), CAST(:levels AS smallint[]), CAST(:results AS text[]),
+        CAST(:kinds AS text[]), CAST(:messages AS text[]), CAST(:tracebacks AS text[]),
+        CAST(:run_ms AS integer[]), CAST(:events AS text[]))
+        AS o(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
+             message, traceback, run_ms, event)),
+"""
+
+_ENDS = admits(Event.SUCCEED)
+
+
+def _statement(lock: str) -> Any:
+    return leave(
+        f"""
+        SELECT p.id,
+            CASE WHEN p.cancel_requested_at IS NOT NULL
+                  AND o.target IN ('{State.PENDING}', '{State.FAILED}')
+                 THEN '{State.CANCELLED}' ELSE o.target END AS goes_to,
+            {NOW} + make_interval(secs => o.wait) AS due_at,
+            o.failures, coalesce(o.crashes, p.crashes) AS crashes, o.retry_level,
+            o.result::jsonb AS result, o.kind, o.message, o.traceback, o.run_ms, o.event
+        FROM {PENDING} p JOIN outcome o ON o.id = p.id
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_ENDS}
+          AND p.attempt = o.attempt AND p.lease_token = o.token
+        ORDER BY p.id {lock}
+        """,
+        before=_OUTCOME,
+    )
+
+
+_GROUP, _ONE = _statement(SKIP_LOCKED), _statement(WAIT)
+_HISTORY = (Event.RETRY, Event.FAIL)
+
+
+def settle_group(
+    connection: Connection, settlements: Sequence[Settlement], *, now: datetime | None = None
+) -> set[int]:
+    """Settle what can be settled without waiting for a lock; return the ids that were.
+
+    Of the others the fence is lost, or somebody holds their row: settle those one by one.
+    """
+    if not settlements:
+        return set()
+    rows = connection.execute(_GROUP, {**_arrays(settlements), "now": now})
+    return {row.id for row in rows}
+
+
+def settle_one(
+    connection: Connection, settlement: Settlement, *, now: datetime | None = None
+) -> State | None:
+    """Settle one run, waiting for its row; return where it went, or None: the fence is lost."""
+    rows = connection.execute(_ONE, {**_arrays([settlement]), "now": now}).all()
+    return State(rows[0].goes_to) if rows else None
+
+
+def _arrays(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
+    ordered = sorted(settlements, key=lambda s: s.fence.task_id)
+    causes = [s.cause for s in ordered]
+    return {
+        "ids": [s.fence.task_id for s in ordered],
+        "attempts": [s.fence.attempt for s in ordered],
+        "tokens": [s.fence.token for s in ordered],
+        "targets": [next_state(State.RUNNING, s.event).value for s in ordered],
+        "waits": [s.wait.total_seconds() if s.wait else 0.0 for s in ordered],
+        "failures": [s.failures for s in ordered],
+        "crashes": [s.crashes for s in ordered],
+        "levels": [s.retry_level for s in ordered],
+        "results": [s.result for s in ordered],
+        "kinds": [c.kind if c else None for c in causes],
+        "messages": [c.message if c else None for c in causes],
+        "tracebacks": [c.traceback if c else None for c in causes],
+        "run_ms": [s.run_ms for s in ordered],
+        "events": [s.event.value if s.event in _HISTORY and s.cause else None for s in ordered],
+    }

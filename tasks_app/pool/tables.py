@@ -1,0 +1,45 @@
+"""The names of the tables and the few phrases that all verbs share. Alembic owns the tables."""
+
+from __future__ import annotations
+
+from tasks_app.domain.settings import load_settings
+from tasks_app.domain.states import Event, State, sources
+
+SCHEMA = load_settings().schema_name
+"""Fixed for the life of the process, so that each statement is one text and stays prepared."""
+
+
+def table(name: str) -> str:
+    """Return the qualified name; the schema is a checked identifier."""
+    return f'"{SCHEMA}".{name}' if SCHEMA else name
+
+
+PENDING = table("task_pending")
+COMPLETED = table("task_completed")
+ERROR = table("task_error")
+ATTEMPT = table("task_attempt")
+DISPATCH = table("task_dispatch")
+WORKER = table("task_worker")
+ALL = table("task_all")
+
+NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
+"""Stable, so an index can use it; ``clock_timestamp()`` could not (PostgreSQL 18 docs, 36.7)."""
+
+CARRIED = (
+    "id, name, queue, priority, biz_key, unique_key, order_key, payload, headers, enabled, attempt,"
+    " failures, crashes, retry_level, max_attempts, at_most_once, retry, due_at, owner, started_at,"
+    " expires_at, timeout_ms, hard_timeout_ms, cancel_requested_at, idempotency_key, schedule_id,"
+    " batch_id, created_at"
+)
+"""What a row keeps when it moves to another pool; state and outcome are written anew."""
+
+
+def admits(event: Event, alias: str = "p") -> str:
+    """Return the guard of a statement that carries out ``event``, out of TRANSITIONS."""
+    states = ", ".join(f"'{state}'" for state in sources(event))
+    return f"{alias}.state IN ({states})"
+
+
+def quoted(*states: State) -> str:
+    """Return states as a SQL list."""
+    return ", ".join(f"'{state}'" for state in states)

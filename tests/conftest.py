@@ -1,0 +1,87 @@
+"""Real servers for the whole session, started from wheels in a folder of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from tasks_app.embedded.postgres import Postgres
+from tasks_app.embedded.valkey import Valkey
+from tasks_app.pool.maintain import add_partition, missing_partitions
+from tasks_app.pool.schema import migrate
+
+TABLES = "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker"
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """One PostgreSQL for the session."""
+    server = Postgres(tmp_path_factory.mktemp("stack"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """One Valkey for the session, which keeps nothing on disk."""
+    server = Valkey(tmp_path_factory.mktemp("broker"), persist=False)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def database_url(postgres: Postgres) -> str:
+    """A migrated database that the tests share; each cleans it before it starts."""
+    engine = create_engine(postgres.url)
+    with engine.begin() as connection:
+        migrate(connection)
+    for day in _missing(engine):
+        with engine.begin() as connection:
+            add_partition(connection, day)
+    engine.dispose()
+    return postgres.url
+
+
+def _missing(engine: Engine) -> list:
+    with engine.connect() as connection:
+        return missing_partitions(connection)
+
+
+@pytest.fixture(scope="session")
+def shared_engine(database_url: str) -> Iterator[Engine]:
+    """Connections to the shared database."""
+    engine = create_engine(
+        database_url,
+        isolation_level="READ COMMITTED",
+        pool_size=20,
+        connect_args={"options": "-c lock_timeout=20s"},
+    )
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Engine:
+    """The shared database, emptied; ids go on rising."""
+    with shared_engine.begin() as connection:
+        connection.execute(text(f"TRUNCATE {TABLES}"))
+    return shared_engine
+
+
+@pytest.fixture
+def connection(engine: Engine) -> Iterator[Connection]:
+    """A transaction that is rolled back: for tests that need one connection only."""
+    with engine.connect() as connection:
+        yield connection
+        connection.rollback()
+
+
+@pytest.fixture
+def project() -> Path:
+    """The folder of this checkout."""
+    return Path(__file__).parents[1]

@@ -1,0 +1,61 @@
+"""One builder per record, so that a test says only what matters to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.admission import admit
+from tasks_app.domain.task import ClaimedTask, NewTask, TaskId
+from tasks_app.pool.claim import Claimer, claim
+from tasks_app.pool.create import create_one
+
+LEASE = timedelta(seconds=30)
+
+
+def pending_task(
+    connection: Connection, name: str = "t", payload: dict[str, Any] | None = None, **options: Any
+) -> TaskId:
+    """Insert a task as create_task would; columns without an option are set by hand after it."""
+    known = {k: v for k, v in options.items() if k not in ("crashes", "failures", "at_most_once")}
+    columns = {k: v for k, v in options.items() if k not in known}
+    row = admit(NewTask(name, payload, known), None, 65536)  # type: ignore[arg-type]
+    task_id = create_one(connection, row)
+    if columns:
+        columns.setdefault("attempt", max(columns.get("crashes", 0), columns.get("failures", 0)))
+        sets = ", ".join(f"{name} = :{name}" for name in columns)
+        connection.execute(
+            text(f"UPDATE task_pending SET {sets} WHERE id = :id"), {**columns, "id": task_id}
+        )
+    return task_id
+
+
+def claimer(
+    *names: str, owner: str = "w1", max_attempts: int = 3, at_most_once: bool = False
+) -> Claimer:
+    """A child that knows these names, each with the same policy."""
+    names = names or ("t",)
+    number = len(names)
+    return Claimer(owner, LEASE, names, (max_attempts,) * number, (at_most_once,) * number)
+
+
+def claimed_task(connection: Connection, task_id: int | None = None, **options: Any) -> ClaimedTask:
+    """A RUNNING task, made and claimed."""
+    owner = options.pop("owner", "w1")
+    name = options.pop("name", "t")
+    if task_id is None:
+        task_id = pending_task(connection, name, **options)
+    (task,) = claim(connection, [task_id], claimer(name, owner=owner), uuid4())
+    return task
+
+
+def pool_of_task(connection: Connection, task_id: int) -> str | None:
+    """The pools in which the id lies, joined by commas; None: nowhere."""
+    pools = connection.execute(
+        text("SELECT string_agg(pool || ' ' || state, ', ') FROM task_all WHERE id = :id"),
+        {"id": task_id},
+    ).scalar()
+    return None if pools is None else str(pools)
