@@ -15,7 +15,7 @@ from tasks_app.embedded.errors import EmbeddedError
 DEFAULT_FOLDER = Path(".tasks_app")
 PRIVATE = 0o700
 PASSABLE = 0o711  # another user may walk through, not look around
-TEMPORARY = ("/var/tmp", "/tmp")  # noqa: S108  we look who owns what we find there
+KEPT_TEMPORARY = "/var/tmp"  # noqa: S108  it outlives a reboot; we look who owns what is there
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +81,11 @@ def _create(path: Path) -> None:
 
 
 def _beside(path: Path, account: Account) -> Path:
-    for place in (tempfile.gettempdir(), *TEMPORARY):
-        if not account.may_enter(Path(place).resolve()):
+    for place in (KEPT_TEMPORARY, tempfile.gettempdir()):
+        parent = Path(place).resolve()
+        if not parent.is_dir() or not account.may_enter(parent):
             continue
-        root = Path(place).resolve() / mark_of(path)
+        root = parent / mark_of(path)
         root.mkdir(mode=PASSABLE, exist_ok=True)
         if root.is_symlink() or root.stat().st_uid != os.geteuid():
             continue  # somebody laid it there for us to step into

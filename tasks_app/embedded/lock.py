@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # `is_held` holds the lock for an instant; whoever wants it for good outwaits that.
 PATIENCE_S = 0.3
 
+_held: set[int] = set()
+
 
 class Lock:
     """An exclusive ``flock``; two of the same path exclude each other in one process too."""
@@ -46,10 +48,13 @@ class Lock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         self._descriptor = descriptor
+        _held.add(descriptor)
 
     def release(self) -> None:
         """Let go; the file stays, as removing it would race with the next holder."""
         if self._descriptor is not None:
+            _held.discard(self._descriptor)
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # for copies in forked children too
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -75,9 +80,19 @@ def refusal(path: Path) -> str:
     )
 
 
+def _close_in_child() -> None:
+    """Keep a forked child, a worker say, from holding the lock when its parent is gone."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
 def _try(descriptor: int, mode: int) -> bool:
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+os.register_at_fork(after_in_child=_close_in_child)

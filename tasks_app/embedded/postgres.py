@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tasks_app.embedded.cluster import ROLE, make_cluster
+from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.embedded.ports import HOST
 from tasks_app.embedded.process import Recipe
 from tasks_app.embedded.programs import postgres_folder
-from tasks_app.embedded.server import Server
+from tasks_app.embedded.server import Answer, Server
 
 if TYPE_CHECKING:
     from tasks_app.embedded.home import Home
@@ -58,16 +59,19 @@ class Postgres(Server):
         log = home.log / f"{self.key}.log"
         return Recipe(command, home.root / "pg", log, self.farewell)
 
-    def _probe(self, port: int) -> str | None:
+    def _probe(self, port: int) -> Answer | None:
         try:
             with self._connect(port) as connection:
                 _ensure_database(connection)
-                version = connection.info.parameter_status("server_version")
+                version = connection.info.parameter_status("server_version") or "unknown"
         except psycopg.OperationalError as error:
             if "authentication failed" in str(error):
-                raise
+                raise EmbeddedError(
+                    f"PostgreSQL in {self.folder} has another password than its pg.json. "
+                    "Bring the old file back, or remove the folder to start from nothing."
+                ) from error
             return None
-        return None if version is None else version.split()[0]
+        return Answer(self.title, version.split()[0])
 
     def _connect(self, port: int) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(

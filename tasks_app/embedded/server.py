@@ -28,6 +28,14 @@ LOG_LIMIT_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server says it is: asked for Valkey, it may be Redis."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """What came up; printed, it is the line for the terminal."""
 
@@ -102,14 +110,14 @@ class Server(ABC):
         home = open_home(self.folder)
         self._lock.acquire()
         try:
-            version = self._start(home)
+            answer = self._start(home)
         except BaseException:
             self.stop()
             raise
         span = time.monotonic() - begin
         port, pid = self._memory.port or 0, self.pid or 0
         data = str(home.root / self.key)
-        self.started = Started(self.title, version, span, port, pid, data)
+        self.started = Started(answer.name, answer.version, span, port, pid, data)
         return self.started
 
     def stop(self) -> None:
@@ -177,10 +185,10 @@ class Server(ABC):
         """Say how to start the server on ``port``."""
 
     @abstractmethod
-    def _probe(self, port: int) -> str | None:
-        """Return the version of the server that answers, None while none does."""
+    def _probe(self, port: int) -> Answer | None:
+        """Return what the server says it is, None while none answers."""
 
-    def _start(self, home: Home) -> str:
+    def _start(self, home: Home) -> Answer:
         stop_orphans(home, self.process_names, self.farewell)
         path = home.root / f"{self.key}.json"
         self._memory = recall(path)
@@ -192,19 +200,19 @@ class Server(ABC):
             recipe = self._recipe(home, self._memory.port or 0)
             _limit(recipe.log)
             self._process = ServerProcess(recipe, home.account)
-            version = self._wait(self._process, self._memory.port or 0)
-            if version is not None:
-                return version
+            answer = self._wait(self._process, self._memory.port or 0)
+            if answer is not None:
+                return answer
             if "in use" not in self._process.said():
                 break
         raise EmbeddedError(_last_words(self.title, self._process, home.log / self.key))
 
-    def _wait(self, process: ServerProcess, port: int) -> str | None:
+    def _wait(self, process: ServerProcess, port: int) -> Answer | None:
         deadline = time.monotonic() + START_PATIENCE_S
         while process.is_alive and time.monotonic() < deadline:
-            version = self._probe(port)
-            if version is not None and process.is_alive:
-                return version
+            answer = self._probe(port)
+            if answer is not None and process.is_alive:
+                return answer
             time.sleep(POLL_S)
         return None
 
@@ -216,5 +224,6 @@ def _limit(log: Path) -> None:
 
 def _last_words(title: str, process: ServerProcess | None, log: Path) -> str:
     lines = process.said().strip().splitlines() if process is not None else []
-    word = lines[-1] if lines else "it said nothing"
+    grave = [line for line in lines if "FATAL" in line or "PANIC" in line]
+    word = (grave or lines or ["it said nothing"])[-1]
     return f"{title} did not start: {word}. Read {log}.log, mend the cause, start it again."

@@ -12,7 +12,7 @@ from tasks_app.embedded.ports import HOST
 from tasks_app.embedded.process import Recipe
 from tasks_app.embedded.programs import redis_server
 from tasks_app.embedded.resp import ask
-from tasks_app.embedded.server import Server
+from tasks_app.embedded.server import Answer, Server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,8 +76,11 @@ class Valkey(Server):
         ]
         return "\n".join([*lines, ""])
 
-    def _probe(self, port: int) -> str | None:
+    def _probe(self, port: int) -> Answer | None:
         report = ask(port, self._memory.password, "INFO", "server") or ""
         versions = dict(VERSION.findall(report))
         # Valkey reports a redis_version too, for old clients' sake.
-        return versions.get("valkey") or versions.get("redis")
+        for key, name in (("valkey", "Valkey"), ("redis", "Redis")):
+            if key in versions:
+                return Answer(name, versions[key])
+        return None

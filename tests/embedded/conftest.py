@@ -1,0 +1,51 @@
+"""Folders that the servers' user may enter, and a stack for tests that only look."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tasks_app.embedded import Stack, down, temporary
+from tasks_app.embedded.home import open_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def seed() -> Iterator[Path]:
+    """A folder after its first start, to be copied: initdb thirty times is 15 s."""
+    with temporary() as up:
+        up.down()
+        yield up.folder
+
+
+@pytest.fixture
+def folder(new_folder: Path, seed: Path) -> Path:
+    """A folder in which PostgreSQL has been before."""
+    shutil.copytree(seed / "pg", new_folder / "pg")
+    shutil.copy(seed / "pg.json", new_folder)
+    shutil.chown(new_folder / "pg", (seed / "pg").stat().st_uid)
+    return new_folder
+
+
+@pytest.fixture
+def new_folder() -> Iterator[Path]:
+    """Not `tmp_path`: pytest closes that to other users, and root's servers run as one."""
+    path = Path(tempfile.mkdtemp(prefix="tasks_app-test-"))
+    path.chmod(0o711)
+    yield path
+    down(path)
+    shutil.rmtree(open_home(path).root, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Shared: look, but leave it running."""
+    with temporary() as up:
+        yield up

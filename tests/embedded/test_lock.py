@@ -1,0 +1,85 @@
+"""The lock that makes one owner."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tasks_app.embedded import AlreadyOwnedError
+from tasks_app.embedded.lock import Lock, is_held
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_excludes_others_until_it_is_released(tmp_path: Path) -> None:
+    first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
+
+    first.acquire()
+    with pytest.raises(AlreadyOwnedError):
+        second.acquire()
+    first.release()
+    second.acquire()
+
+    assert second.is_mine
+    assert not first.is_mine
+    second.release()
+
+
+def test_looking_at_it_does_not_take_it(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    assert not is_held(tmp_path / "lock")
+
+    lock.acquire()
+
+    assert is_held(tmp_path / "lock")
+    lock.release()
+    assert not is_held(tmp_path / "lock")
+
+
+def test_a_forked_child_does_not_keep_it_when_it_is_released(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    lock.acquire()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+
+    lock.release()
+
+    assert not is_held(tmp_path / "lock")
+    os.close(writer)
+    os.close(reader)
+    os.waitpid(child, 0)
+
+
+OWNER_WITH_CHILD = """
+import os, pathlib, signal, sys
+from tasks_app.embedded.lock import Lock
+lock = Lock(pathlib.Path(sys.argv[1]))
+lock.acquire()
+if os.fork() == 0:
+    print("child", flush=True)
+    sys.stdin.read()
+else:
+    signal.pause()
+"""
+
+
+def test_a_forked_child_does_not_keep_it_when_its_parent_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER_WITH_CHILD, str(tmp_path / "lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as owner:
+        assert owner.stdout.readline() == b"child\n"
+        assert is_held(tmp_path / "lock")
+
+        owner.kill()
+        owner.wait()
+
+        assert not is_held(tmp_path / "lock")
