@@ -76,6 +76,8 @@ class Postgres(Server):
     def _connect(self, port: int) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(
             host=HOST,
+            hostaddr=HOST,  # this and sslmode, as libpq would take them from the environment
+            sslmode="disable",
             port=port,
             user=ROLE,
             password=self._memory.password,

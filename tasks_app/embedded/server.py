@@ -225,5 +225,5 @@ def _limit(log: Path) -> None:
 def _last_words(title: str, process: ServerProcess | None, log: Path) -> str:
     lines = process.said().strip().splitlines() if process is not None else []
     grave = [line for line in lines if "FATAL" in line or "PANIC" in line]
-    word = (grave or lines or ["it said nothing"])[-1]
+    word = (grave or lines or ["it said nothing"])[-1].rstrip(".")
     return f"{title} did not start: {word}. Read {log}.log, mend the cause, start it again."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from tasks_app.embedded import AlreadyOwnedError
 from tasks_app.embedded.lock import Lock, is_held
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -41,24 +42,6 @@ def test_looking_at_it_does_not_take_it(tmp_path: Path) -> None:
     assert not is_held(tmp_path / "lock")
 
 
-def test_a_forked_child_does_not_keep_it_when_it_is_released(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "lock")
-    lock.acquire()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writer)
-        os.read(reader, 1)
-        os._exit(0)
-
-    lock.release()
-
-    assert not is_held(tmp_path / "lock")
-    os.close(writer)
-    os.close(reader)
-    os.waitpid(child, 0)
-
-
 OWNER_WITH_CHILD = """
 import os, pathlib, signal, sys
 from tasks_app.embedded.lock import Lock
@@ -68,18 +51,41 @@ if os.fork() == 0:
     print("child", flush=True)
     sys.stdin.read()
 else:
+    signal.sigwait({signal.SIGUSR1})
+    lock.release()
+    print("released", flush=True)
     signal.pause()
 """
 
 
-def test_a_forked_child_does_not_keep_it_when_its_parent_is_killed(tmp_path: Path) -> None:
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[subprocess.Popen]:
+    """Hold the lock in a process whose child lives until its input is closed."""
     command = [sys.executable, "-c", OWNER_WITH_CHILD, str(tmp_path / "lock")]
+    # Blocked from birth, so that the signal cannot come before the wait for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as owner:
-        assert owner.stdout.readline() == b"child\n"
+    with subprocess.Popen(command, **pipes) as process:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        assert process.stdout.readline() == b"child\n"
         assert is_held(tmp_path / "lock")
+        yield process
+        process.kill()
 
-        owner.kill()
-        owner.wait()
 
-        assert not is_held(tmp_path / "lock")
+def test_a_forked_child_does_not_keep_it_when_it_is_released(
+    owner: subprocess.Popen, tmp_path: Path
+) -> None:
+    owner.send_signal(signal.SIGUSR1)
+
+    assert owner.stdout.readline() == b"released\n"
+    assert not is_held(tmp_path / "lock")
+
+
+def test_a_forked_child_does_not_keep_it_when_its_parent_is_killed(
+    owner: subprocess.Popen, tmp_path: Path
+) -> None:
+    owner.kill()
+    owner.wait()
+
+    assert not is_held(tmp_path / "lock")

@@ -160,11 +160,15 @@ def test_servers_on_the_standard_ports_do_not_matter(folder: Path) -> None:
 def test_settings_of_the_surroundings_do_not_matter(
     new_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"PGPORT": "1", "PGDATA": "/nowhere", "LC_ALL": "xx_XX.UTF-8"}.items():
-        monkeypatch.setenv(name, value)
+    foreign = {"PGPORT": "1", "PGHOSTADDR": "127.0.0.9", "PGSSLMODE": "require"}
+    with monkeypatch.context() as surroundings:
+        for name, value in (foreign | {"PGDATA": "/nowhere", "LC_ALL": "xx_XX"}).items():
+            surroundings.setenv(name, value)
+        postgres = Postgres(new_folder)
+        postgres.start()
 
-    with Postgres(new_folder) as postgres:
-        assert sql(postgres.url, "SELECT 1") == 1
+    assert sql(postgres.url, "SELECT 1") == 1
+    postgres.stop()
 
 
 def test_a_folder_with_spaces_and_quotes_works(new_folder: Path) -> None:
