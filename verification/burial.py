@@ -1,0 +1,136 @@
+"""Step 6 of the walk: clerks bury the dead children of their own worker.
+
+A burier reads the slot, charges what ran there, releases the rest, and frees the slot. Two
+may do so at once, and one may die half-way: the fence decides, and the next one starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verification.deaths import has_nothing_to_lose, slot_of
+from verification.explorer import Step, fault, progress
+from verification.rows import Fence, Row, back_to_pending, charged, crashed, ended
+from verification.world import (
+    Burial,
+    Grave,
+    RunSetup,
+    World,
+    holds,
+    spend,
+    with_child,
+    with_row,
+)
+
+
+def burial_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
+    """What one child's clerk can do about the dead."""
+    child = world.children[number]
+    if child.is_orphan or child.phase == "gone":
+        return
+    if child.burial is None:
+        yield from a_grave_is_found(setup, world, number)
+    elif child.burial.charged:
+        yield the_rest_is_released(setup, world, number, child.burial)
+    else:
+        yield from the_running_are_charged(setup, world, number, child.burial)
+
+
+def a_grave_is_found(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
+    """The clerk looks at the slots of its worker; never buries one whose process lives."""
+    for grave in world.graves:
+        if grave.worker == setup.workers[number]:
+            yield start_burial(world, number, grave)
+    if setup.rules.only_the_dead_are_buried:
+        return
+    poorer = spend(setup, world, "hasty burial")
+    for other, living in enumerate(world.children):
+        if poorer is not None and other != number and not has_nothing_to_lose(living):
+            grave = Grave(setup.workers[other], living.owner, slot_of(setup, living))
+            yield fault(f"c{other} lives, yet:", start_burial(poorer, number, grave).after)
+
+
+def start_burial(world: World, number: int, grave: Grave) -> Step[World]:
+    """The clerk has read the dead one's slot."""
+    ran = " ".join(f"T{fence.id}" for fence in grave.running) or "nothing"
+    child = world.children[number]._replace(burial=Burial(grave))
+    return progress(
+        f"c{number}'s clerk reads the slot of the dead (owner {grave.owner}, ran {ran})",
+        with_child(world, number, child),
+    )
+
+
+def charge(setup: RunSetup, world: World, grave: Grave) -> World:
+    """Charge what ran there: one id a failure; several ids, or none, a crash each."""
+    rules = setup.rules
+    for fence in grave.running:
+        if not may_charge(setup, world, grave, fence):
+            continue
+        row, kind = world.rows[fence.id], setup.kinds[fence.id]
+        if kind.at_most_once:
+            after = ended(row, "FAILED")  # outcome unknown (P5)
+        elif len(grave.running) == 1 or not rules.running_id_is_cleared_when_collected:
+            after = charged(rules, kind, row)
+        else:
+            after = crashed(rules, row)
+        world = with_row(world, fence.id, after)
+    if not grave.running and rules.no_running_id_counts_a_crash:
+        for task in rows_of(world, grave):
+            world = with_row(world, task, crashed(rules, world.rows[task]))
+    return world
+
+
+def may_charge(setup: RunSetup, world: World, grave: Grave, fence: Fence) -> bool:
+    """The fence at which two buriers meet."""
+    row = world.rows[fence.id]
+    if not setup.rules.burial_charges_under_the_fence:
+        return row.state == "RUNNING"
+    if not setup.rules.slot_knows_the_running_token:
+        return row.state == "RUNNING" and row.owner == grave.owner
+    return holds(setup, world, fence)
+
+
+def rows_of(world: World, grave: Grave) -> list[int]:
+    """The rows that still carry the dead one's name."""
+    return [
+        task
+        for task, row in enumerate(world.rows)
+        if row.state == "RUNNING" and row.owner == grave.owner
+    ]
+
+
+def the_running_are_charged(
+    setup: RunSetup, world: World, number: int, burial: Burial
+) -> Iterator[Step[World]]:
+    """The first commit of a burial; it waits for the row lock, and is repeated until answered."""
+    after = charge(setup, world, burial.grave)
+    onwards = world.children[number]._replace(burial=burial._replace(charged=True))
+    what = f"c{number}'s clerk charges what owner {burial.grave.owner} ran"
+    yield progress(what, with_child(after, number, onwards))
+    poorer = spend(setup, world, "burial reply lost")
+    if poorer is not None:
+        unanswered = after._replace(faults_left=poorer.faults_left)
+        yield fault(f"{what}, reply lost", unanswered)
+
+
+def the_rest_is_released(setup: RunSetup, world: World, number: int, burial: Burial) -> Step[World]:
+    """The second commit: the other rows of that owner; then the slot is free."""
+    grave = burial.grave
+    for task in rows_of(world, grave):
+        world = with_row(world, task, released_by_burial(setup, world, task))
+    graves = tuple(other for other in world.graves if other.owner != grave.owner)
+    child = world.children[number]._replace(burial=None)
+    return progress(
+        f"c{number}'s clerk releases the other rows of owner {grave.owner}, frees its slot",
+        with_child(world._replace(graves=graves), number, child),
+    )
+
+
+def released_by_burial(setup: RunSetup, world: World, task: int) -> Row:
+    """P3: a neighbour of the one that ran is not charged."""
+    row = world.rows[task]
+    if not setup.rules.burial_releases_the_others:
+        return row
+    if not setup.rules.burial_charges_only_the_running:
+        return charged(setup.rules, setup.kinds[task], row)
+    return back_to_pending(setup.rules, row)

@@ -1,0 +1,74 @@
+"""What people do: cancel and requeue. And what a failover does to the last commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verification.explorer import Step, fault
+from verification.rescue import half_done_rescue
+from verification.rows import TERMINAL, Row, ended
+from verification.world import HalfDone, RunSetup, World, spend, with_row
+
+
+def operator_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
+    """A person may cancel or requeue any task, at any moment."""
+    for task, row in enumerate(world.rows):
+        if row.state in TERMINAL:
+            yield from requeue(setup, world, task)
+        elif not row.cancel_requested:
+            yield from cancel(setup, world, task)
+    if world.half_done is not None:
+        note = world.half_done
+        if note.verb == "rescue":
+            yield half_done_rescue(setup, world, note)
+        else:
+            yield half_done_cancel(world, note)
+
+
+def cancel(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:
+    """Lock the row, then look: a pending task moves, a running one is told (H8)."""
+    poorer = spend(setup, world, "cancel")
+    if poorer is None:
+        return
+    row = world.rows[task]
+    if not setup.rules.cancel_locks_then_looks:
+        if world.half_done is None:
+            note = HalfDone("cancel", task, row.state)
+            what = f"cancel of T{task} takes its snapshot ({row.state})"
+            yield fault(what, poorer._replace(half_done=note))
+    elif row.state == "PENDING":
+        yield fault(f"T{task} is cancelled", with_row(poorer, task, ended(row, "CANCELLED")))
+    else:
+        told = row._replace(cancel_requested=True)
+        yield fault(f"running T{task} is told to cancel", with_row(poorer, task, told))
+
+
+def half_done_cancel(world: World, note: HalfDone) -> Step[World]:
+    """One clever statement (a mutant): each half acts only on what the snapshot saw."""
+    row = world.rows[note.id]
+    done = world._replace(half_done=None)
+    what = f"cancel of T{note.id} acts on what it saw"
+    if row.state in TERMINAL:
+        return fault(what, done)
+    if row.state != note.seen:
+        lost = done._replace(lost_update=f"cancel of T{note.id}: nothing moved, nothing told")
+        return fault(what, lost)
+    if row.state == "PENDING":
+        return fault(what, with_row(done, note.id, ended(row, "CANCELLED")))
+    return fault(what, with_row(done, note.id, row._replace(cancel_requested=True)))
+
+
+def requeue(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:
+    """A new life: same id, attempt goes on, counters start again."""
+    poorer = spend(setup, world, "requeue")
+    if poorer is not None:
+        again = Row(attempt=world.rows[task].attempt)
+        yield fault(f"T{task} is requeued", with_row(poorer, task, again))
+
+
+def failover_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
+    """A replica takes over that never saw the last commit."""
+    poorer = spend(setup, world, "failover")
+    if poorer is not None and world.before_last_commit not in {(), world.rows}:
+        what = "a replica takes over; the last commit is forgotten"
+        yield fault(what, poorer._replace(rows=world.before_last_commit))

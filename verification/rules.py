@@ -1,0 +1,132 @@
+"""The rules of the walk, each a switch that a mutant can turn off.
+
+A switch that is on is the design. `mutants.py` turns off one at a time and names the promise
+that then breaks; a rule whose absence breaks nothing has no business in the design.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Fence = Literal["token", "attempt", "state", "id"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRules:
+    """What claim, child, clerk, burial, rescue and operators keep to."""
+
+    # --- the fence: every write of a run carries (id, attempt, lease_token, RUNNING)
+    fence: Fence = "token"
+    """Which part of it is compared; "token" is the design, the rest is too little."""
+
+    # --- claim
+    claim_rechecks_the_state: bool = True
+    """The claim's UPDATE repeats `state = PENDING`; else READ COMMITTED claims twice."""
+    claim_asks_enabled_and_expiry: bool = True
+    """H14: the claim's predicate is complete."""
+    claim_asks_due_at: bool = True
+    """H14: a hint or an old message never runs a task before its time."""
+    once_crashed_is_claimed_alone: bool = True
+    """H7: from the first crash on, not from the second."""
+    at_most_once_is_claimed_alone: bool = True
+    """P5: a group that dies must not take an at_most_once task with it unseen."""
+    ambiguous_claim_is_released: bool = True
+    """A claim whose reply was lost is given back by its token, until answered."""
+
+    # --- run and settle
+    effect_and_outcome_are_one_commit: bool = True
+    """P4: ctx.session, the outcome and the move between pools."""
+    failed_commit_is_released: bool = True
+    """H6: never settled again, for its effects may be gone."""
+    failed_commit_of_at_most_once_is_an_error: bool = True
+    """P5: but an at_most_once task is not released either: outcome unknown."""
+    at_most_once_is_settled_at_once: bool = True
+    """H4: never collected, and main waits for the answer."""
+    running_id_stays_until_answered: bool = True
+    """H4: the slot names an at_most_once task until its settle has been answered."""
+    running_id_is_cleared_when_collected: bool = True
+    """P3: a collected outcome leaves the slot, so the next one's death is not its fault."""
+    running_id_comes_before_decoding: bool = True
+    """H5: whose fault a death while decoding was."""
+    batch_commits_all_or_nothing: bool = True
+    """P4: fewer rows settled than members: roll all back, run one by one."""
+
+    # --- clerk
+    clerk_renews_every_held_claim: bool = True
+    """H1: not only its newest one."""
+    clerk_renews_only_held_claims: bool = True
+    """H2: a token that was sent, but not answered, must be allowed to expire."""
+    clerk_renews_by_token: bool = True
+    """H2: never "all rows of this owner"."""
+    give_back_under_the_mutex: bool = True
+    """Main thread and clerk agree who owns an unstarted task."""
+    releases_are_retried: bool = True
+    """A give-back is repeated until it is answered."""
+    collected_settles_are_retried: bool = True
+    """A flush is repeated until it is answered."""
+
+    # --- parent and burial
+    parent_kills_past_the_hard_limit: bool = True
+    """A handler that never returns would be renewed for ever."""
+    only_the_dead_are_buried: bool = True
+    """Never before the process is gone."""
+    burial_charges_only_the_running: bool = True
+    """P3: the other rows of that owner are released uncharged."""
+    burial_charges_under_the_fence: bool = True
+    """P3: two buriers, or one that asks twice, charge once."""
+    slot_knows_the_running_token: bool = True
+    """P3: id and owner are not enough: a late claim of the dead carries both."""
+    no_running_id_counts_a_crash: bool = True
+    """H5: else a task that kills before its id is written comes back for ever."""
+    burial_releases_the_others: bool = True
+    """P3: left to the lease, the innocent would be counted as crashed."""
+
+    # --- rescue and operators
+    expired_leases_are_rescued: bool = True
+    rescue_rechecks_the_lease: bool = True
+    """One statement that looks again at write time."""
+    crashes_are_bounded: bool = True
+    """P3: `max_crashes`."""
+    cancel_wins_over_coming_back: bool = True
+    """H3: every way from RUNNING to PENDING goes to CANCELLED instead."""
+    cancel_locks_then_looks: bool = True
+    """H8: one clever statement loses against a claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRules:
+    """What scanners, ledger and children keep to on the way through the broker."""
+
+    # --- scan
+    no_published_mark: bool = True
+    """There is no "published" state to get stuck in."""
+    every_pass_is_full: bool = True
+    """No watermark: rows that commit late are found."""
+    ledger_hides_only_what_it_saw: bool = True
+    """H11: hide only while scan_at <= ledger.created_at."""
+    ledger_is_bounded: bool = True
+    """A backlog of ten million rows does not fill the broker."""
+    what_cannot_run_is_parked: bool = True
+    """Unknown handlers do not stand at the head of the index."""
+    scan_at_is_never_before_due_at: bool = True
+    """H14: CHECK (scan_at >= due_at)."""
+
+    # --- publish
+    overdue_messages_are_published_again: bool = True
+    """The broker may lose any message."""
+    nothing_without_a_live_worker: bool = True
+    """H12: a weekend without workers does not fill the broker."""
+    unpublished_rows_are_taken_back: bool = True
+    """H13: a scanner that cannot publish frees the room."""
+    leader_that_cannot_publish_resigns: bool = True
+    """H13: and lets another one try."""
+
+    # --- receive
+    claims_compare_and_set: bool = True
+    """P2: a message that comes twice does no harm."""
+    finished_messages_leave_the_ledger: bool = True
+    burials_clear_the_ledger: bool = True
+    """A dead child's message does not keep its room."""
+    giving_back_clears_the_ledger: bool = True
+    """What a child gives back is visible to the next scan at once."""

@@ -1,0 +1,109 @@
+"""The run model: rows, children with clerks and slots, burials, leases, operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verification.burial import burial_steps
+from verification.child import child_steps
+from verification.claim import claim_steps
+from verification.clerk import clerk_steps
+from verification.deaths import death_steps
+from verification.explorer import Step
+from verification.operators import failover_steps, operator_steps
+from verification.promises import broken_promise
+from verification.rescue import late_statement_steps, rescue_steps, time_steps
+from verification.rows import TERMINAL, Row
+from verification.world import LateClaim, LateSettle, RunSetup, World, first_world
+
+
+class RunModel:
+    """Steps 4 to 9 of the walk for one configuration."""
+
+    def __init__(self, setup: RunSetup) -> None:
+        self._setup = setup
+        self._remembers_last_commit = "failover" in setup.faults
+
+    def initial(self) -> World:
+        """All tasks pending, all children idle."""
+        return first_world(self._setup)
+
+    def steps(self, world: World) -> Iterator[Step[World]]:
+        """Everything that anybody may do next."""
+        for step in self._all_steps(world):
+            after = step.after
+            if after.late:
+                after = without_hopeless_statements(after)
+            if self._setup.rules.burial_charges_under_the_fence:
+                after = without_idle_graves(after)
+            if self._remembers_last_commit and after.rows != world.rows:
+                after = after._replace(before_last_commit=world.rows)
+            yield step if after is step.after else step._replace(after=after)
+
+    def _all_steps(self, world: World) -> Iterator[Step[World]]:
+        setup = self._setup
+        for number in range(len(world.children)):
+            yield from claim_steps(setup, world, number)
+            yield from child_steps(setup, world, number)
+            yield from clerk_steps(setup, world, number)
+            yield from burial_steps(setup, world, number)
+        yield from rescue_steps(setup, world)
+        yield from late_statement_steps(setup, world)
+        yield from time_steps(setup, world)
+        yield from death_steps(setup, world)
+        yield from operator_steps(setup, world)
+        yield from failover_steps(setup, world)
+
+    def broken_promise(self, before: World, step: Step[World]) -> str | None:
+        """P2 to P6."""
+        return broken_promise(self._setup, before, step.what, step.after)
+
+    def finished(self, world: World) -> bool:
+        """Every task lies in a terminal pool."""
+        return all(row.state in TERMINAL for row in world.rows)
+
+    def picture(self, world: World) -> str:
+        """The rows, and what differs from a new one."""
+        return "; ".join(picture_of(task, row) for task, row in enumerate(world.rows))
+
+
+def without_hopeless_statements(world: World) -> World:
+    """A late settle whose claim is over can change nothing under the fence: forget it."""
+    rows = world.rows
+    late = frozenset(
+        sent
+        for sent in world.late
+        if not (isinstance(sent, LateSettle) and rows[sent.fence.id].token != sent.fence.token)
+    )
+    return world if late == world.late else world._replace(late=late)
+
+
+def without_idle_graves(world: World) -> World:
+    """A burial that can find no row any more, now or later, is as good as over."""
+    buriers = [child for child in world.children if child.burial is not None]
+    if not world.graves and not buriers:
+        return world
+    named = {row.owner for row in world.rows if row.state == "RUNNING"}
+    named.update(sent.owner for sent in world.late if isinstance(sent, LateClaim))
+    children = tuple(
+        child
+        if child.burial is None or child.burial.grave.owner in named
+        else child._replace(burial=None)
+        for child in world.children
+    )
+    graves = tuple(grave for grave in world.graves if grave.owner in named)
+    return world._replace(children=children, graves=graves)
+
+
+def picture_of(task: int, row: Row) -> str:
+    """T0 RUNNING token 1 failures 1."""
+    words = [f"T{task} {row.state}"]
+    for name in ("token", "failures", "crashes", "attempt", "effects", "runs"):
+        number = getattr(row, name)
+        if number:
+            words.append(f"{name} {number}")
+    if row.cancel_requested:
+        words.append("cancel requested")
+    if not row.lease_is_good:
+        words.append("lease over")
+    return " ".join(words)

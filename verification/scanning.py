@@ -1,0 +1,159 @@
+"""Step 3 of the walk: scan, ledger row, COMMIT, publish; and again when it is overdue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verification.dispatch_world import (
+    DispatchSetup,
+    DispatchWorld,
+    LedgerRow,
+    Message,
+    Scanner,
+    spend_one,
+    with_scanner,
+    with_task,
+    without_ledger_row,
+)
+from verification.explorer import Step, fault, progress
+
+Steps = Iterator[Step[DispatchWorld]]
+
+
+def scanner_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
+    """What one scanner can do next."""
+    scanner = world.scanners[number]
+    if scanner.unpublished is not None:
+        yield publishes(setup, world, number, scanner.unpublished)
+    elif world.leader is None and (can_reach(world, scanner) or not scanner.must_probe):
+        yield progress(f"s{number} takes the lead", world._replace(leader=number))
+    elif world.leader == number:
+        yield from scans(setup, world, number)
+        yield from publishes_again(setup, world, number)
+    yield from scanner_faults(setup, world, number)
+
+
+def can_reach(world: DispatchWorld, scanner: Scanner) -> bool:
+    """Whether a publish would succeed."""
+    return world.broker_is_up and scanner.reaches_the_broker
+
+
+def may_publish(setup: DispatchSetup, world: DispatchWorld) -> bool:
+    """H12: nothing for a queue that no live worker serves."""
+    return world.workers_live or not setup.rules.nothing_without_a_live_worker
+
+
+def visible_ids(setup: DispatchSetup, world: DispatchWorld, watermark: int) -> list[int]:
+    """What a pass from the front of the index finds, less what the ledger hides."""
+    rules = setup.rules
+    hidden = {task for row in world.ledger for task in row.hides}
+    ids = []
+    for number, task in enumerate(world.tasks):
+        if task.state != "pending" or task.parked or task.marked or number in hidden:
+            continue
+        if setup.kinds[number] == "early" and rules.scan_at_is_never_before_due_at:
+            continue
+        if number > watermark or rules.every_pass_is_full:
+            ids.append(number)
+    return ids
+
+
+def scans(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
+    """One ledger row for the first due ids; COMMIT; only then comes the message."""
+    rules, scanner = setup.rules, world.scanners[number]
+    full = len(world.ledger) >= setup.ledger_room and rules.ledger_is_bounded
+    ids = tuple(visible_ids(setup, world, scanner.watermark)[: setup.ids_per_message])
+    if full or not ids or not may_publish(setup, world):
+        return
+    dispatch = max((row.dispatch for row in world.ledger), default=0) + 1
+    after = world._replace(ledger=(*world.ledger, LedgerRow(dispatch, ids, ids)))
+    if not rules.no_published_mark:
+        for task in ids:
+            after = with_task(after, task, after.tasks[task]._replace(marked=True))
+    watermark = -1 if rules.every_pass_is_full else max(ids)
+    busy = scanner._replace(unpublished=Message(dispatch, ids), watermark=watermark)
+    what = f"s{number} writes a ledger row for {listed(ids)}"
+    yield progress(what, with_scanner(after, number, busy))
+
+
+def publishes(
+    setup: DispatchSetup, world: DispatchWorld, number: int, message: Message
+) -> Step[DispatchWorld]:
+    """The message goes out; or it cannot, and the room is given back (H13)."""
+    scanner = world.scanners[number]
+    if can_reach(world, scanner):
+        sent = world._replace(broker=(*world.broker, message))
+        at_ease = scanner._replace(unpublished=None, must_probe=False)
+        return progress(
+            f"s{number} publishes {listed(message.ids)}", with_scanner(sent, number, at_ease)
+        )
+    after = world
+    if setup.rules.unpublished_rows_are_taken_back:
+        after = without_ledger_row(after, message.dispatch)
+    if setup.rules.leader_that_cannot_publish_resigns and world.leader == number:
+        after = after._replace(leader=None)
+    warned = scanner._replace(unpublished=None, must_probe=True)
+    return progress(
+        f"s{number} cannot publish {listed(message.ids)}", with_scanner(after, number, warned)
+    )
+
+
+def publishes_again(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
+    """A ledger row that outlives its time is published again under its own id.
+
+    That its time is over although somebody still has the message is a fault, rationed; in a
+    weekend without workers it is certain.
+    """
+    if not setup.rules.overdue_messages_are_published_again:
+        return
+    scanner = world.scanners[number]
+    if not setup.ledger_clock_runs or not may_publish(setup, world):
+        return
+    if not can_reach(world, scanner):
+        return
+    for row in world.ledger:
+        copy = Message(row.dispatch, row.ids)
+        again = world._replace(broker=(*world.broker, copy))
+        what = f"s{number} publishes {listed(row.ids)} again, under the same id"
+        if not somebody_has(world, row.dispatch) or not world.workers_live:
+            yield progress(what, again)
+            continue
+        poorer = spend_one(setup, world, "impatience")
+        if poorer is not None:
+            yield fault(what, poorer._replace(broker=again.broker))
+
+
+def somebody_has(world: DispatchWorld, dispatch: int) -> bool:
+    """Whether a copy of the message still is in the broker, in a scanner or in a child."""
+    in_hands = (*world.children, *world.graves)
+    return (
+        any(message.dispatch == dispatch for message in world.broker)
+        or any(hands is not None and hands.dispatch == dispatch for hands in in_hands)
+        or any(s.unpublished and s.unpublished.dispatch == dispatch for s in world.scanners)
+    )
+
+
+def scanner_faults(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
+    """A scanner dies between COMMIT and publish, loses its lead, or is cut off."""
+    scanner = world.scanners[number]
+    leader = None if world.leader == number else world.leader
+    poorer = spend_one(setup, world, "scanner crash")
+    if poorer is not None and scanner.unpublished is not None:
+        fresh = Scanner(reaches_the_broker=scanner.reaches_the_broker)
+        after = with_scanner(poorer._replace(leader=leader), number, fresh)
+        yield fault(f"s{number} dies before it publishes", after)
+    poorer = spend_one(setup, world, "leadership lapses")
+    if poorer is not None and world.leader == number:
+        yield fault(f"s{number} loses the lead unawares", poorer._replace(leader=None))
+    poorer = spend_one(setup, world, "cut off")
+    if poorer is not None and scanner.reaches_the_broker:
+        lonely = scanner._replace(reaches_the_broker=False)
+        yield fault(
+            f"s{number} is cut off from the broker, for good",
+            with_scanner(poorer, number, lonely),
+        )
+
+
+def listed(ids: tuple[int, ...]) -> str:
+    """T0 T1 T2."""
+    return " ".join(f"T{task}" for task in ids) or "nothing"

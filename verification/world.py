@@ -1,0 +1,238 @@
+"""Everything there is in the run model at one moment, and what a configuration fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from verification.rows import NO_ONE, Fence, Kind, Outcome, Row, State, fence_holds, new_row
+from verification.rules import RunRules
+
+DESIGN = RunRules()
+
+Phase = Literal[
+    "idle",  # between messages
+    "hung",  # the claim was carried out, its reply never comes
+    "claimed",  # holds claims, the slot names no running id
+    "running",  # a handler runs, the slot names it
+    "batch",  # handlers run one after the other in one transaction
+    "settling",  # COMMIT is sent
+    "outcome unknown",  # an at_most_once COMMIT failed; the error is written until answered
+    "gone",  # the process is dead and nobody replaces it yet
+]
+
+
+class Collected(NamedTuple):
+    """An outcome that waits for the clerk's next flush."""
+
+    fence: Fence
+    outcome: Outcome
+
+
+class Grave(NamedTuple):
+    """The slot of a dead incarnation: what it says of whose fault the death was."""
+
+    worker: int
+    owner: int
+    running: tuple[Fence, ...]
+
+
+class Burial(NamedTuple):
+    """How far a clerk is with burying one of the dead. It read the slot once, at the start."""
+
+    grave: Grave
+    charged: bool = False
+
+
+class Child(NamedTuple):
+    """One worker child: main thread and clerk."""
+
+    owner: int
+    phase: Phase = "idle"
+    token: int = NO_ONE
+    todo: tuple[Fence, ...] = ()
+    """Claimed, not started."""
+    running: tuple[Fence, ...] = ()
+    done: tuple[Fence, ...] = ()
+    """Members of a batch that ran and are not committed yet."""
+    alone_now: bool = False
+    """A batch was rolled back: its members run one by one."""
+    outbox: tuple[Collected, ...] = ()
+    returns: tuple[Fence, ...] = ()
+    """Releases that the clerk repeats until they are answered."""
+    burial: Burial | None = None
+    is_orphan: bool = False
+
+
+class LateClaim(NamedTuple):
+    """A claim whose sender is dead or has stopped waiting; it may still be carried out."""
+
+    owner: int
+    token: int
+    ids: tuple[int, ...]
+
+
+class LateSettle(NamedTuple):
+    """A settle whose sender is dead; it may still be carried out."""
+
+    fence: Fence
+    outcome: Outcome
+
+
+class HalfDone(NamedTuple):
+    """What a verb of two statements has read; only mutants have such verbs."""
+
+    verb: Literal["rescue", "cancel"]
+    id: int
+    seen: State
+
+
+class World(NamedTuple):
+    """The whole state of the run model."""
+
+    rows: tuple[Row, ...]
+    children: tuple[Child, ...]
+    graves: tuple[Grave, ...]
+    late: frozenset[LateClaim | LateSettle]
+    parent_lives: tuple[bool, ...]
+    faults_left: tuple[int, ...]
+    half_done: HalfDone | None = None
+    before_last_commit: tuple[Row, ...] = ()
+    """Kept only where a failover may lose the last commit."""
+    lost_update: str = ""
+    """Set by a write that had no right to happen; P6 looks at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """One configuration of the run model."""
+
+    kinds: tuple[Kind, ...]
+    workers: tuple[int, ...] = (0, 0)
+    """The worker of each child."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """How often each fault may strike."""
+    rules: RunRules = DESIGN
+    innocent: tuple[int, ...] = ()
+    """Tasks that must never be charged a failure nor end in the error pool (P3)."""
+    innocent_crashes: int = 0
+    """How many crashes may be counted on an innocent."""
+    most_runs: int = 99
+    """How often a task that kills may run (P3)."""
+    charges_are_deaths: bool = False
+    """No handler raises here, so there may be no more failures than deaths (P3)."""
+    leases_never_lapse: bool = False
+    """Nothing goes wrong with time here, so no handler may start without its fence."""
+    counts_attempts: bool = False
+    dead_leave_no_statements: bool = False
+    """What the dead had sent is never carried out: a smaller world."""
+
+    @property
+    def fault_names(self) -> tuple[str, ...]:
+        """In the order of `World.faults_left`."""
+        return tuple(self.faults)
+
+    def children_of(self, worker: int) -> Iterator[int]:
+        """The numbers of one worker's children."""
+        return (number for number, its in enumerate(self.workers) if its == worker)
+
+
+def first_world(setup: RunSetup) -> World:
+    """All tasks pending, all children idle."""
+    return World(
+        rows=tuple(new_row(kind) for kind in setup.kinds),
+        children=tuple(Child(owner=number + 1) for number in range(len(setup.workers))),
+        graves=(),
+        late=frozenset(),
+        parent_lives=(True,) * (max(setup.workers) + 1),
+        faults_left=tuple(setup.faults.values()),
+        before_last_commit=(),
+    )
+
+
+def with_row(world: World, number: int, row: Row) -> World:
+    """The same world with one row changed."""
+    rows = world.rows
+    return world._replace(rows=(*rows[:number], row, *rows[number + 1 :]))
+
+
+def with_child(world: World, number: int, child: Child) -> World:
+    """The same world with one child changed."""
+    children = world.children
+    return world._replace(children=(*children[:number], child, *children[number + 1 :]))
+
+
+def spend(setup: RunSetup, world: World, fault: str) -> World | None:
+    """Use up one fault of a kind; None if this configuration has none left."""
+    if fault not in setup.faults:
+        return None
+    index = setup.fault_names.index(fault)
+    left = world.faults_left[index]
+    if left == 0:
+        return None
+    faults = world.faults_left
+    return world._replace(faults_left=(*faults[:index], left - 1, *faults[index + 1 :]))
+
+
+def spent(setup: RunSetup, world: World, fault: str) -> int:
+    """How often a fault has struck."""
+    if fault not in setup.faults:
+        return 0
+    return setup.faults[fault] - world.faults_left[setup.fault_names.index(fault)]
+
+
+def note_lost_update(world: World, fence: Fence, what: str) -> World:
+    """Remember a write that changed a row whose newest claim it does not hold (P6)."""
+    row = world.rows[fence.id]
+    if row.state == "RUNNING" and row.token == fence.token:
+        return world
+    return world._replace(lost_update=f"{what} of T{fence.id} by one that lost its claim")
+
+
+def holds(setup: RunSetup, world: World, fence: Fence) -> bool:
+    """Whether a write with this fence would find its row."""
+    return fence_holds(setup.rules, world.rows[fence.id], fence)
+
+
+def fences_of(child: Child) -> Iterator[Fence]:
+    """Every fence that a child remembers."""
+    yield from child.todo
+    yield from child.running
+    yield from child.done
+    for collected in child.outbox:
+        yield collected.fence
+    yield from child.returns
+
+
+def tokens_in_use(world: World) -> set[int]:
+    """Every token that anybody still remembers; any other is as good as a new random one."""
+    used = {row.token for row in world.rows}
+    for child in world.children:
+        used.add(child.token)
+        used.update(fence.token for fence in fences_of(child))
+        if child.burial is not None:
+            used.update(fence.token for fence in child.burial.grave.running)
+    for grave in world.graves:
+        used.update(fence.token for fence in grave.running)
+    for sent in world.late:
+        used.add(sent.token if isinstance(sent, LateClaim) else sent.fence.token)
+    return used
+
+
+def owners_in_use(world: World) -> set[int]:
+    """Every owner name that anybody still remembers."""
+    used = {row.owner for row in world.rows}
+    used.update(child.owner for child in world.children)
+    used.update(grave.owner for grave in world.graves)
+    used.update(c.burial.grave.owner for c in world.children if c.burial is not None)
+    used.update(sent.owner for sent in world.late if isinstance(sent, LateClaim))
+    return used
+
+
+def unused_name(used: set[int], child: int, children: int) -> int:
+    """A name that nobody remembers; made so that equal worlds look equal."""
+    name = child + 1
+    while name in used:
+        name += children
+    return name

@@ -1,0 +1,36 @@
+"""The fenced writes of a run: settle, release and the batch's one commit (steps 7 and 8)."""
+
+from __future__ import annotations
+
+from verification.rows import Fence, Outcome, back_to_pending, settled
+from verification.world import RunSetup, World, holds, note_lost_update, with_row
+
+
+def settle(setup: RunSetup, world: World, fence: Fence, outcome: Outcome) -> World:
+    """Write an outcome under the fence; a stale one changes nothing (P6)."""
+    if not holds(setup, world, fence):
+        return world
+    world = note_lost_update(world, fence, f"settle ({outcome})")
+    row = world.rows[fence.id]
+    return with_row(world, fence.id, settled(setup.rules, setup.kinds[fence.id], row, outcome))
+
+
+def release(setup: RunSetup, world: World, fence: Fence) -> World:
+    """RUNNING -> PENDING under the fence, uncharged."""
+    if not holds(setup, world, fence):
+        return world
+    world = note_lost_update(world, fence, "release")
+    return with_row(world, fence.id, back_to_pending(setup.rules, world.rows[fence.id]))
+
+
+def commit_batch(setup: RunSetup, world: World, members: tuple[Fence, ...]) -> World | None:
+    """All members' effects and outcomes in one commit; None when it must be rolled back (P4)."""
+    lost = [fence for fence in members if not holds(setup, world, fence)]
+    if lost and setup.rules.batch_commits_all_or_nothing:
+        return None
+    for fence in members:
+        world = settle(setup, world, fence, "ok")
+    for fence in lost:  # the mutant commits what these members wrote, too
+        row = world.rows[fence.id]
+        world = with_row(world, fence.id, row._replace(effects=row.effects + 1))
+    return world
