@@ -10,8 +10,8 @@ from tasks_app.embedded.detached import down, up
 from tasks_app.embedded.errors import AlreadyOwnedError, EmbeddedError
 from tasks_app.embedded.home import DEFAULT_FOLDER
 from tasks_app.embedded.postgres import Postgres
-from tasks_app.embedded.server import Started
 from tasks_app.embedded.stack import Stack
+from tasks_app.embedded.started import Started
 from tasks_app.embedded.state import State, Urls, read_state, read_urls
 from tasks_app.embedded.supervisor import supervise
 from tasks_app.embedded.temporary import temporary

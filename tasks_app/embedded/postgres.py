@@ -12,7 +12,8 @@ from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.embedded.ports import HOST
 from tasks_app.embedded.process import Recipe
 from tasks_app.embedded.programs import postgres_folder
-from tasks_app.embedded.server import Answer, Server
+from tasks_app.embedded.server import Server
+from tasks_app.embedded.started import Answer
 
 if TYPE_CHECKING:
     from tasks_app.embedded.home import Home

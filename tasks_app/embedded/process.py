@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 KILL_PATIENCE_S = 10
+LOG_LIMIT_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ServerProcess:
 
     def __init__(self, recipe: Recipe, account: Account | None) -> None:
         self._recipe = recipe
+        _limit(recipe.log)
         self._log_start = recipe.log.stat().st_size if recipe.log.exists() else 0
         with recipe.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  our own launcher, no shell
@@ -67,6 +69,12 @@ class ServerProcess:
         with self._recipe.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode("utf-8", errors="replace")
+
+    def last_word(self) -> str:
+        """Return the line that tells best why it ended."""
+        lines = self.said().strip().splitlines()
+        grave = [line for line in lines if "FATAL" in line or "PANIC" in line]
+        return (grave or lines or ["it said nothing"])[-1].rstrip(".")
 
     def stop(self, patience_s: float) -> None:
         """Ask it to end; kill it if it does not."""
@@ -110,3 +118,9 @@ def _launcher(recipe: Recipe, account: Account | None) -> list[str]:
     death_signal = int(recipe.farewell) if in_main_thread else 0
     numbers = (os.getpid(), uid, gid, death_signal)
     return [sys.executable, "-I", "-S", str(LAUNCHER), *map(str, numbers)]
+
+
+def _limit(log: Path) -> None:
+    """Put a long log aside, over the one that was put aside before."""
+    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".old.log"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -88,13 +89,30 @@ def _lend(program: Path, home: Home) -> Path:
     steps = [path if path.is_dir() else path.parent for path in (program, program.resolve())]
     if account is None or all(account.may_enter(step) for step in steps):
         return program
-    target = home.root / "programs" / program.name
+    edition = f"{program} {program.stat().st_mtime_ns}"  # an upgrade makes a new copy
+    target = home.root / "programs" / hashlib.sha256(os.fsencode(edition)).hexdigest()[:12]
     if not target.exists():
-        target.parent.mkdir(mode=0o755, exist_ok=True)
         draft = target.with_name(f"{target.name}.{os.getpid()}")
-        if program.is_dir():
-            shutil.copytree(program, draft, ignore=shutil.ignore_patterns("include"))
-        else:
-            shutil.copy(program, draft)
+        _copy(program, draft / program.parent.name / program.name)
+        # Where the wheel's programs look for their libraries, relative to themselves.
+        libraries = program.parent.with_name(f"{program.parent.name}.libs")
+        if libraries.is_dir():
+            _copy(libraries, draft / libraries.name)
+        _open_to_all(draft)
         draft.rename(target)
-    return target
+    return target / program.parent.name / program.name
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("include"))
+    else:
+        shutil.copy(source, target)
+
+
+def _open_to_all(folder: Path) -> None:
+    folder.parent.chmod(0o755)
+    for item in (folder, *folder.rglob("*")):
+        mode = item.stat().st_mode
+        item.chmod(mode | (0o055 if mode & 0o100 else 0o044))

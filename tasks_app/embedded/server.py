@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from tasks_app.embedded.errors import EmbeddedError
@@ -16,6 +16,7 @@ from tasks_app.embedded.memory import Memory, recall, remember
 from tasks_app.embedded.orphans import stop_orphans
 from tasks_app.embedded.ports import choose_port
 from tasks_app.embedded.process import Recipe, ServerProcess
+from tasks_app.embedded.started import Answer, Started
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,30 +25,6 @@ if TYPE_CHECKING:
 START_PATIENCE_S = 60  # recovery after a crash replays the log first
 POLL_S = 0.01
 PORT_TRIES = 5
-LOG_LIMIT_BYTES = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server says it is: asked for Valkey, it may be Redis."""
-
-    name: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """What came up; printed, it is the line for the terminal."""
-
-    name: str
-    version: str
-    seconds: float
-    port: int
-    pid: int
-    data: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version} ready in {self.seconds:.1f} s"
 
 
 class Server(ABC):
@@ -198,14 +175,17 @@ class Server(ABC):
             self._memory = replace(self._memory, port=choose_port(self._memory.port))
             remember(path, self._memory)
             recipe = self._recipe(home, self._memory.port or 0)
-            _limit(recipe.log)
             self._process = ServerProcess(recipe, home.account)
             answer = self._wait(self._process, self._memory.port or 0)
             if answer is not None:
                 return answer
             if "in use" not in self._process.said():
                 break
-        raise EmbeddedError(_last_words(self.title, self._process, home.log / self.key))
+        word = "it said nothing" if self._process is None else self._process.last_word()
+        log = home.log / f"{self.key}.log"
+        raise EmbeddedError(
+            f"{self.title} did not start: {word}. Read {log}, mend the cause, start it again."
+        )
 
     def _wait(self, process: ServerProcess, port: int) -> Answer | None:
         deadline = time.monotonic() + START_PATIENCE_S
@@ -215,15 +195,3 @@ class Server(ABC):
                 return answer
             time.sleep(POLL_S)
         return None
-
-
-def _limit(log: Path) -> None:
-    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
-        log.replace(log.with_suffix(".old.log"))
-
-
-def _last_words(title: str, process: ServerProcess | None, log: Path) -> str:
-    lines = process.said().strip().splitlines() if process is not None else []
-    grave = [line for line in lines if "FATAL" in line or "PANIC" in line]
-    word = (grave or lines or ["it said nothing"])[-1].rstrip(".")
-    return f"{title} did not start: {word}. Read {log}.log, mend the cause, start it again."

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from tasks_app.embedded.server import Server, Started
+    from tasks_app.embedded.server import Server
+    from tasks_app.embedded.started import Started
 
 
 class Stack:

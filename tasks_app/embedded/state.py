@@ -10,7 +10,7 @@ from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.embedded.home import DEFAULT_FOLDER, locate
 from tasks_app.embedded.lock import is_held
 from tasks_app.embedded.memory import write_private
-from tasks_app.embedded.server import Started
+from tasks_app.embedded.started import Started
 
 if TYPE_CHECKING:
     from pathlib import Path

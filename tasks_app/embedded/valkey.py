@@ -12,7 +12,8 @@ from tasks_app.embedded.ports import HOST
 from tasks_app.embedded.process import Recipe
 from tasks_app.embedded.programs import redis_server
 from tasks_app.embedded.resp import ask
-from tasks_app.embedded.server import Answer, Server
+from tasks_app.embedded.server import Server
+from tasks_app.embedded.started import Answer
 
 if TYPE_CHECKING:
     from pathlib import Path
