@@ -6,6 +6,7 @@ An exception may be hostile: its ``str()`` may raise, be huge, or hold what no c
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks_app.domain.task import Cause
@@ -13,14 +14,20 @@ from tasks_app.domain.task import Cause
 if TYPE_CHECKING:
     from types import TracebackType
 
+LONGEST_KIND = 200
 LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 8_000
+LONGEST_FRAME = 2_000
 MOST_FRAMES = 40
+_OURS = str(Path(__file__).parents[1])
+"""People look for their own frames; how we called them is always the same."""
 
 
 def cause_of(error: BaseException) -> Cause:
     """Describe an exception; never raises."""
-    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    module = type(error).__module__
+    ours = module == "builtins" or module.startswith("tasks_app.")
+    kind = type(error).__qualname__ if ours else f"{module}.{type(error).__qualname__}"
     return Cause(
         clean(kind, 200), clean(_message(error), LONGEST_MESSAGE), _frames(error.__traceback__)
     )
@@ -32,9 +39,16 @@ def clean(text: str, longest: int) -> str:
     return cut.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
+def _kind(of: type[BaseException]) -> str:
+    try:
+        return f"{of.__module__}.{of.__qualname__}".removeprefix("builtins.")
+    except BaseException:
+        return "an exception whose class hides its name"
+
+
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        return str.__str__(str(error))  # a subclass of str could be hostile, too
     except BaseException as second:
         return f"(its text cannot be read: {type(second).__name__})"
 
@@ -43,7 +57,8 @@ def _frames(trace: TracebackType | None) -> str | None:
     if trace is None:
         return None
     try:
-        frames = traceback.extract_tb(trace, limit=-MOST_FRAMES)
+        frames = [f for f in traceback.extract_tb(trace) if not f.filename.startswith(_OURS)]
+        frames = frames[-MOST_FRAMES:]
         return clean("".join(traceback.format_list(frames)), LONGEST_TRACEBACK)
     except Exception:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 
@@ -25,28 +24,28 @@ def parse_duration(value: Duration) -> timedelta:
     elif isinstance(value, str):
         found = _WRITTEN.match(value)
         if found is None:
-            raise ValueError(f"is {value!r}, which is not a duration")
+            raise ValueError(f"is {value[:40]!r}, which is not a duration")
         span = _span(float(found[1]) * _SECONDS[found[2] or "s"])
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"is of type {type(value).__name__}, which is not a duration")
     else:
         span = _span(value)
     if not timedelta(0) <= span <= LONGEST:
-        raise ValueError(f"is {value!r}, which is outside 0 .. 3660 days")
+        raise ValueError("is outside 0 .. 3660 days")
     return span
 
 
 def format_duration(span: timedelta) -> str:
     """Return the shortest text from which :func:`parse_duration` makes ``span`` again."""
-    milliseconds = round(span / timedelta(milliseconds=1))
-    for unit in ("d", "h", "m", "s"):
-        size = round(_SECONDS[unit] * 1000)
-        if milliseconds and milliseconds % size == 0:
-            return f"{milliseconds // size}{unit}"
-    return f"{milliseconds}ms" if milliseconds else "0s"
+    microseconds = span // timedelta(microseconds=1)
+    for unit in ("d", "h", "m", "s", "ms"):
+        size = round(_SECONDS[unit] * 1_000_000)
+        if microseconds and microseconds % size == 0:
+            return f"{microseconds // size}{unit}"
+    return f"{microseconds // 1000}.{microseconds % 1000:03}ms" if microseconds else "0s"
 
 
 def _span(seconds: float) -> timedelta:
-    if not math.isfinite(seconds) or abs(seconds) > LONGEST.total_seconds() * 2:
-        raise ValueError(f"is {seconds!r}, which is outside 0 .. 3660 days")
+    if not 0 <= seconds <= LONGEST.total_seconds():  # NaN is neither
+        raise ValueError("is outside 0 .. 3660 days")
     return timedelta(seconds=seconds)

@@ -17,6 +17,11 @@ class InvalidTaskError(TasksError, ValueError):
     def __init__(self, path: str, problem: str, allowed: str) -> None:
         super().__init__(f"{path} {problem}. Allowed: {allowed}.")
         self.path = path
+        self._problem, self._allowed = problem, allowed
+
+    def at(self, outer: str) -> InvalidTaskError:
+        """Return the same refusal, seen from further out."""
+        return InvalidTaskError(f"{outer}.{self.path}", self._problem, self._allowed)
 
 
 class IllegalTransitionError(TasksError):
@@ -61,3 +66,10 @@ class SchemaError(TasksError):
 
 class PublishError(TasksError):
     """The broker did not take a message. The rows are safe; the scan comes back to them."""
+
+
+class HandlerTimeoutError(TasksError, TimeoutError):
+    """Raised inside a handler that ran longer than its ``timeout``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The handler ran longer than its timeout of {seconds:g} s.")

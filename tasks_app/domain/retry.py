@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from random import Random
 from typing import Protocol
 
@@ -20,6 +21,10 @@ from tasks_app.domain.durations import Duration, format_duration, parse_duration
 
 DEFAULT_MAX_ATTEMPTS = 3
 MOST_LEVELS = 100
+MOST_ATTEMPTS = 32_000
+"""Below what a smallint counts."""
+LARGEST_FACTOR = 1_000
+"""Its 64th power is still a float."""
 
 
 class RetryPolicy(Protocol):
@@ -86,7 +91,7 @@ class Exponential:
 
     def __str__(self) -> str:
         base, cap = format_duration(self.base), format_duration(self.cap)
-        return f"exponential {base} x{self.factor:g} cap {cap}"
+        return f"exponential {base} x{_plain(self.factor)} cap {cap}"
 
 
 DEFAULT_POLICY: RetryPolicy = Exponential()
@@ -99,17 +104,19 @@ def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
     """Return the policy that ``value`` describes; a sequence is a table of levels.
 
     Raises:
-        ValueError: not a policy, or more than 100 levels.
+        ValueError: not a policy, or one whose text could not be read back from a row.
     """
     if isinstance(value, Levels | Fixed | Exponential):
-        return value
+        return _checked(value)
     if isinstance(value, str):
         if found := _FIXED.match(value):
             return Fixed(parse_duration(found[1]))
         if found := _EXPONENTIAL.match(value):
-            return Exponential(parse_duration(found[1]), float(found[2]), parse_duration(found[3]))
+            return Exponential(
+                parse_duration(found[1]), _factor(found[2]), parse_duration(found[3])
+            )
         return _levels(value.split(","))
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return _levels(value)
     raise ValueError(f"is of type {type(value).__name__}, which is not a retry policy")
 
@@ -118,3 +125,25 @@ def _levels(waits: Sequence[Duration]) -> Levels:
     if not 1 <= len(waits) <= MOST_LEVELS:
         raise ValueError(f"has {len(waits)} levels")
     return Levels(tuple(map(parse_duration, waits)))
+
+
+def _checked(policy: Levels | Fixed | Exponential) -> RetryPolicy:
+    try:
+        parse_policy(str(policy))
+    except TypeError:
+        raise ValueError("has a wait that is not a timedelta") from None
+    if not 1 <= policy.max_attempts <= MOST_ATTEMPTS:
+        raise ValueError(f"has max_attempts outside 1 .. {MOST_ATTEMPTS}")
+    return policy
+
+
+def _factor(written: str) -> float:
+    factor = float(written)
+    if factor > LARGEST_FACTOR:
+        raise ValueError(f"has a factor above {LARGEST_FACTOR}")
+    return factor
+
+
+def _plain(factor: float) -> str:
+    """Write a factor without an exponent, in the digits that make the same float again."""
+    return f"{Decimal(repr(factor)):f}".removesuffix(".0")

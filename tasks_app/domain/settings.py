@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         if self.database_url is None:
             raise ConfigurationError(
                 f"No database is configured. Set {PREFIX}DATABASE_URL=postgresql+psycopg://…, "
-                "or run: tasks-app up -d"
+                'or run: tasks-app up -d && eval "$(tasks-app urls)"'
             )
         return self.database_url.get_secret_value()
 
@@ -123,7 +123,7 @@ class Settings(BaseSettings):
         if self.broker_url is None:
             raise ConfigurationError(
                 f"No broker is configured. Set {PREFIX}BROKER_URL=redis://…, "
-                "or run: tasks-app up -d"
+                'or run: tasks-app up -d && eval "$(tasks-app urls)"'
             )
         return self.broker_url.get_secret_value()
 

@@ -1,0 +1,52 @@
+"""The Celery app: our defaults, then ``celeryconfig.py``, then the handlers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import celeryd_init
+from kombu.entity import Queue
+
+from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
+from tasks_app.broker.tasks import register
+from tasks_app.broker.worker import connect_worker
+from tasks_app.domain.settings import Settings
+from tasks_app.runtime.registry import HANDLERS, load_handlers
+
+
+def make_celery(settings: Settings) -> Celery:
+    """Return the app that ``celery -A tasks_app …`` finds."""
+    app = Celery("tasks_app", set_as_current=True)
+    broker = settings.broker_url.get_secret_value() if settings.broker_url else None
+    app.conf.update(
+        celery_defaults(broker, settings.scan_interval.total_seconds()) | _celeryconfig()
+    )
+    register(app)
+    connect_worker(app, settings)
+
+    @celeryd_init.connect(weak=False)
+    def prepare(conf: Any, **_: Any) -> None:
+        """Load the handlers before the worker chooses its queues."""
+        load_handlers((*settings.modules, *conf.imports, *conf.include))
+        if not conf.task_queues:
+            conf.task_queues = [
+                Queue(name)  # type: ignore[no-untyped-call]
+                for name in (*HANDLERS.queues, CONTROL_QUEUE)
+            ]
+
+    return app
+
+
+def _celeryconfig() -> dict[str, Any]:
+    """Return the settings of the module that Celery users know; it need not exist."""
+    name = os.environ.get("CELERY_CONFIG_MODULE", "celeryconfig")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return {}
+    return {key: value for key, value in vars(module).items() if key[0].islower()}

@@ -1,0 +1,60 @@
+"""The three Celery tasks: each checks its message and calls ``runtime/``. Nothing comes out."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import Celery
+
+from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.processes import current_child, current_keeper
+
+log = logging.getLogger(__name__)
+
+MOST_IDS = 500
+LARGEST_ID = 2**63 - 1
+
+
+def register(app: Celery) -> None:
+    """Register our tasks; Celery's own retries stay off, the database is the authority."""
+
+    @app.task(name=EXECUTE, max_retries=0, ignore_result=True)
+    def execute(dispatch_id: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:
+        """Carry out one message. A forged one can at most start tasks that are due anyway."""
+        if rest or more or not _is_id_or_none(dispatch_id) or not _are_ids(ids):
+            log.error("a message on our queue has no valid body and is dropped")
+            return
+        try:
+            current_child().execute(dispatch_id, ids)
+        except Exception:
+            log.exception("message %s ended early; the scan comes back to its tasks", dispatch_id)
+
+    @app.task(name=SCAN, max_retries=0, ignore_result=True)
+    def scan() -> None:
+        """Scan and rescue, where no PoolScheduler does it inline."""
+        _quietly(SCAN, lambda: current_keeper(app).scan())
+
+    @app.task(name=MAINTAIN, max_retries=0, ignore_result=True)
+    def maintain() -> None:
+        """Make partitions ahead."""
+        _quietly(MAINTAIN, lambda: current_keeper(app).maintain())
+
+
+def _quietly(name: str, duty: Any) -> None:
+    try:
+        duty()
+    except Exception as error:
+        log.warning("%s failed, the next tick tries again: %s", name, type(error).__name__)
+
+
+def _is_id_or_none(value: Any) -> bool:
+    return value is None or _is_id(value)
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and 1 <= len(value) <= MOST_IDS and all(map(_is_id, value))
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_ID

@@ -1,0 +1,106 @@
+"""Our part in a Celery worker: children get slots, the parent watches. It has no connection."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+from celery.concurrency.prefork import TaskPool as PreforkPool
+from sqlalchemy.exc import OperationalError
+
+from tasks_app.broker.defaults import CONTROL_QUEUE
+from tasks_app.broker.processes import (
+    NODE_VARIABLE,
+    QUEUES_VARIABLE,
+    current_child,
+    stop_child,
+)
+from tasks_app.domain.errors import ConfigurationError, SchemaError
+from tasks_app.domain.settings import Settings
+from tasks_app.pool.schema import check_schema
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.registry import load_handlers
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.supervisor import SLOTS_VARIABLE, new_slot_path
+from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue
+
+log = logging.getLogger(__name__)
+
+
+class Watch(bootsteps.StartStopStep):
+    """A timer of the worker's own loop that reads the slots and kills what is overdue."""
+
+    requires = ("celery.worker.components:Timer",)
+
+    def start(self, worker: Any) -> None:
+        """Begin to look."""
+        slots = SlotFile(_slot_path())
+        self._entry = worker.timer.call_repeatedly(LOOK_EVERY_S, kill_overdue, (slots,))
+
+    def stop(self, worker: Any) -> None:
+        """Go on looking while the pool drains: the timer ends with the process."""
+
+
+def connect_worker(app: Celery, settings: Settings) -> None:
+    """Connect to the signals of a worker's life."""
+    app.steps["worker"].add(Watch)
+
+    @signals.celeryd_after_setup.connect(weak=False)
+    def introduce(sender: str, instance: Any, **_: Any) -> None:
+        """Tell the children who they are; they inherit the environment, forked or spawned."""
+        queues = [name for name in instance.app.amqp.queues.consume_from if name != CONTROL_QUEUE]
+        os.environ[NODE_VARIABLE] = str(sender)
+        os.environ[QUEUES_VARIABLE] = ",".join(queues)
+        os.environ[SLOTS_VARIABLE] = str(new_slot_path())
+
+    @signals.worker_init.connect(weak=False)
+    def check(**_: Any) -> None:
+        """Refuse to start on a database that we cannot use."""
+        check_database(settings)
+
+    @signals.worker_process_init.connect(weak=False)
+    def begin(**_: Any) -> None:
+        """A prefork child starts; spawned ones have not loaded the handlers yet."""
+        load_handlers((*settings.modules, *app.conf.imports, *app.conf.include))
+        current_child()
+
+    @signals.worker_process_shutdown.connect(weak=False)
+    def end(**_: Any) -> None:
+        """A prefork child ends in an orderly way."""
+        stop_child()
+
+    @signals.worker_ready.connect(weak=False)
+    def ready(sender: Any, **_: Any) -> None:
+        """In threads and solo pools the process itself is the child."""
+        if not isinstance(sender.pool, PreforkPool):
+            current_child()
+
+    @signals.worker_shutdown.connect(weak=False)
+    def over(**_: Any) -> None:
+        """The same pools end."""
+        stop_child()
+
+
+def check_database(settings: Settings) -> None:
+    """Pass if the database answers and has our schema; else end the process with one sentence.
+
+    The one connection that a parent ever opens is closed again before anything forks.
+    """
+    try:
+        database = Database(settings.database)
+        with database.begin() as connection:
+            check_schema(connection)
+        database.dispose()
+    except (ConfigurationError, SchemaError) as error:
+        raise SystemExit(str(error)) from None
+    except OperationalError:
+        raise SystemExit(
+            "The database does not answer. Check TASKS_APP_DATABASE_URL and that it runs."
+        ) from None
+
+
+def _slot_path() -> Path:
+    return Path(os.environ[SLOTS_VARIABLE])

@@ -1,2 +1,0 @@
-"""To be written."""
-from __future__ import annotations

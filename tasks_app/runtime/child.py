@@ -1,0 +1,106 @@
+"""A child: one process (or one worker without a broker) with all that it needs to run tasks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from uuid import uuid4
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.settings import Settings
+from tasks_app.pool import workers
+from tasks_app.pool.release import release
+from tasks_app.runtime.clerk import Clerk
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.executor import Executor
+from tasks_app.runtime.middleware import Middleware
+from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.settler import Settler
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.undertaker import Undertaker
+
+log = logging.getLogger(__name__)
+
+STOP_PATIENCE_S = 5.0
+
+
+class Child:
+    """One incarnation: its owner name is never used again."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        slots: SlotFile,
+        *,
+        queues: Sequence[str],
+        node: str | None = None,
+        middleware: Sequence[Middleware] = (),
+        threads: int = 1,
+    ) -> None:
+        self.node = node or socket.gethostname()
+        self.owner = f"{self.node[:80]}:{os.getpid()}:{uuid4().hex[:12]}"
+        self.database = Database(settings.database, handlers=threads)
+        self.desk = Desk()
+        self._settings = settings
+        self._queues = tuple(queues)
+        self._names = registry.names
+        self._slot = slots.take(self.owner)
+        settler = Settler(self.database, self.desk)
+        self._settler = settler
+        self.executor = Executor(
+            settings, registry, self.database, self.desk, self._slot, settler, middleware
+        )
+        self._clerk = Clerk(
+            settings,
+            self.database,
+            self.desk,
+            self._slot,
+            settler,
+            Undertaker(self.database, slots, registry, settings),
+            self._announce,
+        )
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Start the clerk. The first heartbeat makes this child known to the scan."""
+        self._clerk.start()
+
+    def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
+        """Carry out one message, unless the worker's parent is gone: nobody would bury us."""
+        if not self._clerk.orphaned:
+            self.executor.execute(dispatch_id, ids)
+
+    def stop(self) -> None:
+        """Write what is finished, give back what has not started, leave the list."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self.desk.stop()
+        waiting = self.desk.take_all_waiting()
+        self._clerk.stop(STOP_PATIENCE_S)
+        try:
+            self._settler.flush()
+            with self.database.begin() as connection:
+                for errand in self.desk.errands():
+                    errand(connection)
+                release(connection, waiting)
+                workers.leave(connection, self.owner)
+        except SQLAlchemyError as error:
+            log.warning("stopped without the database; leases will heal it: %s", type(error))
+        if self.desk.empty:
+            self._slot.free()
+        self.database.dispose()
+
+    def _announce(self) -> dict[str, object]:
+        return {
+            "owner": self.owner,
+            "node": self.node,
+            "queues": self._queues,
+            "handlers": self._names,
+        }

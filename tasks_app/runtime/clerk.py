@@ -1,0 +1,149 @@
+"""The clerk: a thread in each child that keeps its promises to the database.
+
+It buries the dead, renews leases, shows that the child lives, writes outcomes that nobody else
+wrote, gives back what others could run, and repeats every errand until it is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from tasks_app.domain.settings import Settings
+from tasks_app.pool import ledger, workers
+from tasks_app.pool.release import release
+from tasks_app.pool.renew import renew
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.settler import Settler
+from tasks_app.runtime.slot import Slot
+from tasks_app.runtime.undertaker import Undertaker
+
+log = logging.getLogger(__name__)
+
+BURY_EVERY_S = 2.0
+PULSE_S = 1.0
+"""The longest nap: how late a slow task's neighbours are noticed."""
+
+
+class Clerk:
+    """One child's helper thread. All its work is safe to repeat and to do late."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        settler: Settler,
+        undertaker: Undertaker,
+        announce: Callable[[], dict[str, object]],
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._desk = desk
+        self._slot = slot
+        self._settler = settler
+        self._undertaker = undertaker
+        self._announce = announce
+        self._renew_at = self._bury_at = 0.0
+        self._ends = threading.Event()
+        self._parent = os.getppid()
+        self._thread = threading.Thread(target=self._work, name="tasks_app clerk", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first act is to bury the dead."""
+        self._thread.start()
+
+    def stop(self, patience_s: float) -> None:
+        """End after the current round."""
+        self._ends.set()
+        self._desk.wake.set()
+        self._thread.join(patience_s)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the worker's parent is gone: then this child claims nothing more."""
+        return os.getppid() != self._parent
+
+    def _work(self) -> None:
+        duties = (self._bury, self._flush, self._give_back, self._run_errands, self._renew)
+        while not self._ends.is_set():
+            self._slot.beat()
+            for duty in duties:
+                try:
+                    duty()
+                except Exception as error:
+                    log.warning("clerk: %s failed, again soon: %s", duty.__name__, _short(error))
+            self._desk.wake.wait(self._nap_s())
+            self._desk.wake.clear()
+
+    def _nap_s(self) -> float:
+        waited = self._desk.oldest_finished_s()
+        if waited is not None:
+            return max(0.005, self._settings.flush_after.total_seconds() - waited)
+        slow = self._settings.give_back_after.total_seconds()
+        naps = [slow - (time.monotonic() - run.since) for run in self._desk.running()]
+        return max(0.01, min([PULSE_S, *(nap for nap in naps if nap > 0)]))
+
+    def _bury(self) -> None:
+        if time.monotonic() >= self._bury_at:
+            self._bury_at = time.monotonic() + BURY_EVERY_S
+            self._undertaker.look()
+
+    def _flush(self) -> None:
+        waited = self._desk.oldest_finished_s()
+        if waited is not None and waited >= self._settings.flush_after.total_seconds():
+            self._settler.flush()
+
+    def _give_back(self) -> None:
+        fences, messages = self._desk.take_back(self._settings.give_back_after.total_seconds())
+        if fences:
+            self._desk.errand(lambda connection: release(connection, fences))
+        if messages:
+            self._desk.errand(lambda connection: ledger.finish(connection, *messages))
+
+    def _run_errands(self) -> None:
+        errands = self._desk.errands()
+        for place, errand in enumerate(errands):
+            try:
+                with self._database.begin() as connection:
+                    errand(connection)
+            except Exception:
+                for left in errands[place:]:
+                    self._desk.errand(left)
+                time.sleep(0.2)  # the errand woke us again: no busy loop while the database is away
+                raise
+
+    def _renew(self) -> None:
+        if time.monotonic() < self._renew_at:
+            return
+        fences = self._desk.held()
+        with self._database.begin() as connection:
+            workers.beat(connection, running=self._running(), **self._announce())  # type: ignore[arg-type]
+            if fences:
+                self._desk.cancel(renew(connection, fences, self._settings.lease).cancelled)
+        self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()
+
+    def _running(self) -> Sequence[dict[str, object]]:
+        now = time.monotonic()
+        rows = []
+        for run in self._desk.running():
+            row: dict[str, object] = {
+                "id": run.task.task_id,
+                "name": run.task.name,
+                "seconds": round(now - run.since, 1),
+            }
+            if run.progress is not None:
+                row["fraction"], row["note"] = run.progress
+            rows.append(row)
+        return rows
+
+
+def _short(error: Exception) -> str:
+    """Name an error without SQL and parameters, which may hold payloads."""
+    cause = getattr(error, "orig", None) or error
+    return f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"[:200]

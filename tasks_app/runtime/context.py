@@ -1,0 +1,136 @@
+"""What a handler is given beside its payload."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.payload import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+
+    from tasks_app.domain.task import Fence
+    from tasks_app.runtime.desk import Running
+
+_COMMITS_LATER = (
+    "ctx.session commits together with the task's outcome, when the handler has returned. "
+    "Use flush(), or open a session of your own for what must be committed now."
+)
+
+
+class HandlerSession(Session):
+    """A session whose commit belongs to the executor."""
+
+    def commit(self) -> None:
+        """Refuse: effect and outcome are one commit."""
+        raise RuntimeError(_COMMITS_LATER)
+
+    def commit_with_outcome(self) -> None:
+        """Commit, for the executor."""
+        super().commit()
+
+
+class AsyncHandlerSession(AsyncSession):
+    """The same for async handlers."""
+
+    async def commit(self) -> None:
+        """Refuse: effect and outcome are one commit."""
+        raise RuntimeError(_COMMITS_LATER)
+
+    async def commit_with_outcome(self) -> None:
+        """Commit, for the executor."""
+        await super().commit()
+
+
+class TaskContext:
+    """One run of one task. The session is opened when it is first touched."""
+
+    def __init__(
+        self,
+        run: Running,
+        open_session: Callable[[], Any],
+        deadline: float | None,
+        log: logging.Logger,
+    ) -> None:
+        task = run.task
+        self.task_id: int = task.task_id
+        self.name: str = task.name
+        self.queue: str = task.queue
+        self.biz_key: str | None = task.biz_key
+        self.attempt: int = task.fence.attempt
+        """1 at the first claim; only rises."""
+        self.failures: int = task.failures
+        """How many attempts were charged before this one."""
+        self.fence: Fence = task.fence
+        self.idempotency_key: UUID = task.idempotency_key
+        """The same at every attempt and after a requeue: give it to the other side."""
+        self.deadline: float | None = deadline
+        """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
+        self.log = logging.LoggerAdapter(
+            log, {"task_id": task.task_id, "task_name": task.name, "attempt": task.fence.attempt}
+        )
+        self._run = run
+        self._open_session = open_session
+        self._session: Any = None
+
+    @property
+    def session(self) -> Any:
+        """A Session (in async handlers an AsyncSession) that commits with the outcome.
+
+        Whatever it wrote is rolled back when the handler raises or the lease is lost.
+        """
+        if self._session is None:
+            self._session = self._open_session()
+        return self._session
+
+    @property
+    def connection(self) -> Connection:
+        """The same transaction without the ORM.
+
+        Raises:
+            TypeError: in an async handler; there it is ``await ctx.session.connection()``.
+        """
+        session = self.session
+        if not isinstance(session, Session):
+            raise TypeError("In async handlers use: await ctx.session.connection()")
+        return session.connection()
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """What the producer gave along."""
+        text = self._run.task.headers
+        return {} if text is None else dict(decode(text, "headers"))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this task to stop; learned at each renewal of the lease.
+
+        Returning normally still succeeds; raising now leads to CANCELLED.
+        """
+        return self._run.cancelled
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until ``timeout``; None: no limit."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Show how far this run is (0 to 1); people see it at the next heartbeat."""
+        self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
+
+    def touched(self) -> Any:
+        """Return the session if it holds a transaction, else None. For the executor."""
+        session = self._session
+        return session if session is not None and session.in_transaction() else None
+
+    def opened(self) -> Any:
+        """Return the session if there is one, else None. For the executor."""
+        return self._session

@@ -1,0 +1,110 @@
+"""Connections of one process. Engines are made on first use, never before a fork.
+
+Two engines: ours has short lock and statement timeouts, so that nothing of ours waits long for
+anybody; handlers get one without, because how long their SQL may take is their business.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+_NETWORK = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # ms: a silent partition is noticed while a lease still holds
+}
+_CHECK = "-c client_connection_check_interval=500"
+"""A killed client's statement would otherwise hold its locks for as long as it runs."""
+_OURS = f"{_CHECK} -c lock_timeout=1000 -c statement_timeout=30000"
+
+
+class Database:
+    """The database of one process; after a fork it starts afresh."""
+
+    def __init__(self, url: str, *, handlers: int = 1) -> None:
+        self._url = url
+        self._handlers = handlers
+        self._pid = 0
+        self._lock = threading.Lock()
+        self._engine: Engine
+        self._handler_engine: Engine
+
+    @property
+    def engine(self) -> Engine:
+        """For our own short transactions."""
+        self._fresh()
+        return self._engine
+
+    @property
+    def handler_engine(self) -> Engine:
+        """For what handlers do through ``ctx.session``."""
+        self._fresh()
+        return self._handler_engine
+
+    def async_engine(self) -> AsyncEngine:
+        """Return a new engine for async handlers; its connections belong to one event loop."""
+        return create_async_engine(
+            self._url,
+            isolation_level="READ COMMITTED",
+            connect_args={**_NETWORK, "options": _CHECK},
+        )
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """Open one of our transactions; it commits at the end of the block."""
+        with self.engine.begin() as connection:
+            yield connection
+
+    def dispose(self) -> None:
+        """Close all connections."""
+        if self._pid == os.getpid():
+            self._engine.dispose()
+            self._handler_engine.dispose()
+
+    def _fresh(self) -> None:
+        if self._pid == os.getpid():
+            return
+        with self._lock:
+            if self._pid == os.getpid():
+                return
+            if self._pid:  # forked: these sockets are the parent's
+                self._engine.dispose(close=False)
+                self._handler_engine.dispose(close=False)
+            self._engine = self._make(_OURS, 5)
+            self._handler_engine = self._make(_CHECK, self._handlers)
+            self._pid = os.getpid()
+
+    def _make(self, options: str, size: int) -> Engine:
+        return create_engine(
+            self._url,
+            isolation_level="READ COMMITTED",
+            pool_size=size,
+            max_overflow=5,
+            pool_pre_ping=False,
+            connect_args={**_NETWORK, "options": options},
+        )
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Tell whether the database never answered, so that nobody knows what it did.
+
+    SQLSTATE 08* and 57P* mean that the connection is gone; anything else is a definite refusal
+    (PostgreSQL 18 docs, appendix A).
+    """
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:  # never reached the server; of other classes it is the client's own refusal
+        return isinstance(error, OperationalError | InterfaceError)
+    return str(state).startswith(("08", "57P"))

@@ -1,0 +1,188 @@
+"""The desk: what one child holds, shared by its main thread, its runners and its clerk.
+
+A claim on the desk is *waiting* (claimed, not started), *running*, or *finished* (its outcome waits
+to be written). One mutex decides who owns a task: what the clerk took back, no thread starts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.task import ClaimedTask, Fence, Settlement
+
+Errand = Callable[[Connection], object]
+"""Something that must reach the database, however often it takes; safe to repeat."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A task in a thread's hands. The clerk writes the flags, the handler reads them."""
+
+    task: ClaimedTask
+    since: float
+    cancelled: bool
+    progress: tuple[float, str] | None = None
+
+
+class Desk:
+    """All claims of one child whose reply has arrived."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting: deque[ClaimedTask] = deque()
+        self._running: dict[int, Running] = {}
+        self._finished: dict[int, Settlement] = {}
+        self._errands: list[Errand] = []
+        self._first_finished_at: float | None = None
+        self._messages: dict[int, int] = {}
+        self._gave_back: set[int] = set()
+        self.stopping = threading.Event()
+        """Set: start nothing more."""
+        self.wake = threading.Event()
+        """Tells the clerk that there is something to do."""
+        self.arrived = threading.Condition(self._mutex)
+        """Notified when tasks arrive or the child stops."""
+
+    # -- main thread and runners
+
+    def receive(self, tasks: Sequence[ClaimedTask]) -> None:
+        """Put fresh claims on the desk."""
+        with self.arrived:
+            self._waiting.extend(tasks)
+            self.arrived.notify_all()
+
+    def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> Running | None:
+        """Take the first waiting task that suits; None: there is none, or the child stops."""
+        with self._mutex:
+            if self.stopping.is_set():
+                return None
+            for task in self._waiting:
+                if suits is None or suits(task):
+                    self._waiting.remove(task)
+                    run = Running(task, time.monotonic(), task.cancel_requested)
+                    self._running[task.task_id] = run
+                    return run
+            return None
+
+    def collect(self, settlement: Settlement) -> None:
+        """A run ended; its outcome waits for company."""
+        with self._mutex:
+            self._running.pop(settlement.fence.task_id, None)
+            self._finished[settlement.fence.task_id] = settlement
+            if self._first_finished_at is None:
+                self._first_finished_at = time.monotonic()
+                self.wake.set()
+
+    def drop(self, task_id: int) -> None:
+        """The database answered for this task, or it is no longer ours."""
+        with self._mutex:
+            self._running.pop(task_id, None)
+            self._finished.pop(task_id, None)
+
+    def errand(self, errand: Errand) -> None:
+        """Hand something to the clerk that has to be done until it is answered."""
+        with self._mutex:
+            self._errands.append(errand)
+        self.wake.set()
+
+    # -- the message in hand
+
+    def open_message(self, dispatch_id: int) -> None:
+        """Start with a message in this thread; 0: a hint, which the ledger does not know."""
+        with self._mutex:
+            self._messages[threading.get_ident()] = dispatch_id
+            self._gave_back.discard(threading.get_ident())
+
+    def close_message(self) -> None:
+        """This thread's message is worked off."""
+        with self._mutex:
+            self._messages.pop(threading.get_ident(), None)
+
+    @property
+    def gave_back(self) -> bool:
+        """Whether the clerk gave the rest of this thread's message back."""
+        return threading.get_ident() in self._gave_back
+
+    # -- clerk
+
+    def take_back(self, longer_than_s: float) -> tuple[list[Fence], list[int]]:
+        """If a task has run so long, take all waiting ones off; with the messages they came in."""
+        with self._mutex:
+            now = time.monotonic()
+            slow = any(now - run.since >= longer_than_s for run in self._running.values())
+            if not slow:
+                return [], []
+            fences = [task.fence for task in self._waiting]
+            self._waiting.clear()
+            open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}
+            self._gave_back.update(open_ones)
+            return fences, [dispatch_id for dispatch_id in open_ones.values() if dispatch_id]
+
+    def take_all_waiting(self) -> list[Fence]:
+        """Take all waiting ones off, because the child stops."""
+        with self._mutex:
+            fences = [task.fence for task in self._waiting]
+            self._waiting.clear()
+            return fences
+
+    def finished(self) -> list[Settlement]:
+        """Return the outcomes to write. They stay until :meth:`drop`."""
+        with self._mutex:
+            self._first_finished_at = None
+            return list(self._finished.values())
+
+    def put_off(self) -> None:
+        """Outcomes are left that could not be written yet: start their clock again."""
+        with self._mutex:
+            if self._finished:
+                self._first_finished_at = time.monotonic()
+
+    def oldest_finished_s(self) -> float | None:
+        """Return how long the oldest outcome has waited, or None without any."""
+        with self._mutex:
+            first = self._first_finished_at
+            return None if first is None else time.monotonic() - first
+
+    def errands(self) -> list[Errand]:
+        """Take all errands; what fails has to be handed in again."""
+        with self._mutex:
+            errands, self._errands = self._errands, []
+            return errands
+
+    def held(self) -> list[Fence]:
+        """Return the fences to renew: everything that this child still answers for."""
+        with self._mutex:
+            waiting = [task.fence for task in self._waiting]
+            running = [run.task.fence for run in self._running.values()]
+            finished = [settlement.fence for settlement in self._finished.values()]
+            return waiting + running + finished
+
+    def running(self) -> list[Running]:
+        """Return what runs now."""
+        with self._mutex:
+            return list(self._running.values())
+
+    def cancel(self, task_ids: frozenset[int]) -> None:
+        """Tell running and waiting tasks that somebody wants them to stop."""
+        with self._mutex:
+            for task_id in task_ids & self._running.keys():
+                self._running[task_id].cancelled = True
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits, runs, or is still to be written."""
+        with self._mutex:
+            return not (self._waiting or self._running or self._finished or self._errands)
+
+    def stop(self) -> None:
+        """Start nothing more, and wake everybody who waits."""
+        self.stopping.set()
+        self.wake.set()
+        with self.arrived:
+            self.arrived.notify_all()

@@ -1,0 +1,168 @@
+"""The dispatcher: finds due rows, enters them in the ledger, COMMITs, and only then publishes."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import PublishError
+from tasks_app.domain.settings import Settings
+from tasks_app.pool import ledger, workers
+from tasks_app.pool.ledger import Dispatch
+from tasks_app.pool.park import park
+from tasks_app.pool.scan import DueTask, due
+from tasks_app.pool.sweep import sweep
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+SPARE_MESSAGES = 4
+"""Messages per queue beyond two for each child: what waits in the broker while the scan sleeps."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One queue as the dispatcher sees it: who serves it, and what is out."""
+
+    queue: str
+    children: int = 0
+    names: set[str] = field(default_factory=set)
+    out: list[Dispatch] = field(default_factory=list)
+
+    def hides(self, task: DueTask, newest: dict[int, datetime]) -> bool:
+        """A message in flight hides an id unless the row was rescheduled after it was made."""
+        created_at = newest.get(task.id)
+        return created_at is not None and task.scan_at <= created_at
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What one pass did."""
+
+    published: int = 0
+    """Ids in new messages."""
+    republished: int = 0
+    """Messages that went out again."""
+    more: bool = False
+    """Rows were left over: scan again as soon as there is room."""
+    skipped: bool = False
+    """Somebody else was scanning."""
+
+
+class Dispatcher:
+    """One pass at a time; any number of dispatchers may exist, and harm nothing."""
+
+    def __init__(self, settings: Settings, database: Database, publisher: Publisher) -> None:
+        self._settings = settings
+        self._database = database
+        self._publisher = publisher
+        self._probe_first = False
+
+    def run_once(self, *, now: datetime | None = None) -> Scanned:
+        """Scan all served queues and publish what is due.
+
+        Raises:
+            PublishError: the broker did not take a message. Nothing is lost: the ledger rows that
+                went nowhere are taken back, and the next pass asks the broker first.
+        """
+        if self._probe_first:
+            self._publisher.probe()
+            self._probe_first = False
+        with self._database.begin() as connection:
+            if not ledger.scanner_lock(connection):
+                return Scanned(skipped=True)
+            lanes = self._lanes(connection, now)
+            late = ledger.overdue(connection, list(lanes), self._settings.republish_after, now=now)
+            fresh: list[Dispatch] = []
+            more = False
+            for lane in lanes.values():
+                made, left_over = self._enter(connection, lane, now)
+                fresh += made
+                more |= left_over
+        self._publish(fresh, late)
+        return Scanned(sum(len(d.ids) for d in fresh), len(late), more)
+
+    def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, Lane]:
+        """Return the queues that a live child serves; for others nothing is published."""
+        lanes: dict[str, Lane] = {}
+        for worker in workers.live(connection, self._settings.lease, now=now):
+            for queue in worker.queues:
+                lane = lanes.setdefault(queue, Lane(queue))
+                lane.children += 1
+                lane.names.update(worker.handlers)
+        for dispatch in ledger.read(connection):
+            if dispatch.queue in lanes:
+                lanes[dispatch.queue].out.append(dispatch)
+        return lanes
+
+    def _enter(
+        self, connection: Connection, lane: Lane, now: datetime | None
+    ) -> tuple[list[Dispatch], bool]:
+        """Fill the room that the queue has; return the new ledger rows, and if rows were left."""
+        newest = {i: d.created_at for d in lane.out for i in d.ids}
+        messages = 2 * lane.children + SPARE_MESSAGES - len(lane.out)
+        room = min(messages * self._settings.message_size, self._settings.ledger_ids - len(newest))
+        if room <= 0:
+            return [], True
+        found = due(connection, lane.queue, room + len(newest), now=now)
+        visible = [task for task in found if not lane.hides(task, newest)]
+        ready = tidy(connection, visible, lane.names, self._settings, now=now)[:room]
+        size = min(max(1, -(-len(ready) // messages)), self._settings.message_size)
+        made = [
+            ledger.add(
+                connection,
+                lane.queue,
+                ready[start : start + size],
+                self._settings.republish_after,
+                now=now,
+            )
+            for start in range(0, len(ready), size)
+        ]
+        return made, len(found) == room + len(newest)
+
+    def _publish(self, fresh: Sequence[Dispatch], late: Sequence[Dispatch]) -> None:
+        unsent = [dispatch.id for dispatch in fresh]
+        try:
+            for dispatch in (*fresh, *late):
+                self._publisher.publish(dispatch.queue, dispatch.id, dispatch.ids)
+                if dispatch.id in unsent:
+                    unsent.remove(dispatch.id)
+        except PublishError:
+            self._probe_first = True
+            if unsent:
+                with self._database.begin() as connection:
+                    ledger.finish(connection, *unsent)
+            raise
+
+
+def tidy(
+    connection: Connection,
+    found: Sequence[DueTask],
+    names: set[str],
+    settings: Settings,
+    *,
+    now: datetime | None = None,
+) -> list[int]:
+    """Return the ids that may run; sweep what must not run, and park what nobody knows."""
+    unknown: dict[str, list[int]] = defaultdict(list)
+    gone: list[int] = []
+    ready: list[int] = []
+    for task in found:
+        if not task.may_run:
+            gone.append(task.id)
+        elif task.name not in names:
+            unknown[task.name].append(task.id)
+        else:
+            ready.append(task.id)
+    if gone:
+        sweep(connection, gone, now=now)
+    for name, ids in unknown.items():
+        reason = f"no live worker of this queue has a handler named {name}"
+        park(connection, ids, reason, settings.park_for, now=now)
+    return ready

@@ -1,0 +1,298 @@
+"""The executor: claim, run, settle. Each task is its own unit, whatever came in one message."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.causes import cause_of
+from tasks_app.domain.decide import OUTCOME_UNKNOWN, ended_by, failed, succeeded
+from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.outcome import Fail
+from tasks_app.domain.payload import decode, encode
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause, ClaimedTask, Settlement
+from tasks_app.pool import ledger
+from tasks_app.pool.claim import Claimer, claim, claim_next, fetch_payload
+from tasks_app.pool.release import release, release_token
+from tasks_app.runtime.context import TaskContext
+from tasks_app.runtime.database import Database, is_unanswered
+from tasks_app.runtime.desk import Desk, Running
+from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
+from tasks_app.runtime.middleware import Middleware, chain
+from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.settler import Settler
+from tasks_app.runtime.slot import Slot
+
+log = logging.getLogger(__name__)
+handler_log = logging.getLogger("tasks_app.handlers")
+
+UNANSWERED_WAIT = timedelta(seconds=2)
+"""How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
+FAST_S = 0.05
+"""A handler whose last run took less is known to be fast; before others, outcomes are written."""
+
+
+class Executor:
+    """Runs tasks for one child. ``run`` may be called by several threads at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        settler: Settler,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._database = database
+        self._desk = desk
+        self._slot = slot
+        self._settler = settler
+        self._middleware = middleware
+        self._sync, self._async = SyncLane(database), AsyncLane(database)
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+        self._last_run_s: dict[str, float] = {}
+        specs = tuple(registry)
+        self._claimer = Claimer(
+            owner=slot.owner,
+            lease=settings.lease,
+            names=tuple(spec.name for spec in specs),
+            max_attempts=tuple(spec.max_attempts for spec in specs),
+            at_most_once=tuple(spec.at_most_once for spec in specs),
+        )
+
+    # -- what to run
+
+    def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
+        """Carry out one message: claim its ids in groups, run what was there to take.
+
+        Returns when every outcome is written, so that the child may be recycled after it.
+        """
+        self._slot.message(dispatch_id or 0)
+        self._desk.open_message(dispatch_id or 0)
+        try:
+            self._work_off(list(ids))
+            self._settler.flush_until_answered()
+        finally:
+            if dispatch_id and not self._desk.gave_back:
+                self._finish_message(dispatch_id)
+            self._desk.close_message()
+            self._slot.message(0)
+
+    def _work_off(self, ids: list[int]) -> None:
+        while ids and not self._desk.stopping.is_set() and not self._desk.gave_back:
+            group, rest = ids[: self._settings.claim_size], ids[self._settings.claim_size :]
+            claimed = self._claim(group)
+            if not claimed:
+                ids = rest  # taken by others, done, unknown, or not due: an everyday answer
+                continue
+            taken = {task.task_id for task in claimed}
+            ids = [task_id for task_id in group if task_id not in taken] + rest
+            while (run := self._desk.start_next()) is not None:
+                self.run(run)
+
+    def _claim(self, ids: list[int]) -> list[ClaimedTask]:
+        token = uuid4()
+        try:
+            with self._database.begin() as connection:
+                claimed = claim(connection, ids, self._claimer, token)
+        except SQLAlchemyError as error:
+            self._doubt(token, error)
+            return []
+        self._desk.receive(claimed)
+        return claimed
+
+    def claim_next(self, queues: Sequence[str], most: int) -> int:
+        """Claim due tasks straight from the pool; return how many are on the desk now."""
+        token = uuid4()
+        try:
+            with self._database.begin() as connection:
+                claimed = claim_next(connection, queues, most, self._claimer, token)
+        except SQLAlchemyError as error:
+            self._doubt(token, error)
+            raise
+        self._desk.receive(claimed)
+        return len(claimed)
+
+    def _doubt(self, token: Any, error: SQLAlchemyError) -> None:
+        """The claim's reply never came: give back by token whatever it may have taken."""
+        log.warning("a claim was not answered: %s", type(error).__name__)
+        self._desk.errand(lambda connection: release_token(connection, token))
+
+    def _finish_message(self, dispatch_id: int) -> None:
+        try:
+            with self._database.begin() as connection:
+                ledger.finish(connection, dispatch_id)
+        except SQLAlchemyError:
+            self._desk.errand(lambda connection: ledger.finish(connection, dispatch_id))
+
+    # -- one task
+
+    def run(self, run: Running) -> None:
+        """Run one started task to its outcome. Nothing that a handler raises comes out."""
+        task = run.task
+        spec = self._registry.get(task.name)
+        if spec is None:  # claimed by names that we know, so this cannot be
+            self._give_back(task)
+            return
+        if self._last_run_s.get(task.name, FAST_S) >= FAST_S:
+            self._flush_quietly()
+        self._slot.start(task.task_id, self._hard_limit_s(task, spec))
+        try:
+            self._run_announced(run, spec)
+        finally:
+            self._slot.finish(task.task_id)
+            self._last_run_s[task.name] = time.monotonic() - run.since
+
+    def _run_announced(self, run: Running, spec: HandlerSpec) -> None:
+        task = run.task
+        lane: Lane = self._async if spec.is_async else self._sync
+        limit = self._limit_s(task, spec)
+        run.since = time.monotonic()
+        deadline = None if limit is None else run.since + limit
+        context = TaskContext(run, lane.open_session, deadline, handler_log)
+        try:
+            settlement = self._attempt(run, spec, lane, context, limit)
+            session = context.touched()
+            if session is None:
+                self._keep(task, settlement)
+            else:
+                self._commit(lane, session, task, spec, settlement)
+        finally:
+            if context.opened() is not None:
+                lane.abandon(context.opened())
+
+    def _attempt(
+        self, run: Running, spec: HandlerSpec, lane: Lane, context: TaskContext, limit: float | None
+    ) -> Settlement:
+        """Call the handler; whatever it raises becomes an outcome, after a rollback."""
+        task = run.task
+        try:
+            arguments = self._arguments(task, spec, context)
+            value = chain(
+                self._middleware, context, lambda: lane.call(spec.function, arguments, limit)
+            )
+            result = self._result(value)
+        except BaseException as error:
+            session = context.touched()
+            if session is not None:
+                lane.abandon(session)
+            if session is not None and is_unanswered(error):
+                return _unanswered(task)
+            return ended_by(task, spec, error, cause_of(error), self._rng)
+        return succeeded(task, result, _ms_since(run.since))
+
+    def _arguments(
+        self, task: ClaimedTask, spec: HandlerSpec, context: TaskContext
+    ) -> tuple[Any, ...]:
+        if not spec.takes_payload:
+            return (context,)
+        text = task.payload
+        if text is None:
+            with self._database.begin() as connection:
+                text = fetch_payload(connection, task.fence)
+        try:
+            return (context, spec.payload(decode(text or "{}", "payload")))
+        except ValidationError as error:
+            path, problem = explain(error)
+            raise Fail(f"{path} {problem}") from None
+        except UnreadableTaskError as error:
+            raise Fail(str(error)) from None
+
+    def _result(self, value: Any) -> str | None:
+        try:
+            return None if value is None else encode(value, "result", self._settings.result_limit)
+        except InvalidTaskError as error:
+            raise Fail(f"The handler's result cannot be stored: {error}") from None
+
+    # -- outcomes
+
+    def _commit(
+        self, lane: Lane, session: Any, task: ClaimedTask, spec: HandlerSpec, settlement: Settlement
+    ) -> None:
+        """Effect, outcome and move in one commit."""
+        try:
+            if lane.settle(session, settlement) is None:
+                log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
+                self._desk.drop(task.task_id)
+                return
+            lane.commit(session)
+        except Exception as error:
+            lane.abandon(session)
+            if is_unanswered(error):
+                self._keep(task, _unanswered(task))
+            else:
+                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
+            return
+        self._desk.drop(task.task_id)
+
+    def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
+        """Collect an outcome for the next group, or carry it out now where it must stand alone."""
+        if task.at_most_once:
+            if settlement.event is Event.RELEASE:
+                settlement = failed(
+                    task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT.")
+                )
+            self._settler.settle_until_answered(settlement)
+            self._desk.drop(task.task_id)
+        elif settlement.event is Event.RELEASE:
+            self._give_back(task)
+        else:
+            self._desk.collect(settlement)
+
+    def _give_back(self, task: ClaimedTask) -> None:
+        """Release under the fence, uncharged: if its COMMIT did take place, 0 rows move."""
+        fence = task.fence
+        self._desk.errand(
+            lambda connection: release(connection, [fence], wait=UNANSWERED_WAIT, block=True)
+        )
+        self._desk.drop(task.task_id)
+
+    def _flush_quietly(self) -> None:
+        try:
+            self._settler.flush()
+        except SQLAlchemyError as error:
+            log.warning("outcomes wait for the database: %s", type(error).__name__)
+
+    # -- limits
+
+    def _limit_s(self, task: ClaimedTask, spec: HandlerSpec) -> float | None:
+        if task.timeout_ms is not None:
+            return task.timeout_ms / 1000
+        return None if spec.timeout is None else spec.timeout.total_seconds()
+
+    def has_limit(self, task: ClaimedTask) -> bool:
+        """Whether the task has a ``timeout``, which only a main thread can raise."""
+        spec = self._registry.get(task.name)
+        return spec is not None and not spec.is_async and self._limit_s(task, spec) is not None
+
+    def _hard_limit_s(self, task: ClaimedTask, spec: HandlerSpec) -> float:
+        if task.hard_timeout_ms is not None:
+            return task.hard_timeout_ms / 1000
+        return (spec.hard_timeout or self._settings.hard_timeout).total_seconds()
+
+    def close(self) -> None:
+        """Close this thread's event loop."""
+        self._async.close()
+
+
+def _unanswered(task: ClaimedTask) -> Settlement:
+    return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level)
+
+
+def _ms_since(instant: float) -> int:
+    return round((time.monotonic() - instant) * 1000)

@@ -1,0 +1,157 @@
+"""What producers and operators call, on a connection or session of their own.
+
+Nothing here commits: the caller's transaction decides. Neither Celery nor a broker is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, Unpack
+
+from pydantic import BaseModel
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.admission import admit
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.settings import load_settings
+from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions, TaskRow
+from tasks_app.pool import browse
+from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
+from tasks_app.pool.create import create_many, create_one
+from tasks_app.pool.requeue import Requeued, requeue
+from tasks_app.runtime.registry import HANDLERS, Handler
+
+Payload: TypeAlias = Mapping[str, Any] | BaseModel | None
+Sync: TypeAlias = Session | Connection
+Async: TypeAlias = AsyncSession | AsyncConnection
+
+
+def create_task(
+    session: Sync,
+    task: str | Handler[..., Any],
+    payload: Payload = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId:
+    """Create one task in the caller's transaction: it exists if and only if that commits.
+
+    Returns:
+        The id; its ``created`` is False when another task holds the same name and unique_key.
+
+    Raises:
+        InvalidTaskError: refused before anything was written, with the path of the bad value.
+    """
+    row = _admitted(NewTask(task, payload, options))
+    return create_one(_connection(session), row)
+
+
+def create_tasks(session: Sync, tasks: Sequence[NewTask]) -> list[TaskId]:
+    """Create any number of tasks in few statements; ids in the order of ``tasks``.
+
+    Raises:
+        InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.
+    """
+    return create_many(_connection(session), _admitted_many(tasks))
+
+
+async def acreate_task(
+    session: Async,
+    task: str | Handler[..., Any],
+    payload: Payload = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId:
+    """Create one task, as :func:`create_task`, in an async transaction."""
+    row = _admitted(NewTask(task, payload, options))
+    return await (await _async_connection(session)).run_sync(create_one, row)
+
+
+async def acreate_tasks(session: Async, tasks: Sequence[NewTask]) -> list[TaskId]:
+    """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
+    rows = _admitted_many(tasks)
+    return await (await _async_connection(session)).run_sync(create_many, rows)
+
+
+def get_task(session: Sync, task_id: int) -> Task | None:
+    """Return the task from whichever pool it lies in, or None."""
+    return browse.get(_connection(session), task_id)
+
+
+def cancel_task(session: Sync, task_id: int) -> Cancelled:
+    """Cancel a pending task at once; tell a running one, which will then not run again."""
+    return cancel(_connection(session), task_id)
+
+
+def cancel_tasks(
+    session: Sync, *, name: str | None = None, biz_key: str | None = None
+) -> CancelledMany:
+    """Cancel all pending and running tasks with this name and biz_key.
+
+    Raises:
+        ValueError: neither is given, which would cancel everything.
+    """
+    if name is None and biz_key is None:
+        raise ValueError("cancel_tasks needs name= or biz_key=; it never cancels everything.")
+    return cancel_many(_connection(session), name=name, biz_key=biz_key)
+
+
+def requeue_task(session: Sync, task_id: int) -> Requeued:
+    """Return a finished task to the pending pool: same id, charges from 0.
+
+    Raises:
+        UniqueKeyTakenError: another pending task has its name and unique_key.
+    """
+    return requeue(_connection(session), task_id)
+
+
+@functools.cache
+def _payload_limit() -> int:
+    return load_settings().payload_limit
+
+
+def _admitted(new: NewTask) -> TaskRow:
+    return admit(new, _spec(new.task), _payload_limit())
+
+
+def _spec(task: Any) -> HandlerSpec | None:
+    if isinstance(task, Handler):
+        return task.spec
+    return HANDLERS.get(task) if isinstance(task, str) else None
+
+
+def _admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
+    rows = []
+    for place, new in enumerate(tasks):
+        try:
+            rows.append(_admitted(new))
+        except InvalidTaskError as error:
+            raise error.at(f"tasks[{place}]") from None
+    return rows
+
+
+def _connection(session: Sync) -> Connection:
+    match session:
+        case Session():
+            return session.connection()
+        case Connection():
+            return session
+        case _:
+            raise TypeError(
+                f"A {type(session).__name__} is no Session or Connection. "
+                "Pass the SQLAlchemy session of your transaction; async ones go to acreate_task."
+            )
+
+
+async def _async_connection(session: Async) -> AsyncConnection:
+    match session:
+        case AsyncSession():
+            return await session.connection()
+        case AsyncConnection():
+            return session
+        case _:
+            raise TypeError(
+                f"A {type(session).__name__} is no AsyncSession or AsyncConnection. "
+                "Pass the async session of your transaction; others go to create_task."
+            )

@@ -1,0 +1,24 @@
+"""What the dispatcher needs of a broker. The Celery edge provides it; tests have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Publisher(Protocol):
+    """Sends messages; may lose, repeat or delay them: nothing depends on it."""
+
+    def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
+        """Send one message.
+
+        Raises:
+            PublishError: it was certainly, or perhaps, not sent.
+        """
+
+    def probe(self) -> None:
+        """Pass if the broker answers.
+
+        Raises:
+            PublishError: it does not.
+        """

@@ -1,0 +1,176 @@
+"""Which handlers this process knows."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from tasks_app.domain.admission import check_name, check_queue
+from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.errors import ConfigurationError, HandlerError, InvalidTaskError
+from tasks_app.domain.handler import HandlerSpec, signature_of
+from tasks_app.domain.outcome import Reaction
+from tasks_app.domain.retry import DEFAULT_POLICY, RetryPolicy, parse_policy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Handler(Generic[P, R]):
+    """A function with its declaration; calling it calls the function, as in a unit test."""
+
+    def __init__(self, spec: HandlerSpec, function: Callable[P, R]) -> None:
+        self.spec = spec
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function itself, without task, pool or broker."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<handler {self.spec.name}>"
+
+
+class Registry:
+    """Handlers by name."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, HandlerSpec] = {}
+
+    def add(self, spec: HandlerSpec) -> None:
+        """Enter a handler; entering the same function again, as on a re-import, is harmless.
+
+        Raises:
+            HandlerError: another function has the name.
+        """
+        known = self._specs.get(spec.name)
+        if known is not None and _where(known.function) != _where(spec.function):
+            raise HandlerError(
+                f"{spec.name} is handled by {_where(known.function)} already. "
+                f"Give {_where(spec.function)} another name."
+            )
+        self._specs[spec.name] = spec
+
+    def get(self, name: str) -> HandlerSpec | None:
+        """Return the handler of this name, or None."""
+        return self._specs.get(name)
+
+    def __iter__(self) -> Iterator[HandlerSpec]:
+        return iter(self._specs.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of declaration."""
+        return tuple(self._specs)
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """``default`` and the queues of all handlers, without repeats."""
+        return tuple(dict.fromkeys(["default", *(spec.queue for spec in self)]))
+
+
+HANDLERS = Registry()
+"""Where ``@handler`` enters. The one registry of a process, as Celery has one app."""
+
+
+def handler(  # noqa: PLR0913  a declaration, all by keyword
+    name: str,
+    *,
+    queue: str = "default",
+    retry: str | Sequence[Duration] | RetryPolicy | None = None,
+    max_attempts: int | None = None,
+    timeout: Duration | None = None,
+    hard_timeout: Duration | None = None,
+    at_most_once: bool = False,
+    on_error: Mapping[type[BaseException], str] | None = None,
+    registry: Registry = HANDLERS,
+) -> Callable[[Callable[P, R]], Handler[P, R]]:
+    """Declare a function ``(ctx)`` or ``(ctx, payload)``, sync or async, as the handler of a name.
+
+    A payload annotated with a pydantic model is validated when the task is created and when it
+    runs; otherwise the handler gets a dict.
+
+    Args:
+        name: what tasks call it; keep it when the function moves.
+        queue: where tasks of this name go unless they say otherwise.
+        retry: the policy, such as ``"5s,30s,1m"``; default three attempts with growing waits.
+        max_attempts: charged failures that lead to the error pool; default: the policy's.
+        timeout: raised inside the handler after this long.
+        hard_timeout: the child process is killed after this long; default one hour.
+        at_most_once: always claimed alone; after a crash or an exception never run again.
+        on_error: by exception class ``"retry"``, ``"fail"`` or ``"retry_free"``; the nearest
+            class in the ancestry of what was raised decides.
+        registry: for tests.
+
+    Raises:
+        HandlerError: the declaration cannot work.
+    """
+
+    def declare(function: Callable[P, R]) -> Handler[P, R]:
+        policy = _checked(lambda: parse_policy(retry), name) if retry else DEFAULT_POLICY
+        takes_payload, payload_type = signature_of(function)
+        spec = HandlerSpec(
+            name=_checked(lambda: check_name(name), name),
+            function=function,
+            queue=_checked(lambda: check_queue(queue), name),
+            retry=policy,
+            max_attempts=max_attempts or policy.max_attempts,
+            timeout=_span(timeout, name),
+            hard_timeout=_span(hard_timeout, name),
+            at_most_once=at_most_once,
+            on_error={
+                kind: _reaction(reaction, name) for kind, reaction in (on_error or {}).items()
+            },
+            payload_type=payload_type,
+            takes_payload=takes_payload,
+            is_async=inspect.iscoroutinefunction(function),
+        )
+        registry.add(spec)
+        return Handler(spec, function)
+
+    return declare
+
+
+def load_handlers(modules: Iterable[str]) -> None:
+    """Import the modules that declare handlers.
+
+    Raises:
+        ConfigurationError: one does not exist; errors inside a module come out as they are.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module.startswith(error.name):
+                raise
+            raise ConfigurationError(
+                f"TASKS_APP_IMPORTS names {module}, which cannot be found. "
+                "Check the spelling and that its folder is on PYTHONPATH."
+            ) from error
+
+
+T = TypeVar("T")
+
+
+def _checked(make: Callable[[], T], name: str) -> T:
+    try:
+        return make()
+    except (InvalidTaskError, ValueError) as error:
+        raise HandlerError(f"Handler {name!r} is declared wrongly: {error}") from None
+
+
+def _reaction(word: str, name: str) -> Reaction:
+    return _checked(lambda: Reaction(word), name)
+
+
+def _span(value: Duration | None, name: str) -> timedelta | None:
+    return None if value is None else _checked(lambda: parse_duration(value), name)
+
+
+def _where(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

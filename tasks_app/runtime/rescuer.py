@@ -1,0 +1,48 @@
+"""The rescuer: takes back what vanished workers held, when its lease is over."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.states import State
+from tasks_app.pool.rescue import rescue_expired
+from tasks_app.runtime.database import Database
+
+log = logging.getLogger(__name__)
+
+
+class Rescuer:
+    """Any number may run; the statement re-checks each lease when it writes."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._settings = settings
+        self._database = database
+        self._wait_until = 0.0
+
+    def run_once(self, *, now: datetime | None = None) -> dict[int, State]:
+        """Rescue what is over; return where each task went.
+
+        After an outage of the database one renewal interval is waited first: the workers could not
+        renew meanwhile, and are about to.
+        """
+        if time.monotonic() < self._wait_until:
+            return {}
+        try:
+            with self._database.begin() as connection:
+                rescued = rescue_expired(
+                    connection,
+                    lease=self._settings.lease,
+                    max_crashes=self._settings.max_crashes,
+                    now=now,
+                )
+        except SQLAlchemyError:
+            self._wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
+            raise
+        if rescued:
+            log.warning("rescued %s tasks of vanished workers", len(rescued))
+        return rescued

@@ -1,0 +1,179 @@
+"""Slots: what each child runs, in a file that outlives it. It says whose fault a death was.
+
+One record per child *incarnation* in a file that all processes of a worker map. Writing it costs
+nothing, so every task is announced before its payload is touched; the database is not asked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SLOTS = 256
+MOST_IDS = 64
+"""Tasks that one child may run at a time."""
+_RECORD = struct.Struct(f"=q d 160s q d d d q {MOST_IDS}q")
+_SIZE = 1024
+_EMPTY = bytes(_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One record, read. Instants are of ``time.monotonic``, which all processes share."""
+
+    index: int
+    pid: int
+    born: float
+    owner: str
+    dispatch_id: int
+    """0: no message in hand."""
+    since: float
+    """When the first of ``running`` started; 0: nothing runs."""
+    kill_at: float
+    """When the parent shall kill the child; 0: never."""
+    beat: float
+    running: tuple[int, ...]
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process is gone. A zombie is, and so is a pid that was given out anew."""
+        try:
+            process = psutil.Process(self.pid)
+            return process.status() == psutil.STATUS_ZOMBIE or process.create_time() != self.born
+        except psutil.NoSuchProcess:
+            return True
+
+
+class SlotFile:
+    """The file with all slots of one worker."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            if file.tell() < SLOTS * _SIZE:
+                file.truncate(SLOTS * _SIZE)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), SLOTS * _SIZE)
+        self._mutex = threading.Lock()
+
+    def occupied(self) -> list[SlotView]:
+        """Read the records in use."""
+        views = (self._view(index) for index in range(SLOTS))
+        return [view for view in views if view is not None]
+
+    def take(self, owner: str) -> Slot:
+        """Take a free record for this process.
+
+        Raises:
+            RuntimeError: all are in use.
+        """
+        born = psutil.Process().create_time()
+        with self._locked():
+            for index in range(SLOTS):
+                if self._view(index) is None:
+                    slot = Slot(self, index, owner, born)
+                    slot.beat()
+                    return slot
+        raise RuntimeError(f"All {SLOTS} slots are in use. Run more workers with fewer children.")
+
+    def free(self, view: SlotView) -> bool:
+        """Empty the record if it is still that child's; False: somebody else was faster."""
+        with self._locked():
+            now = self._view(view.index)
+            if now is None or now.owner != view.owner:
+                return False
+            self.write(view.index, _EMPTY)
+            return True
+
+    def write(self, index: int, record: bytes) -> None:
+        """Store one record."""
+        self._map[index * _SIZE : index * _SIZE + len(record)] = record
+
+    def _view(self, index: int) -> SlotView | None:
+        values = _RECORD.unpack_from(self._map, index * _SIZE)
+        pid, born, owner, dispatch_id, since, kill_at, beat, count = values[:8]
+        if pid == 0:
+            return None
+        name = owner.rstrip(b"\0").decode()
+        running = tuple(values[8 : 8 + count])
+        return SlotView(index, pid, born, name, dispatch_id, since, kill_at, beat, running)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Exclude the other processes (flock) and our own other threads."""
+        with self._mutex, self.path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+class Slot:
+    """This child's own record. Any of its threads may write it."""
+
+    def __init__(self, file: SlotFile, index: int, owner: str, born: float) -> None:
+        self.owner = owner
+        self._file = file
+        self._index = index
+        self._born = born
+        self._pid = os.getpid()
+        self._dispatch_id = 0
+        self._beat = time.monotonic()
+        self._running: dict[int, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def message(self, dispatch_id: int) -> None:
+        """Say which message is in hand; 0: none."""
+        with self._lock:
+            self._dispatch_id = dispatch_id
+            self._write()
+
+    def start(self, task_id: int, hard_limit_s: float) -> None:
+        """Announce a task, before its payload is decoded."""
+        with self._lock:
+            started = time.monotonic()
+            self._running[task_id] = (started, started + hard_limit_s)
+            self._write()
+
+    def finish(self, task_id: int) -> None:
+        """Take the task off: its outcome is collected, or its settle was answered."""
+        with self._lock:
+            self._running.pop(task_id, None)
+            self._write()
+
+    def beat(self) -> None:
+        """Show that the clerk lives."""
+        with self._lock:
+            self._beat = time.monotonic()
+            self._write()
+
+    def free(self) -> None:
+        """Leave in an orderly way."""
+        with self._lock:
+            self._file.write(self._index, _EMPTY)
+
+    def _write(self) -> None:
+        ids = list(self._running)[:MOST_IDS]
+        times = self._running.values()
+        record = _RECORD.pack(
+            self._pid,
+            self._born,
+            self.owner.encode()[:160],
+            self._dispatch_id,
+            min((start for start, _ in times), default=0.0),
+            min((kill_at for _, kill_at in times), default=0.0),
+            self._beat,
+            len(ids),
+            *ids,
+            *[0] * (MOST_IDS - len(ids)),
+        )
+        self._file.write(self._index, record)

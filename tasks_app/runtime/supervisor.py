@@ -1,0 +1,81 @@
+"""The parent of ``tasks-app work``: starts one child, replaces it when it dies, kills it when due.
+
+The child is a process of its own so that a poison task takes only itself: the replacement reads
+the slot and charges exactly that task.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue
+
+log = logging.getLogger(__name__)
+
+SLOTS_VARIABLE = "TASKS_APP_SLOTS"
+"""Where a parent tells its children the path of their slot file."""
+LONGEST_PAUSE_S = 5.0
+
+
+def slot_file() -> SlotFile:
+    """Open the slot file that the parent made, or one of our own if there is no parent."""
+    given = os.environ.get(SLOTS_VARIABLE)
+    return SlotFile(Path(given) if given else new_slot_path())
+
+
+def new_slot_path() -> Path:
+    """Return the path of a new slot file; old ones of dead workers are left to the system."""
+    return Path(tempfile.mkdtemp(prefix="tasks_app-slots-")) / "slots"
+
+
+def supervise(command: Sequence[str]) -> int:
+    """Run ``command`` as a child until it ends by itself or we are asked to stop.
+
+    Returns:
+        The child's exit status; a child that was killed is replaced.
+    """
+    path = new_slot_path()
+    slots = SlotFile(path)
+    environment = {**os.environ, SLOTS_VARIABLE: str(path)}
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _frame: asked.append(signum))
+    pause_s = 0.0
+    try:
+        while True:
+            started = time.monotonic()
+            status = _watch(subprocess.Popen(command, env=environment), slots, asked)  # noqa: S603
+            if status >= 0 or asked:
+                return max(status, 0)
+            log.error("the child was killed by signal %s; starting another", -status)
+            pause_s = 0.0 if time.monotonic() - started > LONGEST_PAUSE_S else pause_s * 2 + 0.1
+            time.sleep(min(pause_s, LONGEST_PAUSE_S))
+    finally:
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+
+
+def _watch(child: subprocess.Popen[bytes], slots: SlotFile, asked: list[int]) -> int:
+    told = False
+    while True:
+        try:
+            return child.wait(LOOK_EVERY_S)
+        except subprocess.TimeoutExpired:
+            kill_overdue(slots)
+        if asked and not told:
+            told = True
+            child.send_signal(signal.SIGTERM)
+
+
+def work_command(*arguments: str) -> list[str]:
+    """Return the command line of a child."""
+    return [sys.executable, "-m", "tasks_app", *arguments]

@@ -1,0 +1,98 @@
+"""The undertaker: when a child is dead, its slot says whose fault it was.
+
+Exactly the task that ran is charged; its neighbours go back uncharged. Any child may bury any other
+of its worker, twice at the same time too: they meet at the fence.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from random import Random
+
+from tasks_app.domain.decide import PROCESS_DIED, died
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.task import Cause, ClaimedTask
+from tasks_app.pool import ledger, workers
+from tasks_app.pool.claim import claims_of
+from tasks_app.pool.release import release
+from tasks_app.pool.rescue import rescue_claims
+from tasks_app.pool.settle import settle_one
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.slot import SlotFile, SlotView
+
+log = logging.getLogger(__name__)
+
+
+class Undertaker:
+    """Buries the dead children of one worker."""
+
+    def __init__(
+        self, database: Database, slots: SlotFile, registry: Registry, settings: Settings
+    ) -> None:
+        self._database = database
+        self._slots = slots
+        self._registry = registry
+        self._settings = settings
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+
+    def look(self) -> None:
+        """Bury every child of this worker whose process is gone.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer; look again later.
+        """
+        for view in self._slots.occupied():
+            if view.dead:
+                self._bury(view)
+
+    def _bury(self, view: SlotView) -> None:
+        with self._database.begin() as connection:
+            claims = claims_of(connection, view.owner)
+        guilty = [task for task in claims if task.task_id in view.running]
+        self._charge(view, guilty, claims)
+        innocent = [task.fence for task in claims if task.task_id not in view.running]
+        if view.running and innocent:
+            with self._database.begin() as connection:
+                release(connection, innocent)
+        with self._database.begin() as connection:
+            if claims_of(connection, view.owner):
+                return  # somebody holds a row just now; the slot stays until it is done
+            if view.dispatch_id:
+                ledger.finish(connection, view.dispatch_id)
+            workers.leave(connection, view.owner)
+        if self._slots.free(view):
+            log.warning(
+                "buried child %s (pid %s): %s charged, %s given back",
+                view.owner,
+                view.pid,
+                len(guilty),
+                len(innocent),
+            )
+
+    def _charge(self, view: SlotView, guilty: list[ClaimedTask], claims: list[ClaimedTask]) -> None:
+        """One runner is guilty alone; of several, or of none, nobody knows which one it was."""
+        if len(view.running) == 1:
+            for task in guilty:
+                spec = self._registry.get(task.name)
+                with self._database.begin() as connection:
+                    settle_one(connection, died(task, spec, self._cause(view), self._rng))
+            return
+        doubtful = guilty if view.running else claims
+        with self._database.begin() as connection:
+            rescue_claims(
+                connection,
+                [task.fence for task in doubtful],
+                lease=self._settings.lease,
+                max_crashes=self._settings.max_crashes,
+            )
+
+    @staticmethod
+    def _cause(view: SlotView) -> Cause:
+        if view.kill_at and time.monotonic() >= view.kill_at:
+            limit = view.kill_at - view.since
+            return Cause(
+                PROCESS_DIED, f"Its process {view.pid} was killed at its hard limit of {limit:g} s."
+            )
+        return Cause(PROCESS_DIED, f"Its process {view.pid} died while only this task ran in it.")

@@ -1,0 +1,38 @@
+"""The parent's watch: kills children that ran past their hard limit, or whose clerk is silent.
+
+No SQL, no threads: the parent reads slots and sends signals. The dead child's replacement does the
+rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+
+from tasks_app.runtime.slot import SlotFile
+
+log = logging.getLogger(__name__)
+
+SILENT_S = 60.0
+LOOK_EVERY_S = 0.5
+
+
+def kill_overdue(slots: SlotFile) -> list[int]:
+    """Kill what has to go; return the pids. Our own process is never one of them."""
+    killed = []
+    now = time.monotonic()
+    for view in slots.occupied():
+        overdue = view.kill_at and now >= view.kill_at
+        silent = now - view.beat > SILENT_S
+        if not (overdue or silent) or view.pid == os.getpid() or view.dead:
+            continue
+        why = "ran past the hard limit" if overdue else "its clerk is silent"
+        log.error("killing child %s: %s (tasks %s)", view.pid, why, view.running)
+        try:
+            os.kill(view.pid, signal.SIGKILL)
+            killed.append(view.pid)
+        except ProcessLookupError:
+            pass
+    return killed
