@@ -25,11 +25,10 @@ _OURS = str(Path(__file__).parents[1])
 
 def cause_of(error: BaseException) -> Cause:
     """Describe an exception; never raises."""
-    module = type(error).__module__
-    ours = module == "builtins" or module.startswith("tasks_app.")
-    kind = type(error).__qualname__ if ours else f"{module}.{type(error).__qualname__}"
     return Cause(
-        clean(kind, 200), clean(_message(error), LONGEST_MESSAGE), _frames(error.__traceback__)
+        clean(_kind(type(error)), LONGEST_KIND),
+        clean(_message(error), LONGEST_MESSAGE),
+        _frames(error.__traceback__),
     )
 
 
@@ -41,7 +40,9 @@ def clean(text: str, longest: int) -> str:
 
 def _kind(of: type[BaseException]) -> str:
     try:
-        return f"{of.__module__}.{of.__qualname__}".removeprefix("builtins.")
+        module = str(of.__module__)
+        ours = module == "builtins" or module.startswith("tasks_app.")
+        return of.__qualname__ if ours else f"{module}.{of.__qualname__}"
     except BaseException:
         return "an exception whose class hides its name"
 
@@ -58,7 +59,10 @@ def _frames(trace: TracebackType | None) -> str | None:
         return None
     try:
         frames = [f for f in traceback.extract_tb(trace) if not f.filename.startswith(_OURS)]
-        frames = frames[-MOST_FRAMES:]
-        return clean("".join(traceback.format_list(frames)), LONGEST_TRACEBACK)
+        lines = [
+            clean(line, LONGEST_FRAME) for line in traceback.format_list(frames[-MOST_FRAMES:])
+        ]
     except Exception:
         return None
+    text = "".join(lines)  # what is too long loses its beginning: the fault is at the end
+    return text if len(text) <= LONGEST_TRACEBACK else "…" + text[1 - LONGEST_TRACEBACK :]

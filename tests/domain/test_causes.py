@@ -1,0 +1,189 @@
+"""Hostile exceptions as text that can always be stored."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tasks_app.domain.causes import LONGEST_MESSAGE, LONGEST_TRACEBACK, cause_of, clean
+from tasks_app.domain.task import Cause
+
+
+def raised(error: BaseException) -> Cause:
+    try:
+        raise error
+    except BaseException as caught:
+        return cause_of(caught)
+
+
+def assert_storable(cause: Cause) -> None:
+    for text in (cause.kind, cause.message, cause.traceback or ""):
+        assert type(text) is str
+        assert "\x00" not in text
+        text.encode("utf-8")
+    assert len(cause.kind) <= 200
+    assert len(cause.message) <= LONGEST_MESSAGE
+    assert len(cause.traceback or "") <= LONGEST_TRACEBACK
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not telling")
+
+
+class QuitterError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+class NothingError(Exception):
+    def __str__(self) -> str:
+        return None  # noqa: PLE0307  that is its hostility
+
+
+class Slippery(str):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+    def replace(self, *args, **kwargs) -> str:
+        raise RuntimeError("no replacement")
+
+    def __getitem__(self, key) -> str:
+        raise RuntimeError("no item")
+
+
+class EvasiveError(Exception):
+    def __str__(self) -> str:
+        return Slippery("caught all the same")
+
+
+class NamelessError(Exception):
+    __module__ = None  # type: ignore[assignment]
+
+
+class Masked(type):
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no module")
+
+
+class GhostError(Exception, metaclass=Masked):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("plain"), "plain"),
+        (ValueError(), ""),
+        (KeyError("key"), "'key'"),
+        (UnspeakableError(), "(its text cannot be read: RuntimeError)"),
+        (QuitterError(), "(its text cannot be read: SystemExit)"),
+        (NothingError(), "(its text cannot be read: TypeError)"),
+        (EvasiveError(), "caught all the same"),
+        (ValueError("a\x00b"), "a\ufffdb"),
+        (ValueError("a\ud800b"), "a?b"),
+        (ValueError("\udcff" * 3), "???"),
+        (ValueError("😀"), "😀"),
+        (NamelessError("x"), "x"),
+        (GhostError("x"), "x"),
+        (ExceptionGroup("many", [ValueError(str(n)) for n in range(9)]), "many (9 sub-exceptions)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_any_exception_becomes_text_that_can_be_stored(error, message: str) -> None:
+    cause = raised(error)
+
+    assert_storable(cause)
+    assert cause.message == message
+
+
+def test_a_kind_says_where_the_class_lives_unless_it_is_built_in() -> None:
+    assert raised(ValueError()).kind == "ValueError"
+    assert raised(UnspeakableError()).kind.endswith("test_causes.UnspeakableError")
+
+
+def test_a_class_name_that_nobody_can_store_is_cleaned() -> None:
+    hostile = type("x", (Exception,), {"__module__": "m\x00", "__qualname__": "q\ud800" * 500})
+
+    assert_storable(raised(hostile("x")))
+
+
+def test_a_message_of_a_hundred_megabytes_is_cut_quickly() -> None:
+    started = time.monotonic()
+
+    cause = raised(ValueError("x\x00" * 50_000_000))
+
+    assert_storable(cause)
+    assert cause.message.endswith("…")
+    assert time.monotonic() - started < 2
+
+
+def test_a_traceback_of_deep_recursion_keeps_only_the_frames_nearest_to_the_fault() -> None:
+    def deeper(depth: int) -> None:
+        if depth == 0:
+            raise ValueError("at the bottom")
+        deeper(depth - 1)
+
+    try:
+        deeper(800)
+    except ValueError as error:
+        cause = cause_of(error)
+
+    assert_storable(cause)
+    assert "at the bottom" in (cause.traceback or "")
+
+
+def test_endless_recursion_is_described() -> None:
+    def endless() -> None:
+        endless()
+
+    try:
+        endless()
+    except RecursionError as error:
+        cause = cause_of(error)
+
+    assert_storable(cause)
+    assert cause.kind == "RecursionError"
+
+
+def test_long_source_lines_do_not_push_the_faults_own_line_out() -> None:
+    source = "".join(f"def f{n}(): f{n + 1}() # {'x' * 3000}\n" for n in range(10))
+    source += "def f10(): raise ValueError\n"
+    rooms: dict = {}
+    import linecache
+
+    linecache.cache["<long>"] = (len(source), None, source.splitlines(keepends=True), "<long>")
+    exec(compile(source, "<long>", "exec"), rooms)
+
+    try:
+        rooms["f0"]()
+    except ValueError as error:
+        cause = cause_of(error)
+
+    assert_storable(cause)
+    assert "in f10" in (cause.traceback or "")
+
+
+def test_a_traceback_shows_no_values_of_local_variables() -> None:
+    def charge(card: str) -> None:
+        raise ValueError("refused")
+
+    try:
+        charge("4111" + "-1111")
+    except ValueError as error:
+        cause = cause_of(error)
+
+    assert "4111-1111" not in (cause.traceback or "")
+
+
+def test_an_exception_that_was_never_raised_has_no_traceback() -> None:
+    assert cause_of(ValueError("x")).traceback is None
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 12, 1000])
+def test_cleaning_never_exceeds_the_length(length: int) -> None:
+    assert len(clean("\x00" * length, 10)) == min(length, 10)

@@ -1,0 +1,250 @@
+"""What becomes of a run: each ending, at_most_once or not, at the last attempt or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from uuid import uuid4
+
+import pytest
+
+from tasks_app.domain.decide import charged, died, ended_by, failed, policy_of, succeeded
+from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.outcome import Cancel, Fail, Reaction, Retry, Skip, Snooze
+from tasks_app.domain.retry import DEFAULT_POLICY, Fixed, Levels
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause, ClaimedTask, Fence
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CAUSE = Cause("ValueError", "no")
+WAITS = Levels((timedelta(seconds=5), timedelta(seconds=30), timedelta(seconds=60)))
+
+
+def a_task(**changes) -> ClaimedTask:
+    task = ClaimedTask(
+        fence=Fence(7, 1, uuid4()),
+        name="t",
+        queue="default",
+        biz_key=None,
+        payload="{}",
+        headers=None,
+        failures=0,
+        crashes=0,
+        retry_level=0,
+        max_attempts=3,
+        at_most_once=False,
+        retry=None,
+        timeout_ms=None,
+        hard_timeout_ms=None,
+        idempotency_key=uuid4(),
+        created_at=NOON,
+        due_at=NOON,
+        cancel_requested=False,
+    )
+    return replace(task, **changes)
+
+
+def a_spec(**changes) -> HandlerSpec:
+    return replace(HandlerSpec("t", lambda ctx: None, retry=WAITS), **changes)
+
+
+def end(task: ClaimedTask, error: BaseException, **spec):
+    return ended_by(task, a_spec(**spec), error, CAUSE, Random(1))
+
+
+ENDINGS = [
+    # raised, event when attempts are left, at the last attempt, at_most_once; charged?
+    (ValueError("no"), Event.RETRY, Event.FAIL, Event.FAIL, True),
+    (Retry("again"), Event.RETRY, Event.FAIL, Event.RETRY, True),
+    (Snooze("5m"), Event.SNOOZE, Event.SNOOZE, Event.SNOOZE, False),
+    (Fail("no use"), Event.FAIL, Event.FAIL, Event.FAIL, True),
+    (Skip("done"), Event.SKIP, Event.SKIP, Event.SKIP, False),
+    (Cancel("stop"), Event.CANCEL, Event.CANCEL, Event.CANCEL, False),
+    (KeyboardInterrupt(), Event.RETRY, Event.FAIL, Event.FAIL, True),
+    (MemoryError(), Event.RETRY, Event.FAIL, Event.FAIL, True),
+]
+NAMES = [type(ending[0]).__name__ for ending in ENDINGS]
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
+def test_an_ending_while_attempts_are_left(ending) -> None:
+    error, event, _, _, charges = ending
+
+    decided = end(a_task(failures=1, retry_level=1), error)
+
+    assert decided.event is event
+    assert decided.failures == (2 if charges else 1)
+    assert decided.cause == CAUSE
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
+def test_an_ending_at_the_last_attempt(ending) -> None:
+    error, _, event, _, charges = ending
+
+    decided = end(a_task(failures=2, retry_level=2), error)
+
+    assert decided.event is event
+    assert decided.failures == (3 if charges else 2)
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
+def test_an_ending_of_an_at_most_once_task(ending) -> None:
+    error, _, _, event, charges = ending
+
+    decided = end(a_task(at_most_once=True), error)
+
+    assert decided.event is event
+    assert decided.failures == (1 if charges else 0)
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
+def test_an_ending_of_an_at_most_once_task_at_its_last_attempt(ending) -> None:
+    error, _, last, _, _ = ending
+
+    assert end(a_task(at_most_once=True, max_attempts=1), error).event is last
+
+
+def test_a_return_is_a_success_that_charges_nothing() -> None:
+    task = a_task(failures=2, retry_level=2)
+
+    decided = succeeded(task, '{"a":1}', 12)
+
+    assert (decided.event, decided.failures, decided.retry_level) == (Event.SUCCEED, 2, 2)
+    assert (decided.result, decided.run_ms, decided.cause) == ('{"a":1}', 12, None)
+    assert decided.fence == task.fence
+
+
+@pytest.mark.parametrize(("failures", "wait_s"), [(0, 5), (1, 30), (2, 60), (3, 60)])
+def test_each_failure_waits_the_next_level(failures: int, wait_s: int) -> None:
+    task = a_task(failures=failures, retry_level=failures, max_attempts=10)
+
+    decided = end(task, ValueError())
+
+    assert decided.retry_level == failures + 1
+    assert decided.wait == timedelta(seconds=wait_s)
+
+
+def test_the_level_decides_the_wait_and_not_the_number_of_failures() -> None:
+    decided = end(a_task(failures=0, retry_level=1), ValueError())
+
+    assert (decided.retry_level, decided.wait) == (2, timedelta(seconds=30))
+
+
+def test_the_attempt_number_limits_nothing() -> None:
+    task = a_task(fence=Fence(7, 1000, uuid4()), crashes=4)
+
+    assert end(task, ValueError()).event is Event.RETRY
+
+
+def test_retry_after_overrides_the_wait_and_still_takes_a_level() -> None:
+    decided = end(a_task(), Retry(after="7m"))
+
+    assert (decided.wait, decided.retry_level) == (timedelta(minutes=7), 1)
+
+
+def test_a_retry_after_nothing_comes_back_at_once() -> None:
+    assert end(a_task(), Retry(after=0)).wait == timedelta(0)
+
+
+def test_a_snooze_waits_what_it_asks_for_and_keeps_its_level() -> None:
+    decided = end(a_task(failures=1, retry_level=2), Snooze("5m"))
+
+    assert (decided.wait, decided.retry_level) == (timedelta(minutes=5), 2)
+
+
+def test_a_rule_for_a_class_holds_for_its_descendants() -> None:
+    decided = end(a_task(), KeyError("x"), on_error={LookupError: Reaction.FAIL})
+
+    assert decided.event is Event.FAIL
+
+
+def test_the_rule_of_the_nearest_ancestor_wins() -> None:
+    rules = {Exception: Reaction.FAIL, LookupError: Reaction.RETRY}
+
+    assert end(a_task(), KeyError("x"), on_error=rules).event is Event.RETRY
+
+
+def test_a_rule_brings_an_at_most_once_task_back() -> None:
+    rules = {ConnectionError: Reaction.RETRY}
+
+    decided = end(a_task(at_most_once=True), ConnectionRefusedError(), on_error=rules)
+
+    assert decided.event is Event.RETRY
+
+
+@pytest.mark.parametrize(("level", "wait_s"), [(0, 5), (1, 5), (2, 30)])
+def test_a_free_retry_charges_nothing_even_at_the_last_attempt(level: int, wait_s: int) -> None:
+    rules = {ConnectionError: Reaction.RETRY_FREE}
+
+    decided = end(a_task(failures=2, retry_level=level), ConnectionError(), on_error=rules)
+
+    assert (decided.event, decided.failures, decided.retry_level) == (Event.RETRY, 2, level)
+    assert decided.wait == timedelta(seconds=wait_s)
+
+
+def test_a_rule_does_not_touch_the_five_endings() -> None:
+    assert end(a_task(), Skip(), on_error={Exception: Reaction.FAIL}).event is Event.SKIP
+
+
+def test_a_death_charges_one_failure_and_waits() -> None:
+    decided = died(a_task(), a_spec(), Cause("process died", "signal 9"), Random(1))
+
+    assert (decided.event, decided.failures) == (Event.RETRY, 1)
+    assert decided.wait == timedelta(seconds=5)
+    assert decided.crashes is None
+
+
+def test_the_last_death_leads_to_the_error_pool_with_its_cause() -> None:
+    cause = Cause("process died", "signal 9")
+
+    decided = died(a_task(failures=2), a_spec(), cause, Random(1))
+
+    assert (decided.event, decided.failures, decided.cause) == (Event.FAIL, 3, cause)
+
+
+def test_a_death_during_an_at_most_once_task_is_an_unknown_outcome() -> None:
+    decided = died(
+        a_task(at_most_once=True), a_spec(), Cause("process died", "signal 9"), Random(1)
+    )
+
+    assert decided.event is Event.FAIL
+    assert decided.cause == Cause("outcome unknown", "signal 9")
+
+
+def test_a_death_of_a_task_whose_handler_nobody_knows_waits_by_the_default() -> None:
+    decided = died(a_task(), None, CAUSE, Random(1))
+
+    assert decided.event is Event.RETRY
+    assert decided.wait is not None
+    assert decided.wait <= timedelta(seconds=5)
+
+
+def test_failed_charges_and_keeps_the_level() -> None:
+    decided = failed(a_task(failures=1, retry_level=1), CAUSE)
+
+    assert (decided.event, decided.failures, decided.retry_level) == (Event.FAIL, 2, 1)
+
+
+def test_charged_takes_the_wait_that_it_is_given() -> None:
+    decided = charged(a_task(), None, CAUSE, Random(1), after=timedelta(seconds=9))
+
+    assert decided.wait == timedelta(seconds=9)
+
+
+def test_the_tasks_own_policy_wins_over_its_handlers() -> None:
+    assert policy_of(a_task(retry="fixed 9s"), a_spec()) == Fixed(timedelta(seconds=9))
+
+
+def test_the_handlers_policy_wins_over_the_default() -> None:
+    assert policy_of(a_task(), a_spec()) == WAITS
+    assert policy_of(a_task(), None) == DEFAULT_POLICY
+
+
+@pytest.mark.parametrize(
+    "garbage", ["soon", "", "\x01", "fixed -1s", "exponential 0s x" + "9" * 400 + " cap 1h"]
+)
+def test_a_policy_that_somebody_wrote_by_hand_and_nobody_can_read_is_passed_over(
+    garbage: str,
+) -> None:
+    assert policy_of(a_task(retry=garbage), a_spec()) == WAITS
