@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec, explain
-from tasks_app.domain.payload import check_text, encode_object
-from tasks_app.domain.retry import Levels, RetryPolicy, parse_policy
+from tasks_app.domain.payload import check_text, dump_model, encode_object
+from tasks_app.domain.retry import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
 from tasks_app.domain.task import NewTask, TaskOptions, TaskRow
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")
 QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
 LONGEST_KEY = 255
-MOST_ATTEMPTS = 32_000
-"""Below what a smallint counts."""
 HEADERS_LIMIT = 8 * 1024
 _KNOWN = frozenset(TaskOptions.__annotations__)
 T = TypeVar("T")
@@ -55,7 +53,7 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
         raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
     return TaskRow(
         name=check_name(new.task if spec is None else spec.name),
-        queue=check_queue(options.get("queue") or (spec.queue if spec else "default")),
+        queue=check_queue(_queue(options, spec)),
         priority=_integer(options, "priority", 0, 9) if "priority" in options else 5,
         biz_key=_key(options, "biz_key"),
         unique_key=_key(options, "unique_key"),
@@ -97,9 +95,18 @@ def check_queue(queue: Any) -> str:
     return queue
 
 
+def _queue(options: Mapping[str, Any], spec: HandlerSpec | None) -> Any:
+    queue = options.get("queue")
+    if queue is not None:
+        return queue
+    return spec.queue if spec else "default"
+
+
 def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
     if spec is not None and spec.payload_type is not None:
-        plain = payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload
+        plain = payload
+        if isinstance(payload, BaseModel):
+            plain = dump_model(payload, "payload", round_trip=True)
         try:
             spec.payload_type.model_validate({} if plain is None else plain)
         except ValidationError as error:
@@ -182,8 +189,8 @@ def _moment(options: Mapping[str, Any], name: str) -> datetime | None:
             "has no time zone",
             "an aware datetime, such as datetime.now(UTC)",
         )
-    if not 1970 <= value.year <= 9998:  # noqa: PLR2004  what every driver and zone can hold
-        raise InvalidTaskError(f"options.{name}", f"is in the year {value.year}", "1970 .. 9998")
+    if not 1970 <= value.year < 9000:  # noqa: PLR2004  what any driver can hold, and any wait
+        raise InvalidTaskError(f"options.{name}", f"is in the year {value.year}", "1970 .. 8999")
     return value
 
 
@@ -213,8 +220,9 @@ def _tried(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
 
 def _shown(value: Any) -> str:
     """Name a bad value without repeating much of it: it may be long, or a secret."""
-    return (
-        repr(value[:40])
-        if isinstance(value, str)
-        else f"of type {type(value).__name__}: {value!r:.40}"
-    )
+    if isinstance(value, str):
+        return repr(value[:40])
+    try:
+        return f"of type {type(value).__name__}: {value!r:.40}"
+    except Exception:  # such as an integer of more digits than Python writes
+        return f"of type {type(value).__name__}"

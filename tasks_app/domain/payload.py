@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,6 +18,8 @@ from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 
 DEEPEST = 32
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
+FLOATS_WITH_EXPONENT = 1e16
+"""From here on Python writes floats, which are whole numbers then, with an exponent."""
 
 
 def encode_object(value: Mapping[str, Any] | BaseModel | None, path: str, limit: int) -> str:
@@ -28,7 +30,7 @@ def encode_object(value: Mapping[str, Any] | BaseModel | None, path: str, limit:
     """
     if value is None:
         return "{}"
-    plain = dump_model(value, path) if isinstance(value, BaseModel) else value
+    plain = dump_model(value, path, round_trip=True) if isinstance(value, BaseModel) else value
     if not isinstance(plain, Mapping):
         raise InvalidTaskError(
             path,
@@ -44,7 +46,14 @@ def encode(value: Any, path: str, limit: int) -> str:
     Raises:
         InvalidTaskError: with the path of the first bad value.
     """
-    plain = _checked(value, path, 1)
+    try:
+        plain = _checked(value, path, 1, iter(range(limit)))
+    except StopIteration:
+        raise InvalidTaskError(
+            path,
+            f"has more than {limit} values",
+            f"at most {limit} bytes; store big data elsewhere",
+        ) from None
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     size_bytes = len(text.encode())
     if size_bytes > limit:
@@ -71,14 +80,14 @@ def decode(text: str, what: str) -> Any:
         ) from error
 
 
-def dump_model(model: BaseModel, path: str) -> Any:
-    """Return a pydantic model as plain values.
+def dump_model(model: BaseModel, path: str, *, round_trip: bool = False) -> Any:
+    """Return a pydantic model as plain values; ``round_trip`` leaves out what it computes itself.
 
     Raises:
         InvalidTaskError: it has a field that JSON cannot hold.
     """
     try:
-        return model.model_dump(mode="json")
+        return model.model_dump(mode="json", by_alias=True, round_trip=round_trip)
     except (ValueError, RecursionError) as error:
         raise InvalidTaskError(
             path,
@@ -102,27 +111,30 @@ def check_text(value: str, path: str) -> str:
     return value
 
 
-def _checked(value: Any, path: str, depth: int) -> Any:
-    if depth > DEEPEST:
-        raise InvalidTaskError(path, f"is nested deeper than {DEEPEST}", f"depth {DEEPEST}")
+def _checked(value: Any, path: str, depth: int, budget: Iterator[int]) -> Any:
+    next(budget)  # each value takes a byte at least; shared branches may be many more than memory
     match value:
         case None | bool():
             return value
         case str():
-            return str(check_text(value, path))
+            return _plain(check_text(value, path))
         case int():
             return _checked_int(value, path)
         case float():
             return _checked_float(value, path)
         case Mapping():
+            _check_depth(path, depth)
             return {
-                _checked_key(key, path): _checked(item, f"{path}.{key}", depth + 1)
+                _checked_key(key, path): _checked(item, f"{path}.{key}", depth + 1, budget)
                 for key, item in value.items()
             }
         case list() | tuple():
-            return [_checked(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+            _check_depth(path, depth)
+            return [
+                _checked(item, f"{path}[{i}]", depth + 1, budget) for i, item in enumerate(value)
+            ]
         case BaseModel():
-            return _checked(dump_model(value, path), path, depth)
+            return _checked(dump_model(value, path), path, depth, budget)
         case _:
             raise InvalidTaskError(
                 path,
@@ -131,12 +143,21 @@ def _checked(value: Any, path: str, depth: int) -> Any:
             )
 
 
+def _check_depth(path: str, depth: int) -> None:
+    if depth > DEEPEST:
+        raise InvalidTaskError(path, f"is nested deeper than {DEEPEST}", f"depth {DEEPEST}")
+
+
 def _checked_key(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise InvalidTaskError(
-            f"{path}[{key!r}]", f"has a key of type {type(key).__name__}", "string keys"
-        )
-    return str(check_text(key, f"{path}[{key!r}]"))
+        kind = type(key).__name__
+        raise InvalidTaskError(f"{path}[{kind}]", f"has a key of type {kind}", "string keys")
+    return _plain(check_text(key, f"{path}[{key!r}]"))
+
+
+def _plain(value: str) -> str:
+    """Return the text itself; ``str()`` of an enumeration's member would be its name."""
+    return str.__str__(value)
 
 
 def _checked_int(value: int, path: str) -> int:
@@ -148,4 +169,5 @@ def _checked_int(value: int, path: str) -> int:
 def _checked_float(value: float, path: str) -> float:
     if not math.isfinite(value):
         raise InvalidTaskError(path, f"is {value!r}", "finite numbers, or None")
-    return float(value)
+    # jsonb reads 1e23 as an exact decimal, which is not the float 1e23: write all its digits.
+    return int(value) if abs(value) >= FLOATS_WITH_EXPONENT else float(value)

@@ -1,0 +1,42 @@
+"""Where a command finds its database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from sqlalchemy import Connection
+
+from tasks_app.domain.settings import PREFIX, Settings, load_settings
+from tasks_app.embedded import read_urls
+from tasks_app.runtime.database import Database
+
+
+def settings() -> Settings:
+    """Read the settings; the embedded stack of ./.tasks_app fills in URLs that are not set.
+
+    The environment is filled too, so that child processes see the same.
+    """
+    given = load_settings()
+    if given.database_url is not None:
+        return given
+    found = read_urls()
+    if found is None:
+        return given
+    click.echo("Using the embedded servers of ./.tasks_app.", err=True)
+    os.environ[f"{PREFIX}DATABASE_URL"] = found.database
+    os.environ.setdefault(f"{PREFIX}BROKER_URL", found.broker)
+    return load_settings()
+
+
+@contextmanager
+def transaction() -> Iterator[Connection]:
+    """Open a transaction that commits at the end of the block."""
+    database = Database(settings().database)
+    try:
+        with database.begin() as connection:
+            yield connection
+    finally:
+        database.dispose()

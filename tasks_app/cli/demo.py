@@ -1,0 +1,29 @@
+"""``demo``: a shop's day, from the examples of this checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+_INSIDE = Path(__file__).parents[1] / "_examples"
+_BESIDE = Path(__file__).parents[2] / "examples"
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def demo(options: tuple[str, ...]) -> None:
+    """Watch a shop's real work: orders, mails, retries, a poison task. --once ends by itself."""
+    examples = _INSIDE if _INSIDE.is_dir() else _BESIDE
+    environment = {**os.environ, "PYTHONPATH": str(examples)}
+    command = [sys.executable, "-m", "shop", *options]
+    try:
+        sys.exit(subprocess.run(command, env=environment, check=False).returncode)  # noqa: S603
+    except KeyboardInterrupt:
+        sys.exit(0)

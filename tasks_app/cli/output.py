@@ -1,0 +1,58 @@
+"""How commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+
+
+def print_json(value: Any) -> None:
+    """Print records, or lists of them, as JSON; instants are ISO 8601 in UTC."""
+    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table as wide as the terminal, or as wide as it likes in a pipe."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("id", "state"))
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False).print(
+        table
+    )
+
+
+def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print one fact per line; what is None is left out."""
+    for name, value in fields:
+        if value is not None:
+            click.echo(f"{name:<20} {_cell(value)}")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value)

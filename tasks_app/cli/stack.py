@@ -1,0 +1,68 @@
+"""``up``, ``down``, ``urls``: the embedded servers."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.domain.settings import PREFIX
+from tasks_app.embedded import DEFAULT_FOLDER, Stack, read_state, read_urls, supervise
+from tasks_app.embedded import down as stop
+from tasks_app.embedded import up as start
+
+folder_option = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    help="Where the servers keep their data.",
+)
+
+
+@click.command()
+@click.option("-d", "--detach", is_flag=True, help="Return when both servers answer.")
+@folder_option
+def up(*, detach: bool, folder: Path) -> None:
+    """Start PostgreSQL and Valkey in a folder, on free ports."""
+    if not detach:
+        supervise(folder, on_up=_tell)
+        return
+    start(folder)
+    state = read_state(folder)
+    for server in state.started if state else ():
+        click.echo(str(server))
+    click.echo('Next: eval "$(tasks-app urls)" && tasks-app migrate')
+
+
+@click.command()
+@folder_option
+def down(folder: Path) -> None:
+    """Stop the servers; their data stays."""
+    click.echo("Stopped." if stop(folder) else "Nothing was running.")
+
+
+@click.command()
+@output.as_json
+@folder_option
+def urls(*, json_: bool, folder: Path) -> None:
+    """Print where the servers are, as lines for the shell: eval "$(tasks-app urls)"."""
+    found = read_urls(folder)
+    if found is None:
+        click.echo("No embedded servers are running. Run: tasks-app up -d", err=True)
+        sys.exit(1)
+    values = {f"{PREFIX}DATABASE_URL": found.database, f"{PREFIX}BROKER_URL": found.broker}
+    if json_:
+        output.print_json(values)
+        return
+    for name, value in values.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+def _tell(stack: Stack) -> None:
+    for server in stack.started:
+        click.echo(str(server))
+    click.echo('Press Ctrl-C to stop. In another terminal: eval "$(tasks-app urls)"')

@@ -1,0 +1,93 @@
+"""``create``, ``cancel``, ``requeue``: what an operator does to tasks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import Any
+
+import click
+
+from tasks_app.cli.database import settings, transaction
+from tasks_app.domain.task import TaskOptions
+from tasks_app.pool.cancel import Cancelled
+from tasks_app.pool.requeue import Requeued
+from tasks_app.runtime.producer import cancel_task, cancel_tasks, create_task, requeue_task
+from tasks_app.runtime.registry import load_handlers
+
+
+@click.command()
+@click.argument("name")
+@click.argument("payload", default="{}")
+@click.option("--queue", help="Default: the handler's queue where it is known.")
+@click.option("--priority", type=int, help="0 is first, 9 last.")
+@click.option("--delay", help="Such as 30s, 10m, 6h.")
+@click.option("--run-at", help="ISO 8601 with a zone, such as 2030-01-31T09:00:00+01:00.")
+@click.option("--biz-key", help="The business object, such as order:42.")
+@click.option("--unique-key", help="At most one pending task of this name has it.")
+@click.option("--max-attempts", type=int)
+@click.option("--retry", help="Such as 5s,30s,1m.")
+def create(name: str, payload: str, run_at: str | None, **given: Any) -> None:
+    """Create one task. PAYLOAD is a JSON object."""
+    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if run_at is not None:
+        options["run_at"] = _instant(run_at)
+    load_handlers(settings().modules)
+    with transaction() as connection:
+        task_id = create_task(connection, name, _object(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
+    note = "" if task_id.created else "  (exists already: its unique_key is taken)"
+    click.echo(f"{task_id}{note}")
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int)
+@click.option("--name", help="All pending and running tasks of this name.")
+@click.option("--biz-key", help="All pending and running tasks of this business object.")
+def cancel(ids: tuple[int, ...], name: str | None, biz_key: str | None) -> None:
+    """Cancel tasks by id, or by name and business key."""
+    if bool(ids) == bool(name or biz_key):
+        raise click.UsageError("Give task ids, or --name and/or --biz-key.")
+    if not ids:
+        with transaction() as connection:
+            done = cancel_tasks(connection, name=name, biz_key=biz_key)
+        click.echo(f"{done.cancelled} cancelled, {done.requested} running ones told")
+        return
+    with transaction() as connection:
+        answers = {task_id: cancel_task(connection, task_id) for task_id in sorted(ids)}
+    _report(answers, good={Cancelled.CANCELLED, Cancelled.REQUESTED})
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int, required=True)
+def requeue(ids: tuple[int, ...]) -> None:
+    """Return finished tasks to the pending pool: same id, charges from 0."""
+    with transaction() as connection:
+        answers = {task_id: requeue_task(connection, task_id) for task_id in sorted(ids)}
+    _report(answers, good={Requeued.REQUEUED})
+
+
+def _report(answers: dict[int, Any], good: set[Any]) -> None:
+    for task_id, answer in answers.items():
+        click.echo(f"{task_id}  {answer}")
+    if not set(answers.values()) <= good:
+        sys.exit(1)
+
+
+def _object(payload: str) -> dict[str, Any]:
+    try:
+        value = json.loads(payload)
+    except ValueError as error:
+        raise click.BadParameter(f"is no JSON ({error})", param_hint="PAYLOAD") from None
+    if not isinstance(value, dict):
+        raise click.BadParameter('must be a JSON object, such as {"order_id": 42}')
+    return value
+
+
+def _instant(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no ISO 8601 instant", param_hint="--run-at"
+        ) from None

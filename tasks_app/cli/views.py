@@ -1,0 +1,77 @@
+"""``list``, ``show``, ``stats``: what an operator sees."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import transaction
+from tasks_app.domain.states import Pool, State
+from tasks_app.pool import browse
+
+
+@click.command("list")
+@click.option("--pool", type=click.Choice([str(pool) for pool in Pool]))
+@click.option("--state", type=click.Choice([str(state) for state in State], case_sensitive=False))
+@click.option("--name")
+@click.option("--queue")
+@click.option("--biz-key")
+@click.option("--before", type=int, help="Go on below this id.")
+@click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
+@output.as_json
+def list_(*, json_: bool, **filters: Any) -> None:
+    """List tasks, newest first."""
+    with transaction() as connection:
+        tasks = browse.find(connection, **filters)
+    if json_:
+        output.print_json(tasks)
+        return
+    columns = ("id", "state", "name", "queue", "biz_key", "failures", "due_at", "finished_at")
+    rows = [
+        [*(getattr(task, column) for column in columns), task.error or task.parked]
+        for task in tasks
+    ]
+    output.print_table((*columns, "remark"), rows)
+
+
+@click.command()
+@click.argument("task_id", type=int)
+@output.as_json
+def show(task_id: int, *, json_: bool) -> None:
+    """Show one task with its failed attempts, wherever it lies."""
+    with transaction() as connection:
+        task = browse.get(connection, task_id)
+        attempts = browse.attempts(connection, task_id)
+    if task is None:
+        click.echo(f"There is no task {task_id}. Run: tasks-app list", err=True)
+        sys.exit(1)
+    if json_:
+        output.print_json({"task": task, "attempts": attempts})
+        return
+    output.print_fields((field.name, getattr(task, field.name)) for field in fields(task))
+    for attempt in attempts:
+        click.echo(
+            f"\nattempt {attempt.attempt} at {attempt.ended_at:%Y-%m-%d %H:%M:%S}Z: "
+            f"{attempt.event}, {attempt.kind}: {attempt.message}"
+        )
+        if attempt.traceback:
+            click.echo(attempt.traceback.rstrip())
+
+
+@click.command()
+@output.as_json
+def stats(*, json_: bool) -> None:
+    """Count tasks by name, queue and state."""
+    with transaction() as connection:
+        counts = browse.stats(connection)
+    if json_:
+        output.print_json(list(counts))
+        return
+    output.print_table(
+        ("name", "queue", "state", "tasks", "oldest due"),
+        [(c.name, c.queue, c.state, c.number, c.oldest_due_at) for c in counts],
+    )

@@ -1,0 +1,55 @@
+"""The composition root of a worker without a broker."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from types import FrameType
+
+from tasks_app.domain.settings import Settings
+from tasks_app.runtime.child import Child
+from tasks_app.runtime.middleware import Middleware
+from tasks_app.runtime.registry import HANDLERS, Registry
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.supervisor import slot_file
+from tasks_app.runtime.work import Work
+
+
+def run_work(  # noqa: PLR0913  what the command line and tests may choose
+    settings: Settings,
+    *,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+    concurrency: int = 1,
+    drain: bool = False,
+    middleware: Sequence[Middleware] = (),
+    slots: SlotFile | None = None,
+    handle_signals: bool = False,
+) -> None:
+    """Run tasks in this process until it is told to stop; with ``drain``, until nothing is due.
+
+    Handlers run in this thread and ``concurrency - 1`` others. ``queues`` empty: ``default`` and
+    those of the handlers. With ``handle_signals``, SIGTERM and SIGINT end it after the running
+    tasks; what has not started goes back.
+    """
+    served = tuple(queues) or registry.queues
+    child = Child(
+        settings,
+        registry,
+        slots or slot_file(),
+        queues=served,
+        middleware=middleware,
+        threads=concurrency,
+    )
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        child.desk.stopping.set()
+
+    if handle_signals:
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+    child.start()
+    try:
+        Work(settings, child, served, set(registry.names), concurrency).run(drain=drain)
+    finally:
+        child.stop()
