@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +28,8 @@ def seed() -> Iterator[Path]:
 @pytest.fixture
 def folder(new_folder: Path, seed: Path) -> Path:
     """A folder in which PostgreSQL has been before."""
-    shutil.copytree(seed / "pg", new_folder / "pg")
-    shutil.copy(seed / "pg.json", new_folder)
-    shutil.chown(new_folder / "pg", (seed / "pg").stat().st_uid)
+    # With `cp`, which is five times as fast as `shutil.copytree` and keeps the owner.
+    subprocess.run(["cp", "-Rp", seed / "pg", seed / "pg.json", new_folder], check=True)
     return new_folder
 
 

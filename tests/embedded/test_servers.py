@@ -113,8 +113,8 @@ def test_a_restart_keeps_the_address(folder: Path) -> None:
         assert sql(postgres.url, "SELECT 1") == 1
 
 
-def test_wiping_empties_valkey_but_keeps_its_address(folder: Path) -> None:
-    with Valkey(folder) as valkey:
+def test_wiping_empties_valkey_but_keeps_its_address(new_folder: Path) -> None:
+    with Valkey(new_folder) as valkey:
         before = valkey.url
         broker(before, "SET", "lost", "1")
         with pytest.raises(EmbeddedError, match=r"Call stop\(\) or kill\(\) first"):
@@ -128,8 +128,8 @@ def test_wiping_empties_valkey_but_keeps_its_address(folder: Path) -> None:
         assert broker(before, "GET", "lost") is None
 
 
-def test_without_persistence_every_start_of_valkey_is_empty(folder: Path) -> None:
-    with Valkey(folder, persist=False) as valkey:
+def test_without_persistence_every_start_of_valkey_is_empty(new_folder: Path) -> None:
+    with Valkey(new_folder, persist=False) as valkey:
         broker(valkey.url, "SET", "lost", "1")
 
         valkey.restart()
@@ -137,11 +137,11 @@ def test_without_persistence_every_start_of_valkey_is_empty(folder: Path) -> Non
         assert broker(valkey.url, "GET", "lost") is None
 
 
-def test_a_taken_port_is_left_to_its_holder(folder: Path) -> None:
-    with Valkey(folder) as valkey:
+def test_a_taken_port_is_left_to_its_holder(new_folder: Path) -> None:
+    with Valkey(new_folder) as valkey:
         port = valkey.port
 
-    with socket.create_server(("127.0.0.1", port)), Valkey(folder) as valkey:
+    with socket.create_server(("127.0.0.1", port)), Valkey(new_folder) as valkey:
         assert valkey.port != port
         assert broker(valkey.url, "PING") in {True, "PONG"}
 
@@ -189,21 +189,21 @@ def test_a_temporary_stack_leaves_no_trace() -> None:
 
 
 def test_another_program_can_be_named_as_broker(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    new_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASKS_APP_REDIS_SERVER", "no-such-program")
 
     with pytest.raises(EmbeddedError, match="TASKS_APP_REDIS_SERVER names no-such-program"):
-        Valkey(folder).start()
+        Valkey(new_folder).start()
 
 
 def test_a_server_that_does_not_start_says_why(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    new_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = folder / "moody-server"
+    script = new_folder / "moody-server"
     script.write_text("#!/bin/sh\necho I do not feel like it\nexit 1\n")
     script.chmod(0o755)
     monkeypatch.setenv("TASKS_APP_REDIS_SERVER", str(script))
 
     with pytest.raises(EmbeddedError, match="did not start: I do not feel like it"):
-        Valkey(folder).start()
+        Valkey(new_folder).start()
