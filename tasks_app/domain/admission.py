@@ -61,7 +61,7 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
         headers=_headers(options),
         enabled=_bool(options, "enabled", default=True),
         retry_level=1 if wait_first else 0,
-        max_attempts=_max_attempts(options, retry, wait_first=wait_first),
+        max_attempts=_max_attempts(options, retry, spec, wait_first=wait_first),
         retry=str(retry) if "retry" in options else None,
         run_at=run_at,
         delay=(delay or timedelta(0)) + _first_wait(retry, wait_first=wait_first),
@@ -124,10 +124,16 @@ def _policy(options: Mapping[str, Any], spec: HandlerSpec | None) -> RetryPolicy
 
 
 def _max_attempts(
-    options: Mapping[str, Any], retry: RetryPolicy | None, *, wait_first: bool
+    options: Mapping[str, Any],
+    retry: RetryPolicy | None,
+    spec: HandlerSpec | None,
+    *,
+    wait_first: bool,
 ) -> int | None:
     if options.get("max_attempts") is not None:
         return _integer(options, "max_attempts", 1, MOST_ATTEMPTS)
+    if "retry" not in options and spec and spec.max_attempts != spec.retry.max_attempts:
+        return None  # the handler says a number of its own, which the claim writes into the row
     if wait_first and isinstance(retry, Levels):
         return len(retry.waits)  # level 1 is spent before the first run, so each level has one run
     return retry.max_attempts if "retry" in options and retry else None

@@ -1,0 +1,208 @@
+"""Which JSON may enter: everything else is refused with its path and what is allowed."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from types import MappingProxyType
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.payload import decode, encode, encode_object
+
+LIMIT = 64 * 1024
+
+
+class Color(str, Enum):  # noqa: UP042  the old way, which many code bases still use
+    RED = "red"
+
+
+class Size(StrEnum):
+    BIG = "big"
+
+
+class Number(IntEnum):
+    SEVEN = 7
+
+
+class Line(BaseModel):
+    price: int
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    order_id: int = Field(alias="orderId")
+    lines: list[Line] = []
+
+    @computed_field
+    @property
+    def total(self) -> int:
+        return sum(line.price for line in self.lines)
+
+
+class Opaque(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    thing: object
+
+
+class Measure(BaseModel):
+    metres: float
+
+
+def nested(depth: int, leaf: object = 1) -> object:
+    value = leaf
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def cyclic() -> dict:
+    value: dict = {}
+    value["me"] = value
+    return value
+
+
+REFUSED = [
+    ({"a": float("nan")}, "payload.a", "is nan", "finite numbers"),
+    ({"a": [1, float("inf")]}, "payload.a[1]", "is inf", "finite numbers"),
+    ({"a": -float("inf")}, "payload.a", "is -inf", "finite numbers"),
+    ({"a": 2**63}, "payload.a", "beyond 64 bits", "text"),
+    ({"a": -(2**63) - 1}, "payload.a", "beyond 64 bits", "text"),
+    ({"a": 10**5000}, "payload.a", "beyond 64 bits", "text"),
+    ({"a": "x\x00y"}, "payload.a", "NUL", "text without"),
+    ({"a": {"b": ["", "\ud800"]}}, "payload.a.b[1]", "lone surrogate", "valid Unicode"),
+    ({"a\x00": 1}, r"payload['a\x00']", "NUL", "text without"),
+    ({"\udfff": 1}, r"payload['\udfff']", "lone surrogate", "valid Unicode"),
+    ({"a": {1: 2}}, "payload.a[int]", "key of type int", "string keys"),
+    ({None: 2}, "payload[NoneType]", "key of type NoneType", "string keys"),
+    ({10**5000: 2}, "payload[int]", "key of type int", "string keys"),
+    ({"a": b"bytes"}, "payload.a", "of type bytes", "dict, list, str"),
+    ({"a": {1, 2}}, "payload.a", "of type set", "dict, list, str"),
+    ({"a": object()}, "payload.a", "of type object", "dict, list, str"),
+    ({"a": datetime(2026, 1, 1, tzinfo=UTC)}, "payload.a", "of type datetime", "dict"),
+    ({"a": Decimal("1.5")}, "payload.a", "of type Decimal", "dict, list, str"),
+    ({"a": uuid4()}, "payload.a", "of type UUID", "dict, list, str"),
+    ({"a": 1j}, "payload.a", "of type complex", "dict, list, str"),
+    ({"a": (n for n in (1, 2))}, "payload.a", "of type generator", "dict, list, str"),
+    ({"a": [{"b": print}]}, "payload.a[0].b", "builtin_function", "dict, list, str"),
+    ({"a": "x" * LIMIT}, "payload", f"has {LIMIT + 8} bytes", f"at most {LIMIT} bytes"),
+    ({"a": "é" * (LIMIT // 2)}, "payload", "bytes", f"at most {LIMIT} bytes"),
+    ({"a": nested(32)}, "payload.a" + "[0]" * 31, "nested deeper than 32", "depth 32"),
+    ({"a": nested(5000)}, "payload.a" + "[0]" * 31, "nested deeper than 32", "depth 32"),
+    (cyclic(), "payload" + ".me" * 32, "nested deeper than 32", "depth 32"),
+    ({"a": Opaque(thing=object())}, "payload.a", "cannot be written as JSON", "fields"),
+    (Opaque(thing=object()), "payload", "cannot be written as JSON", "fields"),
+    (Opaque(thing="\ud800"), "payload", "", ""),
+    (Measure(metres=float("nan")), "payload.metres", "is nan", "finite numbers"),
+    (Opaque(thing=2**64), "payload.thing", "beyond 64 bits", "text"),
+    ([], "payload", "of type list", "a dict with string keys, or a pydantic model"),
+    ("text", "payload", "of type str", "a dict"),
+    (7, "payload", "of type int", "a dict"),
+    (b"{}", "payload", "of type bytes", "a dict"),
+    (Order, "payload", "of type ModelMetaclass", "a dict"),
+]
+
+
+@pytest.mark.parametrize(
+    ("payload", "path", "problem", "allowed"), REFUSED, ids=range(len(REFUSED))
+)
+def test_bad_json_is_refused_with_its_path_and_what_is_allowed(
+    payload, path: str, problem: str, allowed: str
+) -> None:
+    with pytest.raises(InvalidTaskError) as refused:
+        encode_object(payload, "payload", LIMIT)
+
+    assert refused.value.path.startswith(path)
+    assert problem in str(refused.value)
+    assert allowed in str(refused.value).partition("Allowed: ")[2]
+
+
+def test_a_refusal_does_not_repeat_the_value() -> None:
+    with pytest.raises(InvalidTaskError) as refused:
+        encode_object({"card": "4111-1111\x00"}, "payload", LIMIT)
+
+    assert "4111" not in str(refused.value)
+
+
+def test_few_objects_that_unfold_into_billions_are_refused_at_once() -> None:
+    value: list = []
+    for _ in range(30):
+        value = [value] * 10
+
+    with pytest.raises(InvalidTaskError, match="more than 65536 values"):
+        encode_object({"bomb": value}, "payload", LIMIT)
+
+
+ADMITTED = [
+    ({}, {}),
+    ({"a": None, "b": True, "c": False}, None),
+    ({"a": 2**63 - 1, "b": -(2**63)}, None),
+    ({"a": 0.1, "b": -0.0, "c": 5e-324, "d": 1e15}, None),
+    ({"a": 1e23, "b": 1.7976931348623157e308, "c": -1.2345678901234567e18}, None),
+    ({"": "", "a b": "\t\n\"\\'", "é": "😀\u2028\uffff"}, None),
+    ({"a": (1, 2)}, {"a": [1, 2]}),
+    ({"a": MappingProxyType({"b": 1})}, {"a": {"b": 1}}),
+    ({"a": Color.RED, "b": Size.BIG, "c": Number.SEVEN}, {"a": "red", "b": "big", "c": 7}),
+    ({Color.RED: 1, Size.BIG: 2}, {"red": 1, "big": 2}),
+    ({"a": Line(price=3)}, {"a": {"price": 3}}),
+    (Order(orderId=3, lines=[Line(price=5)]), {"orderId": 3, "lines": [{"price": 5}]}),
+    ({"a": nested(31)}, None),
+    ({"a": "x" * (LIMIT - 8)}, None),
+]
+
+
+@pytest.mark.parametrize(("payload", "read"), ADMITTED, ids=range(len(ADMITTED)))
+def test_good_json_is_read_back_as_it_was_written(payload, read) -> None:
+    text = encode_object(payload, "payload", LIMIT)
+
+    assert decode(text, "payload") == (payload if read is None else read)
+
+
+def test_no_payload_is_the_empty_object() -> None:
+    assert encode_object(None, "payload", LIMIT) == "{}"
+
+
+def test_a_result_may_be_any_json_value() -> None:
+    assert [encode(value, "result", 99) for value in (None, 7, "x", [1])] == [
+        "null",
+        "7",
+        '"x"',
+        "[1]",
+    ]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_finite_float_is_written_without_loss_and_without_an_exponent_that_jsonb_rounds(
+    value: float,
+) -> None:
+    text = encode(value, "x", 999)
+
+    assert json.loads(text) == value
+    assert "e+" not in text
+
+
+@given(st.floats())
+def test_a_float_is_refused_exactly_when_it_is_not_finite(value: float) -> None:
+    if math.isfinite(value):
+        encode(value, "x", 999)
+    else:
+        with pytest.raises(InvalidTaskError):
+            encode(value, "x", 999)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[" * 100_000, "9" * 5000, "{'a': 1}", "\x00"],
+    ids=["", "{", "[", "9", "'", "0"],
+)
+def test_what_a_stranger_wrote_and_nobody_can_read_says_what_to_do(text: str) -> None:
+    with pytest.raises(UnreadableTaskError, match=r"The payload cannot be read .*create_task"):
+        decode(text, "payload")
