@@ -1,7 +1,8 @@
 """Step 6 of the walk: clerks bury the dead children of their own worker.
 
-A burier reads the slot, charges what ran there, releases the rest, and frees the slot. Two
-may do so at once, and one may die half-way: the fence decides, and the next one starts again.
+A burier reads the slot, releases what did not run there, charges what did, and frees the slot.
+Two may do so at once, and one may die half-way: the fence decides, and the next one starts
+again. The release comes first, because the charge may meet a row that a person has locked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def burial_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wo
         return
     if child.burial is None:
         yield from a_grave_is_found(setup, world, number)
-    elif child.burial.charged:
+    elif child.burial.half_way != setup.rules.burial_releases_before_it_charges:
         yield the_rest_is_released(setup, world, number, child.burial)
     else:
         yield from the_running_are_charged(setup, world, number, child.burial)
@@ -99,14 +100,22 @@ def rows_of(world: World, grave: Grave) -> list[int]:
     ]
 
 
+def one_step_on(world: World, number: int, burial: Burial) -> World:
+    """Half of the burial is committed; after the second half the slot is free."""
+    child = world.children[number]
+    if not burial.half_way:
+        return with_child(world, number, child._replace(burial=burial._replace(half_way=True)))
+    graves = tuple(other for other in world.graves if other.owner != burial.grave.owner)
+    return with_child(world._replace(graves=graves), number, child._replace(burial=None))
+
+
 def the_running_are_charged(
     setup: RunSetup, world: World, number: int, burial: Burial
 ) -> Iterator[Step[World]]:
-    """The first commit of a burial; it waits for the row lock, and is repeated until answered."""
+    """One commit of a burial; it is asked for again until it is answered."""
     after = charge(setup, world, burial.grave)
-    onwards = world.children[number]._replace(burial=burial._replace(charged=True))
     what = f"c{number}'s clerk charges what owner {burial.grave.owner} ran"
-    yield progress(what, with_child(after, number, onwards))
+    yield progress(what, one_step_on(after, number, burial))
     poorer = spend(setup, world, "burial reply lost")
     if poorer is not None:
         unanswered = after._replace(faults_left=poorer.faults_left)
@@ -114,16 +123,18 @@ def the_running_are_charged(
 
 
 def the_rest_is_released(setup: RunSetup, world: World, number: int, burial: Burial) -> Step[World]:
-    """The second commit: the other rows of that owner; then the slot is free."""
-    grave = burial.grave
+    """The other commit: the rows of that owner that did not run."""
+    after, grave = world, burial.grave
     for task in rows_of(world, grave):
-        world = with_row(world, task, released_by_burial(setup, world, task))
-    graves = tuple(other for other in world.graves if other.owner != grave.owner)
-    child = world.children[number]._replace(burial=None)
-    return progress(
-        f"c{number}'s clerk releases the other rows of owner {grave.owner}, frees its slot",
-        with_child(world._replace(graves=graves), number, child),
-    )
+        to_be_charged = any(
+            fence.id == task and holds(setup, world, fence) for fence in grave.running
+        )
+        if grave.running and not to_be_charged:
+            after = with_row(after, task, released_by_burial(setup, world, task))
+        elif not grave.running and not setup.rules.no_running_id_counts_a_crash:
+            after = with_row(after, task, back_to_pending(setup.rules, world.rows[task]))
+    what = f"c{number}'s clerk releases the other rows of owner {grave.owner}"
+    return progress(what, one_step_on(after, number, burial))
 
 
 def released_by_burial(setup: RunSetup, world: World, task: int) -> Row:

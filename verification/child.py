@@ -93,14 +93,10 @@ def handler_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step
             continue
         elif kind.in_session or (kind.at_most_once and setup.rules.at_most_once_is_settled_at_once):
             yield commit_is_sent(setup, world, number, fence)
-            if kind.may_fail:
-                failed = settle(setup, world, fence, "failed")
-                what = f"T{fence.id} raises in c{number}; the failure is settled"
-                yield progress(what, with_child(failed, number, next_task(child)))
         else:
             yield outcome_is_collected(world, number, fence, "ok")
-            if kind.may_fail:
-                yield outcome_is_collected(world, number, fence, "failed")
+        if kind.may_fail:  # what it wrote is rolled back, so only the outcome is left
+            yield outcome_is_collected(world, number, fence, "failed")
 
 
 def handler_kills(setup: RunSetup, world: World, number: int, fence: Fence) -> Step[World]:

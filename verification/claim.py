@@ -14,6 +14,7 @@ from verification.rows import UNKNOWN_ATTEMPT, Fence, Kind, Row
 from verification.world import (
     Child,
     LateClaim,
+    Phase,
     RunSetup,
     World,
     spend,
@@ -34,17 +35,39 @@ def claim_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wor
     gives up before it is carried out; then it goes on as a `LateClaim`.
     """
     child = world.children[number]
-    if child.phase != "idle":
+    if child.phase == "hung" and setup.rules.claims_have_a_time_limit:
+        what = f"c{number} has waited long enough for its claim and gives up"
+        yield progress(what, with_child(world, number, child._replace(phase="idle", token=0)))
+    tops_up = child.phase == "running" and is_async(setup, child) and not child.todo
+    if child.phase != "idle" and not tops_up:
         return
     if len(child.outbox) + len(child.returns) > UNANSWERED_WORK:
         return
     claimable = [
-        task for task, row in enumerate(world.rows) if is_claimable(setup, row, setup.kinds[task])
+        task
+        for task, row in enumerate(world.rows)
+        if is_claimable(setup, row, setup.kinds[task])
+        and (not tops_up or may_top_up(setup, world, child, task))
     ]
     token = unused_name(tokens_in_use(world), number, len(world.children))
     for size in range(1, len(claimable) + 1):
         for ids in combinations(claimable, size):
             yield from claim(setup, world, number, LateClaim(child.owner, token, ids))
+
+
+def is_async(setup: RunSetup, child: Child) -> bool:
+    """Whether this child runs tasks side by side just now."""
+    return all(setup.kinds[fence.id].concurrent for fence in child.running)
+
+
+def may_top_up(setup: RunSetup, world: World, child: Child, task: int) -> bool:
+    """H7: who must be alone is alone in the child, not only in its claim statement."""
+    if not setup.kinds[task].concurrent:
+        return False
+    if not setup.rules.alone_means_alone_in_the_child:
+        return True
+    together = (task, *(fence.id for fence in child.running))
+    return not any(must_be_alone(setup, world.rows[it], setup.kinds[it]) for it in together)
 
 
 def is_claimable(setup: RunSetup, row: Row, kind: Kind) -> bool:
@@ -94,7 +117,8 @@ def claim(setup: RunSetup, world: World, number: int, sent: LateClaim) -> Iterat
     """A message comes and its ids are claimed; usually the child hears of it."""
     child = world.children[number]
     claimed, won = carry_out_claim(setup, world, sent)
-    holder = child._replace(phase="claimed", token=sent.token, todo=won)
+    phase: Phase = "claimed" if child.phase == "idle" else child.phase
+    holder = child._replace(phase=phase, token=sent.token, todo=won)
     who = f"c{number}"
     what = f"{who} claims {names(sent.ids)} (token {sent.token}) and gets"
     what = f"{what} {names(fence.id for fence in won)}"
@@ -114,7 +138,7 @@ def claim_goes_wrong(
         after = with_child(claimed, number, given_up(setup, child, sent))
         yield fault(f"{who} claims {ids}, the reply is lost: {who} gives up", after)
     poorer = spend(setup, world, "claim reply never comes")
-    if poorer is not None:
+    if poorer is not None and child.phase == "idle":
         claimed, _ = carry_out_claim(setup, poorer, sent)
         after = with_child(claimed, number, child._replace(phase="hung", token=sent.token))
         yield fault(f"{who} claims {ids}, but waits for the reply for ever", after)
@@ -132,6 +156,8 @@ def claim_goes_wrong(
 
 def given_up(setup: RunSetup, child: Child, sent: LateClaim) -> Child:
     """An ambiguous claim: the token is not renewed, and what it took is released by it."""
+    if not setup.rules.clerk_renews_only_held_claims:
+        child = child._replace(token=sent.token)  # the mutant goes on renewing it
     if not setup.rules.ambiguous_claim_is_released:
         return child
     asked = tuple(Fence(task, UNKNOWN_ATTEMPT, sent.token) for task in sent.ids)

@@ -13,6 +13,8 @@ from verification.writes import release, settle
 def clerk_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
     """What one child's clerk can do next; burials are told in their own room."""
     child = world.children[number]
+    if clerk_is_blocked(setup, world, child):
+        return
     if child.todo and child.phase == "running":
         yield unstarted_claims_are_taken_back(setup, world, number)
     if child.outbox:
@@ -24,7 +26,18 @@ def clerk_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wor
 def is_renewed(setup: RunSetup, world: World, task: int) -> bool:
     """Whether some clerk keeps this task's lease good."""
     row = world.rows[task]
-    return any(renews(setup, child, task, row.token, row.owner) for child in world.children)
+    return any(
+        renews(setup, child, task, row.token, row.owner)
+        and not clerk_is_blocked(setup, world, child)
+        for child in world.children
+    )
+
+
+def clerk_is_blocked(setup: RunSetup, world: World, child: Child) -> bool:
+    """Only a mutant's clerk waits for a row lock; ours asks again later."""
+    if setup.rules.burial_never_blocks_the_clerk or world.held_row is None:
+        return False
+    return child.burial is not None and child.burial.waits_for(world.held_row)
 
 
 def renews(setup: RunSetup, child: Child, task: int, token: int, owner: int) -> bool:

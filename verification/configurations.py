@@ -133,6 +133,11 @@ RUNS = (
         ),
     ),
     Configuration(
+        "a killer, a neighbour, and a person's open transaction",
+        RunSetup((MAILS, KILLER), faults={"row held": 1}, innocent=(0,), most_runs=MAX_ATTEMPTS),
+        quick=True,
+    ),
+    Configuration(
         "a killer, worker crash, lapsed lease, lost settle reply",
         RunSetup(
             (KILLER, WRITES),
@@ -176,6 +181,15 @@ RUNS = (
     Configuration(
         "a handler that hangs",
         RunSetup((HANGS, MAILS), innocent=(1,)),
+        quick=True,
+    ),
+    Configuration(
+        "one child alone, and a claim that is never answered",
+        RunSetup(
+            (MAILS, WRITES),
+            workers=(0,),
+            faults={"claim reply never comes": 1, "claim reply lost": 1, "child crash": 1},
+        ),
         quick=True,
     ),
     Configuration(
@@ -300,15 +314,23 @@ DISPATCHES = (
         ),
     ),
     Configuration(
-        "two impatient copies, two children, two scanners",
+        "two impatient copies, two children",
         DispatchSetup(
             ("raises once", "plain"),
-            scanners=2,
             children=2,
             ledger_room=2,
             ids_per_message=1,
-            faults={"impatience": 2, "leadership lapses": 1},
+            faults={"impatience": 2},
         ),
+    ),
+    Configuration(
+        "publishes without an answer",
+        DispatchSetup(
+            ("commits late", "raises once"),
+            scanners=2,
+            faults={"publish in doubt": 2},
+        ),
+        quick=True,
     ),
     Configuration(
         "the broker dies empty; hint and repetition",

@@ -76,4 +76,6 @@ class DispatchModel:
 
 def words(task: Task) -> str:
     """Pending, parked."""
+    if task.waiting:
+        return f"{task.state}, not due"
     return f"{task.state}, parked" if task.parked else task.state

@@ -26,6 +26,8 @@ class Task(NamedTuple):
 
     state: TaskState = "pending"
     raised: bool = False
+    waiting: bool = False
+    """It has raised and waits for its next attempt: due_at is not now."""
     parked: bool = False
     marked: bool = False
     """Only a mutant marks what it has published."""
@@ -50,6 +52,8 @@ class Message(NamedTuple):
 class Scanner(NamedTuple):
     """One process that may lead the scan."""
 
+    seen: LedgerRow | None = None
+    """What its scan has read, and it has not yet written into the ledger."""
     unpublished: Message | None = None
     reaches_the_broker: bool = True
     must_probe: bool = False
@@ -166,11 +170,18 @@ def rescheduled(setup: DispatchSetup, world: DispatchWorld, task: int) -> Dispat
     world = with_task(world, task, world.tasks[task]._replace(state="pending"))
     if not setup.rules.ledger_hides_only_what_it_saw:
         return world
-    ledger = tuple(
-        row._replace(hides=tuple(other for other in row.hides if other != task))
-        for row in world.ledger
-    )
-    return world._replace(ledger=ledger)
+    world = world._replace(ledger=tuple(hides_no_more(row, task) for row in world.ledger))
+    if setup.rules.ledger_is_dated_by_its_scan:
+        for number, scanner in enumerate(world.scanners):
+            if scanner.seen is not None:
+                seen = hides_no_more(scanner.seen, task)
+                world = with_scanner(world, number, scanner._replace(seen=seen))
+    return world
+
+
+def hides_no_more(row: LedgerRow, task: int) -> LedgerRow:
+    """The task's scan_at is now later than the row's created_at."""
+    return row._replace(hides=tuple(other for other in row.hides if other != task))
 
 
 def tidy(world: DispatchWorld) -> DispatchWorld:

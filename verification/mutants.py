@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from verification.configurations import (
+    ASYNC,
+    ASYNC_KILLER,
     BATCH,
     DISABLED,
     EXPIRES,
@@ -54,6 +56,7 @@ CHARGED_ONCE = RunSetup(
 QUIET = RunSetup((MAILS, WRITES), innocent=(0, 1), leases_never_lapse=True)
 LOST_REPLY = replace(QUIET, faults={"settle reply lost": 1})
 NEIGHBOUR = RunSetup((MAILS, KILLER), innocent=(0,), most_runs=MAX_ATTEMPTS)
+HELD_ROW = replace(NEIGHBOUR, faults={"row held": 1})
 FETCH = RunSetup((KILLER_AT_FETCH, WRITES), most_runs=MAX_CRASHES)
 MACHINES = RunSetup(
     (KILLER_OF_WORKERS, WRITES),
@@ -141,7 +144,7 @@ RUN_MUTANTS = (
         "P3",
         without(NEIGHBOUR, "burial_releases_the_others"),
         "P3: 1 crashes were counted on an innocent neighbour (T0)",
-        ("T1 kills c0", "frees its slot", "the lease of T0 lapses", "T0 is rescued"),
+        ("T1 kills c0", "releases the other", "the lease of T0 lapses", "T0 is rescued"),
     ),
     Mutant(
         "the slot still names what is over and collected",
@@ -172,6 +175,21 @@ RUN_MUTANTS = (
         ),
         "P3: 2 failures were charged for 1 deaths",
         ("under way", "claims T0", "is killed", "charges what", "a late claim", "charges what"),
+    ),
+    Mutant(
+        "a burial charges before it releases",
+        "P3",
+        without(HELD_ROW, "burial_releases_before_it_charges"),
+        "P3: 1 crashes were counted on an innocent neighbour (T0)",
+        ("gets T0 T1", "T1 kills c0", "locks T1", "the lease of T0 lapses", "T0 is rescued"),
+    ),
+    Mutant(
+        "the clerk waits for the lock of the one it charges",
+        "P3",
+        without(HELD_ROW, "burial_never_blocks_the_clerk"),
+        "P3: 1 crashes were counted on an innocent neighbour (T0)",
+        ("T1 kills", "reads the slot", "locks T1", "the lease of T0 lapses", "T0 is rescued"),
+        quick=True,
     ),
     Mutant(
         "a living child is buried",
@@ -208,6 +226,16 @@ RUN_MUTANTS = (
         without(MACHINES, "once_crashed_is_claimed_alone"),
         "P3: 2 crashes were counted on an innocent neighbour (T1)",
         ("gets T0 T1", "kills the whole worker", "gets T0 T1", "kills the whole worker"),
+    ),
+    Mutant(
+        "alone in the claim, but not in the child",
+        "H7",
+        without(
+            RunSetup((ASYNC_KILLER, ASYNC), innocent=(1,), innocent_crashes=1),
+            "alone_means_alone_in_the_child",
+        ),
+        "P3: 2 crashes were counted on an innocent neighbour (T1)",
+        ("T0 kills c", "charges what", "T0 kills c", "charges what"),
     ),
     Mutant(
         "at_most_once claimed in a group",
@@ -280,11 +308,11 @@ RUN_MUTANTS = (
         "the clerk renews what was sent, not what is held",
         "H2",
         without(
-            RunSetup((WRITES,), faults={"claim reply never comes": 1}),
+            RunSetup((WRITES,), faults={"claim comes late": 1}),
             "clerk_renews_only_held_claims",
         ),
         "P2: stuck",
-        ("waits for the reply for ever",),
+        ("under way", "releases T0", "a late claim of owner"),
         quick=True,
     ),
     Mutant(
@@ -300,6 +328,17 @@ RUN_MUTANTS = (
         without(replace(QUIET, faults={"claim reply lost": 1}), "ambiguous_claim_is_released"),
         "P3: 1 crashes were counted on an innocent neighbour",
         ("the reply is lost", "lapses", "is rescued"),
+    ),
+    Mutant(
+        "a claim may wait for its reply for ever",
+        "P2",
+        without(
+            RunSetup((WRITES,), workers=(0,), faults={"claim reply never comes": 1}),
+            "claims_have_a_time_limit",
+        ),
+        "P2: stuck",
+        ("waits for the reply for ever", "lapses", "is rescued"),
+        quick=True,
     ),
     Mutant(
         "give-back without the mutex",
@@ -423,6 +462,24 @@ DISPATCH_MUTANTS = (
         dispatching_without(NO_WAITING, "ledger_hides_only_what_it_saw"),
         "P2: stuck",
         ("T0 raises", "claims T1"),
+        quick=True,
+    ),
+    Mutant(
+        "the ledger is dated by its INSERT",
+        "H11",
+        dispatching_without(replace(NO_WAITING, faults={"hint": 1}), "ledger_is_dated_by_its_scan"),
+        "P2: stuck",
+        ("finds T0 T1 due", "T0 raises", "writes a ledger row for T0 T1", "claims T1"),
+    ),
+    Mutant(
+        "a publish in doubt takes its ledger row back",
+        "H12",
+        dispatching_without(
+            replace(ONE_ROOM, faults={"publish in doubt": 1}),
+            "doubtful_messages_keep_their_rows",
+        ),
+        "H12: the broker holds 2 messages",
+        ("gets no answer (it arrived)", "publishes T0"),
         quick=True,
     ),
     Mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from verification.explorer import Step, fault
+from verification.explorer import Step, fault, progress
 from verification.rescue import half_done_rescue
 from verification.rows import TERMINAL, Row, ended
 from verification.world import HalfDone, RunSetup, World, spend, with_row
@@ -64,6 +64,20 @@ def requeue(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:
     if poorer is not None:
         again = Row(attempt=world.rows[task].attempt)
         yield fault(f"T{task} is requeued", with_row(poorer, task, again))
+
+
+def row_lock_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
+    """A person opens a transaction, touches a row, and goes to lunch."""
+    if world.held_row is not None:
+        what = f"the open transaction on T{world.held_row} ends"
+        yield progress(what, world._replace(held_row=None))
+        return
+    poorer = spend(setup, world, "row held")
+    if poorer is not None:
+        for task, row in enumerate(world.rows):
+            if row.state == "RUNNING":
+                what = f"a person's open transaction locks T{task}"
+                yield fault(what, poorer._replace(held_row=task))
 
 
 def failover_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:

@@ -62,7 +62,7 @@ def claims_next(
         if setup.rules.what_cannot_run_is_parked:
             world = with_task(world, task, row._replace(parked=True))
         what = f"c{number} does not know T{task}"
-    elif kind == "early" and row.state == "pending":
+    elif row.waiting or (kind == "early" and row.state == "pending"):
         what = f"c{number} drops T{task}, which is not due"
     elif row.state == "pending" or not setup.rules.claims_compare_and_set:
         world = with_task(world, task, row._replace(state="running"))
@@ -83,7 +83,7 @@ def goes_on(
         stale = f"c{number} finds that it has lost T{task}"
         yield progress(stale, with_hands(world, number, free))
     elif kind == "raises once" and not row.raised:
-        raised = with_task(world, task, row._replace(raised=True))
+        raised = with_task(world, task, row._replace(raised=True, waiting=True))
         after = rescheduled(setup, with_hands(raised, number, free), task)
         yield progress(f"T{task} raises and is to be retried", after)
     else:
@@ -151,6 +151,9 @@ def worker_and_time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
         if task.state == "uncommitted":
             committed = with_task(world, number, task._replace(state="pending"))
             yield progress(f"the producer of T{number} commits", committed)
+        if task.waiting:
+            due = with_task(world, number, task._replace(waiting=False))
+            yield progress(f"T{number} is due again", due)
         if task.parked:
             again = with_task(world, number, task._replace(parked=False))
             yield progress(f"T{number} has been parked long enough", again)

@@ -43,7 +43,7 @@ def lease_lapses(setup: RunSetup, world: World, task: int) -> Iterator[Step[Worl
     lapses while its holder waits for burial is a fault, too.
     """
     lapsed = world.rows[task]._replace(lease_is_good=False)
-    if not is_renewed(setup, world, task) and not waits_for_burial(world, task):
+    if not is_renewed(setup, world, task) and not will_be_buried(setup, world, task):
         yield progress(f"the lease of T{task} lapses", with_row(world, task, lapsed))
         return
     poorer = spend(setup, world, "lease lapses")
@@ -52,9 +52,13 @@ def lease_lapses(setup: RunSetup, world: World, task: int) -> Iterator[Step[Worl
         yield fault(what, with_row(poorer, task, lapsed))
 
 
-def waits_for_burial(world: World, task: int) -> bool:
-    """Whether the holder's slot is a grave that siblings will find."""
-    return any(grave.owner == world.rows[task].owner for grave in world.graves)
+def will_be_buried(setup: RunSetup, world: World, task: int) -> bool:
+    """Whether the holder's slot is a grave that siblings will clear in good time."""
+    for grave in world.graves:
+        if grave.owner == world.rows[task].owner:
+            must_wait = any(fence.id == world.held_row for fence in grave.running)
+            return not must_wait or setup.rules.burial_releases_before_it_charges
+    return False
 
 
 def rescuer_sees(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:

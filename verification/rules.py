@@ -31,6 +31,10 @@ class RunRules:
     """H7: from the first crash on, not from the second."""
     at_most_once_is_claimed_alone: bool = True
     """P5: a group that dies must not take an at_most_once task with it unseen."""
+    alone_means_alone_in_the_child: bool = True
+    """H7: an async child tops up, but not with such a task, nor beside one."""
+    claims_have_a_time_limit: bool = True
+    """P2: a reply that never comes must not cost a child for ever."""
     ambiguous_claim_is_released: bool = True
     """A claim whose reply was lost is given back by its token, until answered."""
 
@@ -81,6 +85,10 @@ class RunRules:
     """H5: else a task that kills before its id is written comes back for ever."""
     burial_releases_the_others: bool = True
     """P3: left to the lease, the innocent would be counted as crashed."""
+    burial_releases_before_it_charges: bool = True
+    """P3: the charge may have to wait for a row lock, the neighbours must not."""
+    burial_never_blocks_the_clerk: bool = True
+    """P3: a clerk that waits for a row lock renews nothing; it asks again later."""
 
     # --- rescue and operators
     expired_leases_are_rescued: bool = True
@@ -105,6 +113,8 @@ class DispatchRules:
     """No watermark: rows that commit late are found."""
     ledger_hides_only_what_it_saw: bool = True
     """H11: hide only while scan_at <= ledger.created_at."""
+    ledger_is_dated_by_its_scan: bool = True
+    """H11: created_at is the time of the scan's snapshot, not of the INSERT."""
     ledger_is_bounded: bool = True
     """A backlog of ten million rows does not fill the broker."""
     what_cannot_run_is_parked: bool = True
@@ -119,6 +129,8 @@ class DispatchRules:
     """H12: a weekend without workers does not fill the broker."""
     unpublished_rows_are_taken_back: bool = True
     """H13: a scanner that cannot publish frees the room."""
+    doubtful_messages_keep_their_rows: bool = True
+    """H12: a publish without an answer may have arrived: its row is not taken back."""
     leader_that_cannot_publish_resigns: bool = True
     """H13: and lets another one try."""
 

@@ -10,7 +10,7 @@ from verification.claim import claim_steps
 from verification.clerk import clerk_steps
 from verification.deaths import death_steps
 from verification.explorer import Step
-from verification.operators import failover_steps, operator_steps
+from verification.operators import failover_steps, operator_steps, row_lock_steps
 from verification.promises import broken_promise
 from verification.rescue import late_statement_steps, rescue_steps, time_steps
 from verification.rows import TERMINAL, Row
@@ -32,6 +32,8 @@ class RunModel:
         """Everything that anybody may do next."""
         for step in self._all_steps(world):
             after = step.after
+            if writes_a_locked_row(world, after):
+                continue
             if after.late:
                 after = without_hopeless_statements(after)
             if self._setup.rules.burial_charges_under_the_fence:
@@ -52,6 +54,7 @@ class RunModel:
         yield from time_steps(setup, world)
         yield from death_steps(setup, world)
         yield from operator_steps(setup, world)
+        yield from row_lock_steps(setup, world)
         yield from failover_steps(setup, world)
 
     def broken_promise(self, before: World, step: Step[World]) -> str | None:
@@ -65,6 +68,12 @@ class RunModel:
     def picture(self, world: World) -> str:
         """The rows, and what differs from a new one."""
         return "; ".join(picture_of(task, row) for task, row in enumerate(world.rows))
+
+
+def writes_a_locked_row(before: World, after: World) -> bool:
+    """Whoever wants that row skips it or waits; so far nothing happens."""
+    held = before.held_row
+    return held is not None and after.rows[held] != before.rows[held]
 
 
 def without_hopeless_statements(world: World) -> World:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verification.dispatch_world import (
+    NO_LEDGER_ROW,
     DispatchSetup,
     DispatchWorld,
     LedgerRow,
@@ -23,8 +24,11 @@ Steps = Iterator[Step[DispatchWorld]]
 def scanner_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
     """What one scanner can do next."""
     scanner = world.scanners[number]
-    if scanner.unpublished is not None:
+    if scanner.seen is not None:
+        yield writes_ledger_row(setup, world, number, scanner.seen)
+    elif scanner.unpublished is not None:
         yield publishes(setup, world, number, scanner.unpublished)
+        yield from publishes_in_doubt(setup, world, number, scanner.unpublished)
     elif world.leader is None and (can_reach(world, scanner) or not scanner.must_probe):
         yield progress(f"s{number} takes the lead", world._replace(leader=number))
     elif world.leader == number:
@@ -49,7 +53,9 @@ def visible_ids(setup: DispatchSetup, world: DispatchWorld, watermark: int) -> l
     hidden = {task for row in world.ledger for task in row.hides}
     ids = []
     for number, task in enumerate(world.tasks):
-        if task.state != "pending" or task.parked or task.marked or number in hidden:
+        if task.state != "pending" or number in hidden:
+            continue
+        if task.parked or task.marked or task.waiting:
             continue
         if setup.kinds[number] == "early" and rules.scan_at_is_never_before_due_at:
             continue
@@ -59,21 +65,30 @@ def visible_ids(setup: DispatchSetup, world: DispatchWorld, watermark: int) -> l
 
 
 def scans(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
-    """One ledger row for the first due ids; COMMIT; only then comes the message."""
+    """The first due ids; for them one ledger row; COMMIT; only then comes the message."""
     rules, scanner = setup.rules, world.scanners[number]
     full = len(world.ledger) >= setup.ledger_room and rules.ledger_is_bounded
     ids = tuple(visible_ids(setup, world, scanner.watermark)[: setup.ids_per_message])
     if full or not ids or not may_publish(setup, world):
         return
-    dispatch = max((row.dispatch for row in world.ledger), default=0) + 1
-    after = world._replace(ledger=(*world.ledger, LedgerRow(dispatch, ids, ids)))
-    if not rules.no_published_mark:
-        for task in ids:
-            after = with_task(after, task, after.tasks[task]._replace(marked=True))
     watermark = -1 if rules.every_pass_is_full else max(ids)
-    busy = scanner._replace(unpublished=Message(dispatch, ids), watermark=watermark)
-    what = f"s{number} writes a ledger row for {listed(ids)}"
-    yield progress(what, with_scanner(after, number, busy))
+    busy = scanner._replace(seen=LedgerRow(NO_LEDGER_ROW, ids, ids), watermark=watermark)
+    yield progress(f"s{number} finds {listed(ids)} due", with_scanner(world, number, busy))
+
+
+def writes_ledger_row(
+    setup: DispatchSetup, world: DispatchWorld, number: int, seen: LedgerRow
+) -> Step[DispatchWorld]:
+    """The second statement of the scan's transaction, and its COMMIT."""
+    dispatch = max((row.dispatch for row in world.ledger), default=0) + 1
+    after = world._replace(ledger=(*world.ledger, seen._replace(dispatch=dispatch)))
+    if not setup.rules.no_published_mark:
+        for task in seen.ids:
+            after = with_task(after, task, after.tasks[task]._replace(marked=True))
+    message = Message(dispatch, seen.ids)
+    busy = world.scanners[number]._replace(seen=None, unpublished=message)
+    what = f"s{number} writes a ledger row for {listed(seen.ids)}"
+    return progress(what, with_scanner(after, number, busy))
 
 
 def publishes(
@@ -90,12 +105,31 @@ def publishes(
     after = world
     if setup.rules.unpublished_rows_are_taken_back:
         after = without_ledger_row(after, message.dispatch)
+    what = f"s{number} cannot publish {listed(message.ids)}"
+    return progress(what, gives_up_the_lead(setup, after, number))
+
+
+def gives_up_the_lead(setup: DispatchSetup, world: DispatchWorld, number: int) -> DispatchWorld:
+    """H13: another one may do better; this one probes the broker before it leads again."""
     if setup.rules.leader_that_cannot_publish_resigns and world.leader == number:
-        after = after._replace(leader=None)
-    warned = scanner._replace(unpublished=None, must_probe=True)
-    return progress(
-        f"s{number} cannot publish {listed(message.ids)}", with_scanner(after, number, warned)
-    )
+        world = world._replace(leader=None)
+    warned = world.scanners[number]._replace(unpublished=None, must_probe=True)
+    return with_scanner(world, number, warned)
+
+
+def publishes_in_doubt(
+    setup: DispatchSetup, world: DispatchWorld, number: int, message: Message
+) -> Steps:
+    """No answer: the message may be in the broker or not; the ledger's clock decides."""
+    poorer = spend_one(setup, world, "publish in doubt")
+    if poorer is None or not can_reach(world, world.scanners[number]):
+        return
+    if not setup.rules.doubtful_messages_keep_their_rows:
+        poorer = without_ledger_row(poorer, message.dispatch)
+    after = gives_up_the_lead(setup, poorer, number)
+    what = f"s{number} publishes {listed(message.ids)} and gets no answer"
+    yield fault(f"{what} (it arrived)", after._replace(broker=(*world.broker, message)))
+    yield fault(f"{what} (it did not)", after)
 
 
 def publishes_again(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:

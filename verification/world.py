@@ -42,7 +42,11 @@ class Burial(NamedTuple):
     """How far a clerk is with burying one of the dead. It read the slot once, at the start."""
 
     grave: Grave
-    charged: bool = False
+    half_way: bool = False
+
+    def waits_for(self, row: int | None) -> bool:
+        """Whether the charge needs a row that somebody else has locked."""
+        return any(fence.id == row for fence in self.grave.running)
 
 
 class Child(NamedTuple):
@@ -100,6 +104,8 @@ class World(NamedTuple):
     half_done: HalfDone | None = None
     before_last_commit: tuple[Row, ...] = ()
     """Kept only where a failover may lose the last commit."""
+    held_row: int | None = None
+    """The task whose row a person's open transaction has locked."""
     lost_update: str = ""
     """Set by a write that had no right to happen; P6 looks at it."""
 
