@@ -6,32 +6,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from tasks_app.embedded.postgres import Postgres
-from tasks_app.embedded.valkey import Valkey
+from tasks_app.embedded import Postgres, Stack, Valkey, temporary
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
+
+# A shared machine is slow at times; that is no reason to fail.
+settings.register_profile("tasks_app", deadline=None)
+settings.load_profile("tasks_app")
 
 TABLES = "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker"
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """One PostgreSQL for the session."""
-    server = Postgres(tmp_path_factory.mktemp("stack"))
-    server.start()
-    yield server
-    server.stop()
+def stack() -> Iterator[Stack]:
+    """PostgreSQL and Valkey for the session, in a folder that is removed afterwards."""
+    with temporary() as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """One Valkey for the session, which keeps nothing on disk."""
-    server = Valkey(tmp_path_factory.mktemp("broker"), persist=False)
-    server.start()
-    yield server
-    server.stop()
+def postgres(stack: Stack) -> Postgres:
+    """The session's PostgreSQL."""
+    return stack.postgres
+
+
+@pytest.fixture(scope="session")
+def broker(stack: Stack) -> Valkey:
+    """The session's Valkey, which keeps nothing on disk."""
+    return stack.valkey
 
 
 @pytest.fixture(scope="session")

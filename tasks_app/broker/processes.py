@@ -15,7 +15,7 @@ from tasks_app.runtime.dispatcher import Dispatcher, Scanned
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.rescuer import Rescuer
-from tasks_app.runtime.supervisor import slot_file
+from tasks_app.runtime.slot_folder import slot_file
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -24,7 +24,7 @@ from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.registry import load_handlers
 from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.supervisor import SLOTS_VARIABLE, new_slot_path
+from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue
 
 log = logging.getLogger(__name__)
@@ -80,8 +80,9 @@ def connect_worker(app: Celery, settings: Settings) -> None:
 
     @signals.worker_shutdown.connect(weak=False)
     def over(**_: Any) -> None:
-        """The same pools end."""
+        """The worker ends: in the same pools with its child, in all with its slots."""
         stop_child()
+        remove_slots(_slot_path())
 
 
 def check_database(settings: Settings) -> None:

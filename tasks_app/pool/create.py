@@ -57,7 +57,7 @@ _MANY = text(f"""
         AS n(id, name, queue, priority, biz_key, unique_key, payload, headers, enabled, retry_level,
              max_attempts, retry, run_at, delay, expires_at, timeout_ms, hard_timeout_ms)
     CROSS JOIN LATERAL (SELECT coalesce(n.run_at, {NOW}) + n.delay AS due_at) AS d
-    ORDER BY n.name, n.unique_key
+    ORDER BY n.name COLLATE "C", n.unique_key COLLATE "C", n.id
     {_ON_CONFLICT}
 """)
 
@@ -87,7 +87,8 @@ def create_many(
 ) -> list[TaskId]:
     """Insert any number of tasks, 2,000 per statement; ids rise in the order of ``rows``.
 
-    Keys are taken in one order, so that two producers with the same keys cannot deadlock.
+    Keys are taken in one order (Python's, which is that of the bytes, whatever the database sorts
+    by), so that two producers with the same keys cannot deadlock. Of equal keys the first wins.
 
     Raises:
         TasksError: as :func:`create_one`.

@@ -11,7 +11,7 @@ from tasks_app.runtime.child import Child
 from tasks_app.runtime.middleware import Middleware
 from tasks_app.runtime.registry import HANDLERS, Registry
 from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.supervisor import slot_file
+from tasks_app.runtime.slot_folder import slot_file
 from tasks_app.runtime.work import Work
 
 

@@ -56,13 +56,14 @@ class Child:
         self.executor = Executor(
             settings, registry, self.database, self.desk, self._slot, settler, middleware
         )
+        self._undertaker = Undertaker(self.database, slots, registry, settings)
         self._clerk = Clerk(
             settings,
             self.database,
             self.desk,
             self._slot,
             settler,
-            Undertaker(self.database, slots, registry, settings),
+            self._undertaker,
             self._announce,
         )
         self._stopped = threading.Event()
@@ -75,6 +76,14 @@ class Child:
         """Carry out one message, unless the worker's parent is gone: nobody would bury us."""
         if not self._clerk.orphaned:
             self.executor.execute(dispatch_id, ids)
+
+    def bury(self) -> None:
+        """Bury the dead now; the clerk does it by itself, only later.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        self._undertaker.look()
 
     def stop(self) -> None:
         """Write what is finished, give back what has not started, leave the list."""

@@ -11,30 +11,16 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue
 
 log = logging.getLogger(__name__)
 
-SLOTS_VARIABLE = "TASKS_APP_SLOTS"
-"""Where a parent tells its children the path of their slot file."""
 LONGEST_PAUSE_S = 5.0
-
-
-def slot_file() -> SlotFile:
-    """Open the slot file that the parent made, or one of our own if there is no parent."""
-    given = os.environ.get(SLOTS_VARIABLE)
-    return SlotFile(Path(given) if given else new_slot_path())
-
-
-def new_slot_path() -> Path:
-    """Return the path of a new slot file; old ones of dead workers are left to the system."""
-    return Path(tempfile.mkdtemp(prefix="tasks_app-slots-")) / "slots"
 
 
 def supervise(command: Sequence[str]) -> int:
@@ -60,8 +46,7 @@ def supervise(command: Sequence[str]) -> int:
             pause_s = 0.0 if time.monotonic() - started > LONGEST_PAUSE_S else pause_s * 2 + 0.1
             time.sleep(min(pause_s, LONGEST_PAUSE_S))
     finally:
-        path.unlink(missing_ok=True)
-        path.parent.rmdir()
+        remove_slots(path)
 
 
 def _watch(child: subprocess.Popen[bytes], slots: SlotFile, asked: list[int]) -> int:

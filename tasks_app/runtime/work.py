@@ -80,10 +80,11 @@ class Work:
             return 0
 
     def _drained(self) -> bool:
-        """Nothing on the desk, and a last look finds nothing due."""
+        """Nothing on the desk, and a last look, the dead buried, finds nothing due."""
         if not self._desk.empty:
             return False
         self._tidy_at = 0.0
+        self._every(self._child.bury)
         self._every(self._tidy)
         return self._claim() == 0
 

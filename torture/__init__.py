@@ -1,0 +1,3 @@
+"""Torture: real processes are really killed while real work is done; then everything is counted."""
+
+from __future__ import annotations

@@ -1,0 +1,56 @@
+"""What must hold when everything is quiet again, counted in the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+_FACTS = text("""
+    SELECT
+        (SELECT count(*) FROM task_pending) AS unfinished,
+        (SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED') AS succeeded,
+        (SELECT count(*) FROM task_completed WHERE state <> 'SUCCEEDED') AS otherwise,
+        (SELECT count(*) FROM task_error) AS failed,
+        (SELECT count(DISTINCT id) FROM task_all) AS ids,
+        (SELECT count(*) FROM effect) AS effects,
+        (SELECT count(DISTINCT task_id) FROM effect) AS tasks_with_effect,
+        (SELECT count(*) FROM effect e WHERE NOT EXISTS
+            (SELECT FROM task_completed c WHERE c.id = e.task_id AND c.attempt = e.attempt))
+            AS stray_effects,
+        (SELECT coalesce(sum(crashes), 0) FROM task_completed) AS crashes,
+        (SELECT max(attempt) FROM task_completed) AS most_attempts
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One sentence that is true or not, with its figure."""
+
+    sentence: str
+    holds: bool
+    figure: object
+
+
+def judge(connection: Connection, committed: int) -> list[Check]:
+    """Compare what was committed with what came of it."""
+    f = connection.execute(_FACTS).one()
+    terminal = f.succeeded + f.otherwise + f.failed
+    return [
+        Check("every committed task is in a terminal pool", terminal == committed, terminal),
+        Check("none is left in the pending pool", f.unfinished == 0, f.unfinished),
+        Check("no id lies in two pools", f.ids == terminal + f.unfinished, f.ids),
+        Check("all succeeded", f.succeeded == committed, f.succeeded),
+        Check("every task has its effect", f.tasks_with_effect == committed, f.tasks_with_effect),
+        Check("no task has two effects", f.effects == f.tasks_with_effect, f.effects),
+        Check("each effect is of the attempt that settled", f.stray_effects == 0, f.stray_effects),
+    ]
+
+
+def remarks(connection: Connection) -> list[tuple[str, object]]:
+    """Return figures that tell how hard it was."""
+    f = connection.execute(_FACTS).one()
+    return [
+        ("times on board of a vanished worker", f.crashes),
+        ("most claims of one task", f.most_attempts),
+    ]
