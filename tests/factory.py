@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -9,7 +10,8 @@ from uuid import uuid4
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.admission import admit
-from tasks_app.domain.task import ClaimedTask, NewTask, TaskId
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import ClaimedTask, NewTask, Settlement, TaskId
 from tasks_app.pool.claim import Claimer, claim
 from tasks_app.pool.create import create_one
 
@@ -20,10 +22,11 @@ def pending_task(
     connection: Connection, name: str = "t", payload: dict[str, Any] | None = None, **options: Any
 ) -> TaskId:
     """Insert a task as create_task would; columns without an option are set by hand after it."""
+    now = options.pop("now", None)
     known = {k: v for k, v in options.items() if k not in ("crashes", "failures", "at_most_once")}
     columns = {k: v for k, v in options.items() if k not in known}
     row = admit(NewTask(name, payload, known), None, 65536)  # type: ignore[arg-type]
-    task_id = create_one(connection, row)
+    task_id = create_one(connection, row, now=now)
     if columns:
         columns.setdefault("attempt", max(columns.get("crashes", 0), columns.get("failures", 0)))
         sets = ", ".join(f"{name} = :{name}" for name in columns)
@@ -34,22 +37,46 @@ def pending_task(
 
 
 def claimer(
-    *names: str, owner: str = "w1", max_attempts: int = 3, at_most_once: bool = False
+    *names: str,
+    owner: str = "w1",
+    max_attempts: int = 3,
+    at_most_once: bool = False,
+    lease: timedelta = LEASE,
 ) -> Claimer:
     """A child that knows these names, each with the same policy."""
     names = names or ("t",)
     number = len(names)
-    return Claimer(owner, LEASE, names, (max_attempts,) * number, (at_most_once,) * number)
+    return Claimer(owner, lease, names, (max_attempts,) * number, (at_most_once,) * number)
 
 
 def claimed_task(connection: Connection, task_id: int | None = None, **options: Any) -> ClaimedTask:
     """A RUNNING task, made and claimed."""
     owner = options.pop("owner", "w1")
     name = options.pop("name", "t")
+    now = options.pop("now", None)
+    policy = {k: options.pop(k) for k in ("lease", "max_attempts") if k in options}
     if task_id is None:
-        task_id = pending_task(connection, name, **options)
-    (task,) = claim(connection, [task_id], claimer(name, owner=owner), uuid4())
+        task_id = pending_task(connection, name, now=now, **options)
+    (task,) = claim(connection, [task_id], claimer(name, owner=owner, **policy), uuid4(), now=now)
     return task
+
+
+def ending(task: ClaimedTask, event: Event = Event.SUCCEED, **changes: Any) -> Settlement:
+    """What is to become of a run, with its counters as they are unless the test says otherwise."""
+    settlement = Settlement(task.fence, event, task.failures, task.retry_level)
+    return replace(settlement, **changes)
+
+
+def row_of(connection: Connection, task_id: int, table: str = "task_pending") -> Any:
+    """The row as the database has it, or None."""
+    return connection.execute(
+        text(f"SELECT * FROM {table} WHERE id = :id"), {"id": task_id}
+    ).one_or_none()
+
+
+def count(connection: Connection, table: str = "task_all") -> int:
+    """How many rows a table holds."""
+    return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
 
 
 def pool_of_task(connection: Connection, task_id: int) -> str | None:
