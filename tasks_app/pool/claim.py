@@ -51,14 +51,15 @@ _CLAIM = """
         AS h(name, max_attempts, at_most_once)),
     {candidates},
     able AS MATERIALIZED (
-        SELECT c.id, h.max_attempts, h.at_most_once,
+        SELECT c.id, c.priority, c.scan_at, h.max_attempts, h.at_most_once,
             c.crashes >= 1 OR coalesce(c.at_most_once, h.at_most_once) AS alone
         FROM candidate c JOIN handler h ON h.name = c.name),
     taken AS MATERIALIZED (
-        SELECT * FROM able WHERE NOT alone
+        SELECT * FROM able WHERE NOT alone AND NOT {lonely_goes_first}
         UNION ALL
-        (SELECT * FROM able WHERE NOT EXISTS (SELECT FROM able WHERE NOT alone)
-         ORDER BY id LIMIT 1))
+        (SELECT * FROM able
+         WHERE alone AND ({lonely_goes_first} OR NOT EXISTS (SELECT FROM able WHERE NOT alone))
+         ORDER BY {order} LIMIT 1))
     UPDATE {pending} p
     SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
         lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
@@ -69,10 +70,12 @@ _CLAIM = """
 """
 
 
-def _statement(candidates: str) -> Any:
+def _statement(candidates: str, *, order: str, lonely_goes_first: str) -> Any:
     return text(
         _CLAIM.format(
             candidates=candidates,
+            order=order,
+            lonely_goes_first=lonely_goes_first,
             pending=PENDING,
             running=State.RUNNING,
             now=NOW,
@@ -81,17 +84,24 @@ def _statement(candidates: str) -> Any:
     )
 
 
-_BY_ID = _statement(f"""
+_CANDIDATE = "p.id, p.name, p.crashes, p.at_most_once, p.priority, p.scan_at"
+
+_BY_ID = _statement(
+    f"""
     candidate AS MATERIALIZED (
-        SELECT p.id, p.name, p.crashes, p.at_most_once FROM {PENDING} p
+        SELECT {_CANDIDATE} FROM {PENDING} p
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.name = ANY(CAST(:names AS text[]))
           AND {_READY}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
-""")
+    """,
+    order="id",
+    lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
+)
 
-_NEXT = _statement(f"""
+_NEXT = _statement(
+    f"""
     candidate AS MATERIALIZED (
-        SELECT p.id, p.name, p.crashes, p.at_most_once
+        SELECT {_CANDIDATE}
         FROM unnest(CAST(:queues AS text[])) AS q(queue)
         CROSS JOIN generate_series(0, 9) AS r(priority)
         CROSS JOIN LATERAL (
@@ -100,7 +110,11 @@ _NEXT = _statement(f"""
               AND p.name = ANY(CAST(:names AS text[])) AND {_READY}
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
-""")
+    """,
+    order="priority, scan_at, id",
+    # The pool need never run out of others: who is first in line goes first.
+    lonely_goes_first="(SELECT alone FROM able ORDER BY priority, scan_at, id LIMIT 1)",
+)
 
 _PAYLOAD = text(f"""
     SELECT p.payload::text FROM {PENDING} p

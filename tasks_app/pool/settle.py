@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import Event, State, next_state
-from tasks_app.domain.task import Settlement
+from tasks_app.domain.task import Fence, Settlement
 from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -49,18 +49,36 @@ def _statement(lock: str) -> Any:
 _GROUP, _ONE = _statement(SKIP_LOCKED), _statement(WAIT)
 _HISTORY = (Event.RETRY, Event.FAIL)
 
+_HELD = text(f"""
+    SELECT p.id FROM {PENDING} p JOIN unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
+        AS f(id, attempt, token) ON f.id = p.id
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.RUNNING}'
+      AND p.attempt = f.attempt AND p.lease_token = f.token
+""")
+
 
 def settle_group(
     connection: Connection, settlements: Sequence[Settlement], *, now: datetime | None = None
 ) -> set[int]:
     """Settle what can be settled without waiting for a lock; return the ids that were.
 
-    Of the others the fence is lost, or somebody holds their row: settle those one by one.
+    Of the others the fence is lost, or somebody holds their row: :func:`still_held` tells.
     """
     if not settlements:
         return set()
     rows = connection.execute(_GROUP, {**_arrays(settlements), "now": now})
     return {row.id for row in rows}
+
+
+def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
+    """Return the ids whose fence still holds, without waiting for whoever locks their rows."""
+    values = {
+        "ids": [f.task_id for f in fences],
+        "attempts": [f.attempt for f in fences],
+        "tokens": [f.token for f in fences],
+    }
+    return set(connection.execute(_HELD, values).scalars())
 
 
 def settle_one(

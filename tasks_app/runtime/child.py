@@ -18,10 +18,12 @@ from tasks_app.runtime.clerk import Clerk
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.executor import Executor
+from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.middleware import Middleware
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.slot_folder import parent_of
 from tasks_app.runtime.undertaker import Undertaker
 
 log = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ STOP_PATIENCE_S = 5.0
 
 
 class Child:
-    """One incarnation: its owner name is never used again."""
+    """One incarnation, from its slot to its last settle."""
 
     def __init__(
         self,
@@ -43,14 +45,17 @@ class Child:
         middleware: Sequence[Middleware] = (),
         threads: int = 1,
     ) -> None:
-        self.node = node or socket.gethostname()
-        self.owner = f"{self.node[:80]}:{os.getpid()}:{uuid4().hex[:12]}"
+        node = node or socket.gethostname()
+        self.identity = Identity(
+            owner=f"{node[:80]}:{os.getpid()}:{uuid4().hex[:12]}",
+            node=node,
+            queues=tuple(queues),
+            handlers=registry.names,
+            parent=parent_of(slots),
+        )
         self.database = Database(settings.database, handlers=threads)
         self.desk = Desk()
-        self._settings = settings
-        self._queues = tuple(queues)
-        self._names = registry.names
-        self._slot = slots.take(self.owner)
+        self._slot = slots.take(self.identity.owner)
         settler = Settler(self.database, self.desk)
         self._settler = settler
         self.executor = Executor(
@@ -64,7 +69,7 @@ class Child:
             self._slot,
             settler,
             self._undertaker,
-            self._announce,
+            self.identity,
         )
         self._stopped = threading.Event()
 
@@ -73,8 +78,8 @@ class Child:
         self._clerk.start()
 
     def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
-        """Carry out one message, unless the worker's parent is gone: nobody would bury us."""
-        if not self._clerk.orphaned:
+        """Carry out one message, unless the worker's parent is gone."""
+        if not self.identity.orphaned:
             self.executor.execute(dispatch_id, ids)
 
     def bury(self) -> None:
@@ -99,17 +104,9 @@ class Child:
                 for errand in self.desk.errands():
                     errand(connection)
                 release(connection, waiting)
-                workers.leave(connection, self.owner)
+                workers.leave(connection, self.identity.owner)
         except SQLAlchemyError as error:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:
             self._slot.free()
         self.database.dispose()
-
-    def _announce(self) -> dict[str, object]:
-        return {
-            "owner": self.owner,
-            "node": self.node,
-            "queues": self._queues,
-            "handlers": self._names,
-        }

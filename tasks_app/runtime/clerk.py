@@ -7,10 +7,9 @@ wrote, gives back what others could run, and repeats every errand until it is an
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger, workers
@@ -18,6 +17,7 @@ from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
 from tasks_app.runtime.undertaker import Undertaker
@@ -40,7 +40,7 @@ class Clerk:
         slot: Slot,
         settler: Settler,
         undertaker: Undertaker,
-        announce: Callable[[], dict[str, object]],
+        identity: Identity,
     ) -> None:
         self._settings = settings
         self._database = database
@@ -48,10 +48,9 @@ class Clerk:
         self._slot = slot
         self._settler = settler
         self._undertaker = undertaker
-        self._announce = announce
+        self._identity = identity
         self._renew_at = self._bury_at = 0.0
         self._ends = threading.Event()
-        self._parent = os.getppid()
         self._thread = threading.Thread(target=self._work, name="tasks_app clerk", daemon=True)
 
     def start(self) -> None:
@@ -64,15 +63,12 @@ class Clerk:
         self._desk.wake.set()
         self._thread.join(patience_s)
 
-    @property
-    def orphaned(self) -> bool:
-        """Whether the worker's parent is gone: then this child claims nothing more."""
-        return os.getppid() != self._parent
-
     def _work(self) -> None:
         duties = (self._bury, self._flush, self._give_back, self._run_errands, self._renew)
         while not self._ends.is_set():
             self._slot.beat()
+            if self._identity.orphaned:
+                self._desk.stop()
             for duty in duties:
                 try:
                     duty()
@@ -123,7 +119,14 @@ class Clerk:
             return
         fences = self._desk.held()
         with self._database.begin() as connection:
-            workers.beat(connection, running=self._running(), **self._announce())  # type: ignore[arg-type]
+            workers.beat(
+                connection,
+                owner=self._identity.owner,
+                node=self._identity.node,
+                queues=self._identity.queues,
+                handlers=self._identity.handlers,
+                running=self._running(),
+            )
             if fences:
                 self._desk.cancel(renew(connection, fences, self._settings.lease).cancelled)
         self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()

@@ -137,11 +137,11 @@ class Desk:
             self._first_finished_at = None
             return list(self._finished.values())
 
-    def put_off(self) -> None:
-        """Outcomes are left that could not be written yet: start their clock again."""
+    def put_off(self, seconds: float) -> None:
+        """Start the clock of outcomes that are left again, so many seconds from now."""
         with self._mutex:
-            if self._finished:
-                self._first_finished_at = time.monotonic()
+            if self._finished and self._first_finished_at is None:
+                self._first_finished_at = time.monotonic() + seconds
 
     def oldest_finished_s(self) -> float | None:
         """Return how long the oldest outcome has waited, or None without any."""

@@ -97,6 +97,8 @@ class Executor:
         while ids and not self._desk.stopping.is_set() and not self._desk.gave_back:
             group, rest = ids[: self._settings.claim_size], ids[self._settings.claim_size :]
             claimed = self._claim(group)
+            if claimed is None:
+                return  # the database is away: the scan comes back to the rest
             if not claimed:
                 ids = rest  # taken by others, done, unknown, or not due: an everyday answer
                 continue
@@ -105,14 +107,14 @@ class Executor:
             while (run := self._desk.start_next()) is not None:
                 self.run(run)
 
-    def _claim(self, ids: list[int]) -> list[ClaimedTask]:
+    def _claim(self, ids: list[int]) -> list[ClaimedTask] | None:
         token = uuid4()
         try:
             with self._database.begin() as connection:
                 claimed = claim(connection, ids, self._claimer, token)
         except SQLAlchemyError as error:
             self._doubt(token, error)
-            return []
+            return None
         self._desk.receive(claimed)
         return claimed
 

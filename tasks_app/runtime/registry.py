@@ -88,6 +88,7 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
     hard_timeout: Duration | None = None,
     at_most_once: bool = False,
     on_error: Mapping[type[BaseException], str] | None = None,
+    commit: str = "each",
     registry: Registry = HANDLERS,
 ) -> Callable[[Callable[P, R]], Handler[P, R]]:
     """Declare a function ``(ctx)`` or ``(ctx, payload)``, sync or async, as the handler of a name.
@@ -105,11 +106,14 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
         at_most_once: always claimed alone; after a crash or an exception never run again.
         on_error: by exception class ``"retry"``, ``"fail"`` or ``"retry_free"``; the nearest
             class in the ancestry of what was raised decides.
+        commit: ``"each"``: every task commits on its own. Nothing else exists yet.
         registry: for tests.
 
     Raises:
         HandlerError: the declaration cannot work.
     """
+    if commit != "each":
+        raise HandlerError(f'commit={commit!r} of {name!r} does not exist yet. Use commit="each".')
 
     def declare(function: Callable[P, R]) -> Handler[P, R]:
         policy = _checked(lambda: parse_policy(retry), name) if retry else DEFAULT_POLICY

@@ -1,4 +1,4 @@
-"""The settler: outcomes to the database, together where possible, one by one where needed."""
+"""The settler: outcomes to the database, together where possible, waiting for nobody's lock."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from tasks_app.domain.causes import clean
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, Settlement
-from tasks_app.pool.settle import settle_group, settle_one
+from tasks_app.pool.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.database import Database, is_unanswered
 from tasks_app.runtime.desk import Desk
 
 log = logging.getLogger(__name__)
 
 BAD_OUTCOME = "outcome cannot be stored"
-_ROW_IS_LOCKED = "55P03"
-_PATIENCE_S = 0.2
+PATIENCE_S = 0.2
+"""Between two tries while the database is away."""
+LOCKED_WAIT_S = 0.5
+"""Until an outcome is tried again whose row somebody else holds."""
 
 
 class Settler:
@@ -32,7 +34,9 @@ class Settler:
         self._turn = threading.Lock()
 
     def flush(self) -> None:
-        """Write all finished outcomes. What somebody's lock holds back stays on the desk.
+        """Write all finished outcomes, waiting for nobody.
+
+        A row that somebody holds (an open cancel, say) stays on the desk and is tried again soon.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; everything stays on the desk.
@@ -42,17 +46,20 @@ class Settler:
             if not settlements:
                 return
             try:
-                left = self._together(settlements)
-                for settlement in left:
-                    self._alone(settlement)
+                self._write(settlements)
             finally:
-                self._desk.put_off()
+                self._desk.put_off(LOCKED_WAIT_S)
 
     def flush_until_answered(self) -> None:
-        """Return when no outcome is left to write, however long the database is away."""
-        while not self._nothing_left():
-            self._desk.wake.set()
-            time.sleep(_PATIENCE_S)
+        """Return when the database has answered for every outcome, however long it is away."""
+        while True:
+            try:
+                self.flush()
+            except SQLAlchemyError as error:
+                log.warning("outcomes wait for the database: %s", type(error).__name__)
+                time.sleep(PATIENCE_S)
+            else:
+                return
 
     def settle_until_answered(self, settlement: Settlement) -> State | None:
         """Write one outcome now and wait for the answer; None: the fence was lost.
@@ -68,45 +75,37 @@ class Settler:
                     settlement = _unstorable(settlement, error)
                     continue
                 log.warning("a settle was not answered, trying again: %s", type(error).__name__)
-                time.sleep(_PATIENCE_S)
+                time.sleep(PATIENCE_S)
 
-    def _nothing_left(self) -> bool:
-        try:
-            self.flush()
-        except SQLAlchemyError as error:
-            log.warning("outcomes wait for the database: %s", type(error).__name__)
-            return False
-        return not self._desk.finished()
-
-    def _together(self, settlements: list[Settlement]) -> list[Settlement]:
-        """Write a group without waiting for locks; return those that need to be done alone."""
+    def _write(self, settlements: list[Settlement]) -> None:
+        """Write a group in one transaction; what the database refuses splits it."""
         try:
             with self._database.begin() as connection:
                 done = settle_group(connection, settlements)
+                left = [s for s in settlements if s.fence.task_id not in done]
+                held = still_held(connection, [s.fence for s in left]) if left else set()
         except DBAPIError as error:
             if is_unanswered(error):
                 raise
-            return settlements  # one member's data, or a deadlock: split the group
+            self._split(settlements, error)
+            return
         for task_id in done:
             self._desk.drop(task_id)
-        return [s for s in settlements if s.fence.task_id not in done]
+        for settlement in left:
+            if settlement.fence.task_id not in held:
+                task_id = settlement.fence.task_id
+                log.warning("task %s: the lease was lost, its outcome is not kept", task_id)
+                self._desk.drop(task_id)
 
-    def _alone(self, settlement: Settlement) -> None:
-        """Write one; a locked row stays on the desk, a lost fence is dropped."""
-        task_id = settlement.fence.task_id
-        try:
-            with self._database.begin() as connection:
-                if settle_one(connection, settlement) is None:
-                    log.warning("task %s: the lease was lost, its outcome is not kept", task_id)
-        except DBAPIError as error:
-            if is_unanswered(error):
-                raise
-            if _is_data_error(error):
-                self._desk.collect(_unstorable(settlement, error))
-            else:
-                log.info("task %s: somebody holds its row, its settle waits", task_id)
-            return
-        self._desk.drop(task_id)
+    def _split(self, settlements: list[Settlement], error: DBAPIError) -> None:
+        """One member's data stops a group: write each alone. A deadlock or timeout passes."""
+        if len(settlements) > 1:
+            for settlement in settlements:
+                self._write([settlement])
+        elif _is_data_error(error) and settlements[0].event is not Event.FAIL:
+            self._write([_unstorable(settlements[0], error)])
+        else:
+            log.warning("a settle was refused, trying again: %s", error.orig)
 
 
 def _is_data_error(error: BaseException) -> bool:

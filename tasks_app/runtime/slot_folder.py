@@ -40,6 +40,12 @@ def slot_file() -> SlotFile:
     return SlotFile(Path(given) if given else new_slot_path())
 
 
+def parent_of(slots: SlotFile) -> int | None:
+    """Return the pid of the parent that watches this process; None: nobody does."""
+    pid, _, _ = slots.path.parent.name.partition("-")
+    return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None
+
+
 def _base() -> Path:
     base = Path(tempfile.gettempdir()) / f"tasks_app-slots-{os.getuid()}"
     with suppress(FileExistsError):
