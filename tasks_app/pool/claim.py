@@ -141,7 +141,9 @@ def claim(
     A task that is ``at_most_once``, or was on board of a crash, is only ever taken alone: then the
     list has one entry and a second call may find more.
     """
-    rows = connection.execute(_BY_ID, {**_values(claimer, token), "ids": sorted(ids), "now": now})
+    rows = connection.execute(
+        _BY_ID, {**_values(claimer, token), "ids": sorted(map(int, ids)), "now": now}
+    )
     place = {task_id: i for i, task_id in enumerate(ids)}
     return sorted(map(_task, rows), key=lambda task: place[task.task_id])
 

@@ -74,7 +74,7 @@ def add(
 ) -> Dispatch:
     """Enter a message; COMMIT before it is published. It is overdue after ``wait``."""
     row = connection.execute(
-        _ADD, {"queue": queue, "ids": list(ids), "wait": wait, "now": now}
+        _ADD, {"queue": queue, "ids": list(map(int, ids)), "wait": wait, "now": now}
     ).one()
     return Dispatch(row.id, row.queue, tuple(row.ids), row.created_at)
 

@@ -34,4 +34,6 @@ def park(
     now: datetime | None = None,
 ) -> None:
     """Hide due rows from the scan for ``wait``. ``due_at`` stays: a worker may still claim them."""
-    connection.execute(_PARK, {"ids": sorted(ids), "reason": reason, "wait": wait, "now": now})
+    connection.execute(
+        _PARK, {"ids": sorted(map(int, ids)), "reason": reason, "wait": wait, "now": now}
+    )

@@ -33,5 +33,5 @@ def sweep(
     connection: Connection, ids: Sequence[int], *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move those of ``ids`` that must not run; return where each went."""
-    rows = connection.execute(_SWEEP, {"ids": sorted(ids), "now": now})
+    rows = connection.execute(_SWEEP, {"ids": sorted(map(int, ids)), "now": now})
     return {row.id: State(row.goes_to) for row in rows}
