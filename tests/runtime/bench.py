@@ -1,0 +1,172 @@
+"""A workbench: handlers of a test, children on the shared database, and a look at the rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, text
+
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.task import Attempt, Task, TaskId
+from tasks_app.pool import browse
+from tasks_app.runtime.child import Child
+from tasks_app.runtime.producer import create_task
+from tasks_app.runtime.registry import Registry, handler
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.work import Work
+
+QUEUE = "default"
+EFFECT = "INSERT INTO effect (task_id, note) VALUES (:id, :note)"
+
+
+class Bench:
+    """What a runtime test needs; everything started here is stopped by the fixture."""
+
+    def __init__(self, engine: Engine, url: str, folder: Path) -> None:
+        self.engine = engine
+        self.url = url
+        self.registry = Registry()
+        self.slots = SlotFile(folder / "slots")
+        self.runs: list[Any] = []
+        """For handlers to note that they ran."""
+        self._children: list[Child] = []
+        self._threads: list[threading.Thread] = []
+        self._ends: list[Callable[[], object]] = []
+
+    # -- arrange
+
+    def settings(self, **options: Any) -> Settings:
+        """Settings for this database; short spans where the default would make a test wait."""
+        given = {"scan_interval": 0.05, **options}
+        return Settings(database_url=options.pop("url", self.url), **given)
+
+    def handler(self, name: str = "t", **options: Any) -> Callable[..., Any]:
+        """Declare a handler in the bench's own registry."""
+        return handler(name, registry=self.registry, **options)
+
+    def succeeding(self, name: str = "t", **options: Any) -> None:
+        """Declare a handler that notes its task's id."""
+
+        @self.handler(name, **options)
+        def ok(ctx: Any) -> None:
+            self.runs.append(ctx.task_id)
+
+    def raising(self, error: BaseException, name: str = "t", **options: Any) -> None:
+        """Declare a handler that notes its task's id and raises."""
+
+        @self.handler(name, **options)
+        def bad(ctx: Any) -> None:
+            self.runs.append(ctx.task_id)
+            raise error
+
+    def create(self, name: str = "t", payload: Any = None, **options: Any) -> TaskId:
+        """Create and commit one task."""
+        with self.engine.begin() as connection:
+            return create_task(connection, name, payload, **options)
+
+    def sql(self, statement: str, **values: Any) -> Any:
+        """Execute and commit; return the first column of the first row if there is one."""
+        with self.engine.begin() as connection:
+            result = connection.execute(text(statement), values)
+            return result.scalar() if result.returns_rows else None
+
+    # -- act
+
+    def child(self, *, start: bool = True, threads: int = 1, **options: Any) -> Child:
+        """Make a child and start its clerk."""
+        child = Child(
+            self.settings(**options),
+            self.registry,
+            self.slots,
+            queues=(QUEUE,),
+            node="test",
+            threads=threads,
+        )
+        self._children.append(child)
+        if start:
+            child.start()
+        return child
+
+    def work(self, *, concurrency: int = 1, **options: Any) -> Work:
+        """Make a worker without a broker, its child started."""
+        child = self.child(threads=concurrency, **options)
+        names = set(self.registry.names)
+        return Work(self.settings(**options), child, (QUEUE,), names, concurrency)
+
+    def drain(self, **options: Any) -> None:
+        """Work in this thread until nothing is due, and stop in order."""
+        self.work(**options).run(drain=True)
+        self._children[-1].stop()
+
+    def execute(self, ids: Iterable[int], dispatch_id: int | None = None, **options: Any) -> None:
+        """Carry out one message in this thread, and stop in order."""
+        child = self.child(**options)
+        child.execute(dispatch_id, list(ids))
+        child.stop()
+
+    def beside(self, function: Callable[..., object], *arguments: Any) -> threading.Thread:
+        """Run something in a thread; the test's end waits for it."""
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call this before children are stopped, so that a failed test leaves nobody waiting."""
+        self._ends.append(function)
+
+    def event(self) -> threading.Event:
+        """Return an event that is set at the latest when the test ends."""
+        event = threading.Event()
+        self.at_end(event.set)
+        return event
+
+    def close(self) -> None:
+        """Stop all that was started."""
+        for end in self._ends:
+            end()
+        for child in self._children:
+            child.desk.stop()
+        for thread in self._threads:
+            thread.join(10)
+        for child in self._children:
+            child.executor.close()
+            child.stop()
+
+    # -- look
+
+    def task(self, task_id: int) -> Task:
+        """Return the task from whichever pool it lies in."""
+        with self.engine.connect() as connection:
+            found = browse.get(connection, task_id)
+        assert found is not None
+        return found
+
+    def state(self, task_id: int) -> str:
+        """Return the task's state."""
+        return self.task(task_id).state.value
+
+    def states(self, ids: Iterable[int]) -> list[str]:
+        """Return the tasks' states."""
+        return [self.state(task_id) for task_id in ids]
+
+    def attempts(self, task_id: int) -> list[Attempt]:
+        """Return the attempts that did not succeed."""
+        with self.engine.connect() as connection:
+            return browse.attempts(connection, task_id)
+
+    def effects(self, task_id: int) -> int:
+        """Count what the task's handlers committed."""
+        return self.sql("SELECT count(*) FROM effect WHERE task_id = :id", id=task_id)
+
+    def dispatches(self) -> int:
+        """Count the ledger's rows."""
+        return self.sql("SELECT count(*) FROM task_dispatch")
+
+
+def effect(ctx: Any, note: str = "") -> None:
+    """Write one row through the handler's session."""
+    ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": note})

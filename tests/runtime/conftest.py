@@ -1,0 +1,22 @@
+"""The workbench, and a table for what handlers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.runtime.bench import Bench
+
+
+@pytest.fixture
+def bench(engine: Engine, database_url: str, tmp_path: Path) -> Iterator[Bench]:
+    """A workbench on the emptied database."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS effect (task_id bigint, note text)"))
+        connection.execute(text("TRUNCATE effect"))
+    bench = Bench(engine, database_url, tmp_path)
+    yield bench
+    bench.close()

@@ -1,0 +1,330 @@
+"""Every way in which a run can end, and what becomes of the task."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tasks_app import Cancel, Fail, Retry, Skip, Snooze
+from tests.runtime.bench import Bench
+
+NOW_DUE = "UPDATE task_pending SET due_at = statement_timestamp(), scan_at = statement_timestamp()"
+
+
+def due_in_s(bench: Bench, task_id: int) -> float:
+    return float(
+        bench.sql(
+            "SELECT extract(epoch FROM due_at - statement_timestamp()) FROM task_pending"
+            " WHERE id = :id",
+            id=task_id,
+        )
+    )
+
+
+def test_what_a_handler_returns_is_the_result(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict) -> dict:
+        return {"double": payload["n"] * 2}
+
+    task_id = bench.create(payload={"n": 21})
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.pool, task.state, task.result) == ("completed", "SUCCEEDED", {"double": 42})
+    assert (task.attempt, task.failures) == (1, 0)
+    assert bench.attempts(task_id) == []
+
+
+def test_retry_waits_as_it_says_and_charges_one_failure(bench: Bench) -> None:
+    bench.raising(Retry("later", after="10m"))
+    task_id = bench.create()
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.attempt, task.retry_level) == ("PENDING", 1, 1, 1)
+    assert 590 < due_in_s(bench, task_id) <= 600
+    assert [(a.event, a.kind) for a in bench.attempts(task_id)] == [("retry", "Retry")]
+
+
+def test_retry_without_a_wait_takes_the_next_level(bench: Bench) -> None:
+    bench.raising(Retry(), retry="1m,1h")
+    task_id = bench.create()
+
+    bench.drain()
+    bench.sql(NOW_DUE)
+    bench.drain()
+
+    assert bench.task(task_id).retry_level == 2
+    assert 3590 < due_in_s(bench, task_id) <= 3600
+
+
+def test_snooze_waits_and_charges_nothing(bench: Bench) -> None:
+    bench.raising(Snooze("5m", "not open yet"))
+    task_id = bench.create(max_attempts=1)
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.attempt) == ("PENDING", 0, 1)
+    assert 290 < due_in_s(bench, task_id) <= 300
+
+
+@pytest.mark.parametrize(
+    ("error", "pool", "state"),
+    [
+        (Fail("no such order"), "error", "FAILED"),
+        (Cancel("shop is closed"), "completed", "CANCELLED"),
+        (Skip("nothing to do"), "completed", "SKIPPED"),
+    ],
+)
+def test_fail_cancel_and_skip_end_the_task_at_once(
+    bench: Bench, error: Exception, pool: str, state: str
+) -> None:
+    bench.raising(error)
+    task_id = bench.create()
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.pool, task.state) == (pool, state)
+    assert str(error) in (task.error or "")
+    assert bench.runs == [task_id]
+
+
+def test_an_exception_is_tried_again_until_the_attempts_are_used_up(bench: Bench) -> None:
+    bench.raising(ValueError("no good"), retry="0s,0s")
+    task_id = bench.create()
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.attempt) == ("FAILED", 3, 3)
+    assert task.error == "ValueError: no good"
+    assert [a.event for a in bench.attempts(task_id)] == ["retry", "retry", "fail"]
+    assert "raise error" in (bench.attempts(task_id)[0].traceback or "")
+
+
+def test_a_task_can_succeed_at_its_last_attempt(bench: Bench) -> None:
+    @bench.handler(retry="0s,0s")
+    def h(ctx: Any) -> str:
+        if ctx.failures < 2:
+            raise ValueError(ctx.failures)
+        return f"attempt {ctx.attempt}"
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.state, task.result, task.failures) == ("SUCCEEDED", "attempt 3", 2)
+
+
+class TestOnError:
+    RULES = {LookupError: "fail", KeyError: "retry", OSError: "retry_free"}  # noqa: RUF012
+
+    def test_the_rule_of_the_class_decides(self, bench: Bench) -> None:
+        bench.raising(IndexError("gone"), on_error=self.RULES)
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.state(task_id) == "FAILED"
+        assert len(bench.runs) == 1
+
+    def test_the_nearest_class_wins_over_its_parent(self, bench: Bench) -> None:
+        bench.raising(KeyError("gone"), on_error=self.RULES, retry="1h")
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 1)
+
+    def test_retry_free_waits_without_a_charge(self, bench: Bench) -> None:
+        bench.raising(ConnectionRefusedError("away"), on_error=self.RULES, retry="1h")
+        task_id = bench.create(max_attempts=1)
+
+        bench.drain()
+
+        assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
+        assert 3590 < due_in_s(bench, task_id) <= 3600
+
+    def test_an_unlisted_class_is_retried(self, bench: Bench) -> None:
+        bench.raising(ValueError(), on_error=self.RULES, retry="1h")
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 1)
+
+
+class TestTheTasksOwnOptionsWin:
+    def test_max_attempts(self, bench: Bench) -> None:
+        bench.raising(ValueError(), retry="0s,0s,0s", max_attempts=4)
+        task_id = bench.create(max_attempts=2)
+
+        bench.drain()
+
+        assert (bench.state(task_id), len(bench.runs)) == ("FAILED", 2)
+
+    def test_retry(self, bench: Bench) -> None:
+        bench.raising(ValueError(), retry="1s")
+        task_id = bench.create(retry="2h,3h")
+
+        bench.drain()
+
+        assert 7190 < due_in_s(bench, task_id) <= 7200
+
+    @pytest.mark.timeout(method="thread")
+    def test_timeout(self, bench: Bench) -> None:
+        @bench.handler(timeout="10m")
+        def h(ctx: Any) -> float:
+            return ctx.remaining
+
+        task_id = bench.create(timeout="7m")
+
+        bench.drain()
+
+        assert 400 < bench.task(task_id).result <= 420
+
+    def test_hard_timeout_in_the_slot(self, bench: Bench) -> None:
+        @bench.handler(hard_timeout="10m")
+        def h(ctx: Any) -> float:
+            (view,) = bench.slots.occupied()
+            return view.kill_at - view.since
+
+        task_ids = [bench.create(hard_timeout="7m"), bench.create()]
+
+        bench.drain()
+
+        assert [round(bench.task(i).result) for i in task_ids] == [420, 600]
+
+
+class Order(BaseModel):
+    """A payload."""
+
+    order_id: int
+    lines: list[int] = []
+
+
+class TestPayload:
+    def test_a_model_arrives_as_a_model(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any, payload: Order) -> int:
+            return payload.order_id
+
+        task_id = bench.create(payload=Order(order_id=42))
+
+        bench.drain()
+
+        assert bench.task(task_id).result == 42
+
+    def test_what_does_not_fit_the_model_fails_with_its_path_and_is_not_retried(
+        self, bench: Bench
+    ) -> None:
+        @bench.handler()
+        def h(ctx: Any, payload: Order) -> None:
+            bench.runs.append(1)
+
+        task_id = bench.create(payload={"order_id": 1, "lines": [1, "two"]})
+
+        bench.drain()
+
+        task = bench.task(task_id)
+        assert (task.state, bench.runs) == ("FAILED", [])
+        assert "payload.lines[1]" in (task.error or "")
+        assert "two" not in (task.error or "")
+
+    def test_a_large_payload_is_fetched_on_its_own(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any, payload: dict) -> int:
+            return len(payload["text"])
+
+        task_id = bench.sql(
+            "INSERT INTO task_pending (name, payload) SELECT 't', jsonb_build_object('text',"
+            " string_agg(md5(n::text), '')) FROM generate_series(1, 8000) n RETURNING id"
+        )
+
+        bench.drain()
+
+        assert bench.task(task_id).result == 8000 * 32
+
+    def test_a_row_that_cannot_be_read_hurts_only_itself(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any, payload: dict) -> None:
+            bench.runs.append(ctx.task_id)
+
+        good = [bench.create() for _ in range(3)]
+        raw = (
+            "INSERT INTO task_pending (name, payload) VALUES ('t', CAST(:p AS jsonb)) RETURNING id"
+        )
+        deep = bench.sql(raw, p='{"a":' + "[" * 5_000 + "]" * 5_000 + "}")
+        long = bench.sql(raw, p='{"n": 1' + "0" * 5_000 + "}")
+        good += [bench.create() for _ in range(3)]
+
+        bench.drain()
+
+        assert bench.states(good) == ["SUCCEEDED"] * 6
+        assert [bench.task(i).failures for i in good] == [0] * 6
+        assert bench.states([deep, long]) == ["FAILED", "FAILED"]
+        assert re.search("payload cannot be read", bench.task(long).error or "")
+
+    def test_the_handlers_context_tells_who_it_is(self, bench: Bench) -> None:
+        @bench.handler("who.am.i")
+        def h(ctx: Any) -> list:
+            return [ctx.task_id, ctx.name, ctx.biz_key, ctx.attempt, ctx.headers, ctx.cancelled]
+
+        task_id = bench.create("who.am.i", biz_key="order:42", headers={"trace": "x"})
+
+        bench.drain()
+
+        assert bench.task(task_id).result == [
+            task_id, "who.am.i", "order:42", 1, {"trace": "x"}, False,
+        ]  # fmt: skip
+
+    def test_the_idempotency_key_is_the_same_at_every_attempt(self, bench: Bench) -> None:
+        @bench.handler(retry="0s,0s")
+        def h(ctx: Any) -> None:
+            bench.runs.append(ctx.idempotency_key)
+            raise ValueError
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.runs == [bench.task(task_id).idempotency_key] * 3
+
+
+class TestAtMostOnce:
+    def test_it_is_claimed_alone_and_settled_before_the_next_one_starts(self, bench: Bench) -> None:
+        @bench.handler(at_most_once=True)
+        def h(ctx: Any) -> int:
+            bench.runs.append([bench.state(i) for i in ids])
+            return ctx.attempt
+
+        ids = [bench.create() for _ in range(3)]
+
+        bench.execute(ids)
+
+        p, r, s = "PENDING", "RUNNING", "SUCCEEDED"
+        assert bench.runs == [[r, p, p], [s, r, p], [s, s, r]]
+
+    def test_an_exception_sends_it_to_the_error_pool(self, bench: Bench) -> None:
+        bench.raising(ValueError("half done"), at_most_once=True)
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.state(task_id), len(bench.runs)) == ("FAILED", 1)
+
+    def test_a_rule_may_still_say_that_an_exception_is_harmless(self, bench: Bench) -> None:
+        bench.raising(ValueError(), at_most_once=True, on_error={ValueError: "retry"}, retry="1h")
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.state(task_id) == "PENDING"

@@ -1,0 +1,24 @@
+"""Wait for a condition, never for a span."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+POLL_S = 0.01
+
+
+def until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "it") -> T:
+    """Return the first true answer of ``condition``.
+
+    Raises:
+        AssertionError: there was none within ``timeout_s``.
+    """
+    ends = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        if time.monotonic() > ends:
+            raise AssertionError(f"{what} did not happen within {timeout_s:g} s (last: {answer!r})")
+        time.sleep(POLL_S)
+    return answer
