@@ -47,5 +47,15 @@ class CeleryPublisher:
 def _away(error: Exception) -> PublishError:
     return PublishError(
         f"The broker did not take a message ({type(error).__name__}). "
-        "The tasks are safe in the database; check that the broker runs."
+        "The tasks are safe in the database; check that the broker runs.",
+        certain=_was_refused(error),
     )
+
+
+def _was_refused(error: BaseException | None) -> bool:
+    """Tell whether nobody listened at all: then nothing was sent."""
+    while error is not None:
+        if isinstance(error, ConnectionRefusedError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

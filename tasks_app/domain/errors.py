@@ -65,7 +65,15 @@ class SchemaError(TasksError):
 
 
 class PublishError(TasksError):
-    """The broker did not take a message. The rows are safe; the scan comes back to them."""
+    """The broker did not take a message. The rows are safe; the scan comes back to them.
+
+    Attributes:
+        certain: the message was certainly not sent; else nobody knows.
+    """
+
+    def __init__(self, message: str, *, certain: bool = False) -> None:
+        super().__init__(message)
+        self.certain = certain
 
 
 class HandlerTimeoutError(TasksError, TimeoutError):

@@ -100,6 +100,13 @@ class TaskRow:
     hard_timeout_ms: int | None
 
 
+class Run(NamedTuple):
+    """One attempt of one task; what a slot remembers."""
+
+    task_id: int
+    attempt: int
+
+
 class Fence(NamedTuple):
     """What every write of a run must match; a stale one changes nothing."""
 
@@ -136,6 +143,11 @@ class ClaimedTask:
     def task_id(self) -> int:
         """The id alone."""
         return self.fence.task_id
+
+    @property
+    def run(self) -> Run:
+        """Which run of which task this is."""
+        return Run(self.fence.task_id, self.fence.attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -69,7 +69,8 @@ class Dispatcher:
 
         Raises:
             PublishError: the broker did not take a message. Nothing is lost: the ledger rows that
-                went nowhere are taken back, and the next pass asks the broker first.
+                went nowhere are taken back, and the next pass asks the broker first. A message
+                that was perhaps sent keeps its row, or each doubt would add one to the broker.
         """
         if self._probe_first:
             self._publisher.probe()
@@ -127,14 +128,16 @@ class Dispatcher:
         return made, len(found) == room + len(newest)
 
     def _publish(self, fresh: Sequence[Dispatch], late: Sequence[Dispatch]) -> None:
-        unsent = [dispatch.id for dispatch in fresh]
+        unsent = deque(dispatch.id for dispatch in fresh)
         try:
             for dispatch in (*fresh, *late):
                 self._publisher.publish(dispatch.queue, dispatch.id, dispatch.ids)
-                if dispatch.id in unsent:
-                    unsent.remove(dispatch.id)
-        except PublishError:
+                if unsent:
+                    unsent.popleft()
+        except PublishError as error:
             self._probe_first = True
+            if unsent and not error.certain:
+                unsent.popleft()
             if unsent:
                 with self._database.begin() as connection:
                     ledger.finish(connection, *unsent)

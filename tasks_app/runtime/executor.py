@@ -153,11 +153,11 @@ class Executor:
             return
         if self._last_run_s.get(task.name, FAST_S) >= FAST_S:
             self._flush_quietly()
-        self._slot.start(task.task_id, self._hard_limit_s(task, spec))
+        self._slot.start(task.run, self._hard_limit_s(task, spec))
         try:
             self._run_announced(run, spec)
         finally:
-            self._slot.finish(task.task_id)
+            self._slot.finish(task.run)
             self._last_run_s[task.name] = time.monotonic() - run.since
 
     def _run_announced(self, run: Running, spec: HandlerSpec) -> None:

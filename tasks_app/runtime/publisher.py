@@ -13,7 +13,7 @@ class Publisher(Protocol):
         """Send one message.
 
         Raises:
-            PublishError: it was certainly, or perhaps, not sent.
+            PublishError: it was not sent (``certain``), or perhaps not.
         """
 
     def probe(self) -> None:

@@ -19,11 +19,13 @@ from pathlib import Path
 
 import psutil
 
+from tasks_app.domain.task import Run
+
 SLOTS = 256
-MOST_IDS = 64
+MOST_RUNS = 64
 """Tasks that one child may run at a time."""
-_RECORD = struct.Struct(f"=q d 160s q d d d q {MOST_IDS}q")
-_SIZE = 1024
+_RECORD = struct.Struct(f"=q d 160s q d d d q {2 * MOST_RUNS}q")
+_SIZE = 1536
 _EMPTY = bytes(_SIZE)
 
 
@@ -42,7 +44,7 @@ class SlotView:
     kill_at: float
     """When the parent shall kill the child; 0: never."""
     beat: float
-    running: tuple[int, ...]
+    running: tuple[Run, ...]
 
     @property
     def dead(self) -> bool:
@@ -106,7 +108,8 @@ class SlotFile:
         if pid == 0:
             return None
         name = owner.rstrip(b"\0").decode()
-        running = tuple(values[8 : 8 + count])
+        numbers = values[8 : 8 + 2 * count]
+        running = tuple(map(Run, numbers[::2], numbers[1::2]))
         return SlotView(index, pid, born, name, dispatch_id, since, kill_at, beat, running)
 
     @contextmanager
@@ -128,7 +131,7 @@ class Slot:
         self._pid = os.getpid()
         self._dispatch_id = 0
         self._beat = time.monotonic()
-        self._running: dict[int, tuple[float, float]] = {}
+        self._running: dict[Run, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
     def message(self, dispatch_id: int) -> None:
@@ -137,17 +140,17 @@ class Slot:
             self._dispatch_id = dispatch_id
             self._write()
 
-    def start(self, task_id: int, hard_limit_s: float) -> None:
+    def start(self, run: Run, hard_limit_s: float) -> None:
         """Announce a task, before its payload is decoded."""
         with self._lock:
             started = time.monotonic()
-            self._running[task_id] = (started, started + hard_limit_s)
+            self._running[run] = (started, started + hard_limit_s)
             self._write()
 
-    def finish(self, task_id: int) -> None:
+    def finish(self, run: Run) -> None:
         """Take the task off: its outcome is collected, or its settle was answered."""
         with self._lock:
-            self._running.pop(task_id, None)
+            self._running.pop(run, None)
             self._write()
 
     def beat(self) -> None:
@@ -162,7 +165,7 @@ class Slot:
             self._file.write(self._index, _EMPTY)
 
     def _write(self) -> None:
-        ids = list(self._running)[:MOST_IDS]
+        runs = list(self._running)[:MOST_RUNS]
         times = self._running.values()
         record = _RECORD.pack(
             self._pid,
@@ -172,8 +175,8 @@ class Slot:
             min((start for start, _ in times), default=0.0),
             min((kill_at for _, kill_at in times), default=0.0),
             self._beat,
-            len(ids),
-            *ids,
-            *[0] * (MOST_IDS - len(ids)),
+            len(runs),
+            *(number for run in runs for number in run),
+            *[0] * (2 * (MOST_RUNS - len(runs))),
         )
         self._file.write(self._index, record)

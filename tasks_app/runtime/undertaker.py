@@ -17,7 +17,7 @@ from tasks_app.pool import ledger, workers
 from tasks_app.pool.claim import claims_of
 from tasks_app.pool.release import release
 from tasks_app.pool.rescue import rescue_claims
-from tasks_app.pool.settle import settle_one
+from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.slot import SlotFile, SlotView
@@ -48,17 +48,22 @@ class Undertaker:
                 self._bury(view)
 
     def _bury(self, view: SlotView) -> None:
+        """Give the neighbours back, then charge; what somebody's lock holds up waits for a look.
+
+        In this order, and without waiting for locks: an open transaction on the guilty row must
+        leave neither its neighbours nor our own leases to the clock.
+        """
         with self._database.begin() as connection:
             claims = claims_of(connection, view.owner)
-        guilty = [task for task in claims if task.task_id in view.running]
-        self._charge(view, guilty, claims)
-        innocent = [task.fence for task in claims if task.task_id not in view.running]
+        guilty = [task for task in claims if task.run in view.running]
+        innocent = [task.fence for task in claims if task.run not in view.running]
         if view.running and innocent:
             with self._database.begin() as connection:
                 release(connection, innocent)
+        self._charge(view, guilty if view.running else claims)
         with self._database.begin() as connection:
             if claims_of(connection, view.owner):
-                return  # somebody holds a row just now; the slot stays until it is done
+                return
             if view.dispatch_id:
                 ledger.finish(connection, view.dispatch_id)
             workers.leave(connection, view.owner)
@@ -71,19 +76,20 @@ class Undertaker:
                 len(innocent),
             )
 
-    def _charge(self, view: SlotView, guilty: list[ClaimedTask], claims: list[ClaimedTask]) -> None:
+    def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
         """One runner is guilty alone; of several, or of none, nobody knows which one it was."""
         if len(view.running) == 1:
-            for task in guilty:
-                spec = self._registry.get(task.name)
-                with self._database.begin() as connection:
-                    settle_one(connection, died(task, spec, self._cause(view), self._rng))
+            settlements = [
+                died(task, self._registry.get(task.name), self._cause(view), self._rng)
+                for task in suspects
+            ]
+            with self._database.begin() as connection:
+                settle_group(connection, settlements)
             return
-        doubtful = guilty if view.running else claims
         with self._database.begin() as connection:
             rescue_claims(
                 connection,
-                [task.fence for task in doubtful],
+                [task.fence for task in suspects],
                 lease=self._settings.lease,
                 max_crashes=self._settings.max_crashes,
             )

@@ -29,7 +29,9 @@ def kill_overdue(slots: SlotFile) -> list[int]:
         if not (overdue or silent) or view.pid == os.getpid() or view.dead:
             continue
         why = "ran past the hard limit" if overdue else "its clerk is silent"
-        log.error("killing child %s: %s (tasks %s)", view.pid, why, view.running)
+        log.error(
+            "killing child %s: %s (tasks %s)", view.pid, why, [run.task_id for run in view.running]
+        )
         try:
             os.kill(view.pid, signal.SIGKILL)
             killed.append(view.pid)
