@@ -52,7 +52,7 @@ class Message(NamedTuple):
 class Scanner(NamedTuple):
     """One process that may lead the scan."""
 
-    seen: LedgerRow | None = None
+    seen: tuple[int, ...] = ()
     """What its scan has read, and it has not yet written into the ledger."""
     unpublished: Message | None = None
     reaches_the_broker: bool = True
@@ -170,13 +170,7 @@ def rescheduled(setup: DispatchSetup, world: DispatchWorld, task: int) -> Dispat
     world = with_task(world, task, world.tasks[task]._replace(state="pending"))
     if not setup.rules.ledger_hides_only_what_it_saw:
         return world
-    world = world._replace(ledger=tuple(hides_no_more(row, task) for row in world.ledger))
-    if setup.rules.ledger_is_dated_by_its_scan:
-        for number, scanner in enumerate(world.scanners):
-            if scanner.seen is not None:
-                seen = hides_no_more(scanner.seen, task)
-                world = with_scanner(world, number, scanner._replace(seen=seen))
-    return world
+    return world._replace(ledger=tuple(hides_no_more(row, task) for row in world.ledger))
 
 
 def hides_no_more(row: LedgerRow, task: int) -> LedgerRow:

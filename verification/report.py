@@ -6,12 +6,11 @@ import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from verification.configurations import Configuration
 from verification.dispatch_model import DispatchModel
 from verification.dispatch_world import DispatchSetup
 from verification.explorer import Moment, Verdict, explore
-from verification.mutants import Mutant
 from verification.run_model import RunModel
+from verification.trial import Configuration, Mutant
 from verification.world import RunSetup
 
 WIDTH = 100

@@ -23,7 +23,8 @@ from verification.writes import settle
 
 
 def rescue_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
-    """Leases, one task after the other."""
+    """Leases, one task after the other; and all at once, when the database was away."""
+    yield from outage_steps(setup, world)
     for task, row in enumerate(world.rows):
         if row.state != "RUNNING":
             continue
@@ -34,6 +35,24 @@ def rescue_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
                 good = with_row(world, task, row._replace(lease_is_good=True))
                 yield progress(f"the lease of T{task} is renewed late", good)
             yield from rescuer_sees(setup, world, task)
+
+
+def outage_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
+    """The database was away for longer than a lease; then everybody renews, then rescues."""
+    poorer = spend(setup, world, "outage")
+    if poorer is not None and any(row.state == "RUNNING" for row in world.rows):
+        rows = tuple(
+            row._replace(lease_is_good=False) if row.state == "RUNNING" else row
+            for row in world.rows
+        )
+        what = "the database was away, every lease is over"
+        yield fault(what, poorer._replace(rows=rows, after_outage=True))
+    if world.after_outage and not any(
+        row.state == "RUNNING" and not row.lease_is_good and is_renewed(setup, world, task)
+        for task, row in enumerate(world.rows)
+    ):
+        what = "one renewal interval is over, rescuers look again"
+        yield progress(what, world._replace(after_outage=False))
 
 
 def lease_lapses(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:
@@ -65,6 +84,8 @@ def rescuer_sees(setup: RunSetup, world: World, task: int) -> Iterator[Step[Worl
     """One statement that looks at state and lease again as it writes."""
     rules, row = setup.rules, world.rows[task]
     if not rules.expired_leases_are_rescued:
+        return
+    if world.after_outage and rules.rescuers_wait_after_an_outage:
         return
     if rules.rescue_rechecks_the_lease:
         rescued = lost_while_running(rules, setup.kinds[task], row)

@@ -94,6 +94,8 @@ class RunRules:
     expired_leases_are_rescued: bool = True
     rescue_rechecks_the_lease: bool = True
     """One statement that looks again at write time."""
+    rescuers_wait_after_an_outage: bool = True
+    """P3: one renewal interval, so that the living can renew what lapsed meanwhile."""
     crashes_are_bounded: bool = True
     """P3: `max_crashes`."""
     cancel_wins_over_coming_back: bool = True
@@ -113,8 +115,6 @@ class DispatchRules:
     """No watermark: rows that commit late are found."""
     ledger_hides_only_what_it_saw: bool = True
     """H11: hide only while scan_at <= ledger.created_at."""
-    ledger_is_dated_by_its_scan: bool = True
-    """H11: created_at is the time of the scan's snapshot, not of the INSERT."""
     ledger_is_bounded: bool = True
     """A backlog of ten million rows does not fill the broker."""
     what_cannot_run_is_parked: bool = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verification.dispatch_world import (
-    NO_LEDGER_ROW,
     DispatchSetup,
     DispatchWorld,
     LedgerRow,
@@ -24,7 +23,7 @@ Steps = Iterator[Step[DispatchWorld]]
 def scanner_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
     """What one scanner can do next."""
     scanner = world.scanners[number]
-    if scanner.seen is not None:
+    if scanner.seen:
         yield writes_ledger_row(setup, world, number, scanner.seen)
     elif scanner.unpublished is not None:
         yield publishes(setup, world, number, scanner.unpublished)
@@ -72,22 +71,27 @@ def scans(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
     if full or not ids or not may_publish(setup, world):
         return
     watermark = -1 if rules.every_pass_is_full else max(ids)
-    busy = scanner._replace(seen=LedgerRow(NO_LEDGER_ROW, ids, ids), watermark=watermark)
+    busy = scanner._replace(seen=ids, watermark=watermark)
     yield progress(f"s{number} finds {listed(ids)} due", with_scanner(world, number, busy))
 
 
 def writes_ledger_row(
-    setup: DispatchSetup, world: DispatchWorld, number: int, seen: LedgerRow
+    setup: DispatchSetup, world: DispatchWorld, number: int, seen: tuple[int, ...]
 ) -> Step[DispatchWorld]:
-    """The second statement of the scan's transaction, and its COMMIT."""
+    """The second statement of the scan's transaction, and its COMMIT.
+
+    Its created_at is later than what the scan saw. A task that was rescheduled in between is
+    hidden only if its scan_at has come already; then it is due, and this message can run it.
+    """
     dispatch = max((row.dispatch for row in world.ledger), default=0) + 1
-    after = world._replace(ledger=(*world.ledger, seen._replace(dispatch=dispatch)))
+    hides = tuple(task for task in seen if not world.tasks[task].waiting)
+    after = world._replace(ledger=(*world.ledger, LedgerRow(dispatch, seen, hides)))
     if not setup.rules.no_published_mark:
-        for task in seen.ids:
+        for task in seen:
             after = with_task(after, task, after.tasks[task]._replace(marked=True))
-    message = Message(dispatch, seen.ids)
-    busy = world.scanners[number]._replace(seen=None, unpublished=message)
-    what = f"s{number} writes a ledger row for {listed(seen.ids)}"
+    message = Message(dispatch, seen)
+    busy = world.scanners[number]._replace(seen=(), unpublished=message)
+    what = f"s{number} writes a ledger row for {listed(seen)}"
     return progress(what, with_scanner(after, number, busy))
 
 

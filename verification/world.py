@@ -106,6 +106,8 @@ class World(NamedTuple):
     """Kept only where a failover may lose the last commit."""
     held_row: int | None = None
     """The task whose row a person's open transaction has locked."""
+    after_outage: bool = False
+    """The database was away; rescuers wait for one renewal interval."""
     lost_update: str = ""
     """Set by a write that had no right to happen; P6 looks at it."""
 

@@ -10,6 +10,7 @@ from verification import configurations, mutants
 from verification.explorer import Step, explore, fault, progress
 from verification.report import is_caught, visit
 from verification.rules import DispatchRules, RunRules
+from verification.trial import Mutant
 
 
 class Staircase:
@@ -86,7 +87,7 @@ def test_a_real_configuration_holds(name: str) -> None:
 
 
 @pytest.mark.parametrize("mutant", [m for m in mutants.ALL if m.quick], ids=lambda m: m.name)
-def test_a_mutant_is_caught_for_the_right_reason(mutant: mutants.Mutant) -> None:
+def test_a_mutant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     verdict = visit(mutant.setup)
     assert is_caught(mutant, verdict), verdict
 

@@ -1,0 +1,113 @@
+"""What must hold of scan, ledger and broker: tasks, scanners, faults."""
+
+from __future__ import annotations
+
+from verification.dispatch_world import DispatchSetup
+from verification.trial import Configuration
+
+DISPATCHES = (
+    Configuration(
+        "two scanners, one dies; a late commit",
+        DispatchSetup(
+            ("commits late", "raises once"),
+            scanners=2,
+            ledger_room=2,
+            ids_per_message=1,
+            faults={"scanner crash": 1, "leadership lapses": 1},
+        ),
+        quick=True,
+    ),
+    Configuration(
+        "repeated messages, child crash",
+        DispatchSetup(
+            ("raises once", "plain"),
+            children=2,
+            ledger_room=2,
+            faults={"duplicate": 1, "child crash": 1},
+        ),
+        quick=True,
+    ),
+    Configuration(
+        "an impatient ledger, a hint, child crash",
+        DispatchSetup(
+            ("raises once", "plain"),
+            children=2,
+            faults={"child crash": 1, "hint": 1, "impatience": 1},
+        ),
+    ),
+    Configuration(
+        "two impatient copies, two children",
+        DispatchSetup(
+            ("raises once", "plain"),
+            children=2,
+            ledger_room=2,
+            ids_per_message=1,
+            faults={"impatience": 2},
+        ),
+    ),
+    Configuration(
+        "publishes without an answer",
+        DispatchSetup(
+            ("commits late", "raises once"),
+            scanners=2,
+            faults={"publish in doubt": 2},
+        ),
+        quick=True,
+    ),
+    Configuration(
+        "the broker dies empty; hint and repetition",
+        DispatchSetup(
+            ("commits late", "raises once"),
+            children=2,
+            ledger_room=2,
+            faults={"hint": 1, "duplicate": 1, "broker down": 1},
+        ),
+    ),
+    Configuration(
+        "a weekend without workers",
+        DispatchSetup(
+            ("plain", "plain", "plain"),
+            children=2,
+            ids_per_message=1,
+            ledger_room=2,
+            faults={"workers leave": 1, "scanner crash": 1},
+        ),
+        quick=True,
+    ),
+    Configuration(
+        "workers leave, the broker dies, messages repeat",
+        DispatchSetup(
+            ("commits late", "raises once"),
+            scanners=2,
+            children=2,
+            faults={"workers leave": 1, "broker down": 1, "duplicate": 1},
+        ),
+    ),
+    Configuration(
+        "unknown and early tasks at the head",
+        DispatchSetup(("unknown", "early", "plain"), ids_per_message=1, faults={"child crash": 1}),
+        quick=True,
+    ),
+    Configuration(
+        "no waiting: a long task, retries, child crash",
+        DispatchSetup(
+            ("raises once", "long", "plain"),
+            children=2,
+            ledger_room=2,
+            ids_per_message=3,
+            faults={"child crash": 1, "hint": 1},
+            ledger_clock_runs=False,
+        ),
+        quick=True,
+    ),
+    Configuration(
+        "no waiting: a scanner is cut off from the broker",
+        DispatchSetup(
+            ("plain", "raises once"),
+            scanners=2,
+            faults={"cut off": 1, "leadership lapses": 1},
+            ledger_clock_runs=False,
+        ),
+        quick=True,
+    ),
+)

@@ -1,0 +1,46 @@
+"""What is put on trial: setups that must hold, and mutants of them that must fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from verification.dispatch_world import DispatchSetup
+from verification.world import RunSetup
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A named setup that must hold."""
+
+    name: str
+    setup: RunSetup | DispatchSetup
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A setup that must fail."""
+
+    name: str
+    hole: str
+    """The hole of the protocol, or the promise, that the missing rule protects."""
+    setup: RunSetup | DispatchSetup
+    complaint: str
+    way: tuple[str, ...]
+    quick: bool = False
+
+
+def without(setup: RunSetup, *rules: str) -> RunSetup:
+    """The same configuration with some rules left out."""
+    return replace(setup, rules=replace(setup.rules, **switched_off(rules)))
+
+
+def dispatching_without(setup: DispatchSetup, *rules: str) -> DispatchSetup:
+    """The same, for the other model."""
+    return replace(setup, rules=replace(setup.rules, **switched_off(rules)))
+
+
+def switched_off(rules: tuple[str, ...]) -> dict[str, Any]:
+    """Every one of these rules is False."""
+    return dict.fromkeys(rules, False)
