@@ -1,0 +1,54 @@
+"""After the last task: the table, the checks, and what to do next."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+from rich.console import Console
+from sqlalchemy import delete, func, select
+
+from shop import figures
+from shop.checks import Evidence, run_checks
+from shop.diary import Diary
+from shop.report import day_table
+from shop.stage import Stage
+from shop.tables import Points
+
+
+def judge(stage: Stage, diary: Diary, console: Console) -> bool:
+    """Print table and checks; return whether all hold."""
+    with stage.engine.connect() as connection:
+        lines, spans = figures.lines(connection, diary), figures.spans(connection, diary)
+        ago = figures.first_done_s_ago(connection, diary)
+        running = time.time() - psutil.Process().create_time()
+        verdicts = run_checks(Evidence(connection, diary, dict(stage.mail.accepted)))
+    console.print(day_table(lines, spans))
+    console.print(f"\n  {figures.total(lines).done} tasks succeeded", end="")
+    console.print("." if ago is None else f", the first one {running - ago:.1f} s after the start.")
+    for verdict in verdicts:
+        mark = "[green]✔[/]" if verdict.holds else "[red]✘[/]"
+        console.print(f"  {mark} {verdict.claim}: [dim]{verdict.figure}[/]", soft_wrap=True)
+    held = all(verdict.holds for verdict in verdicts)
+    if not held:
+        logs = stage.folder / "log"
+        console.print(f"[red]Not every check holds.[/] Read {logs / 'worker.log'}, then beat.log.")
+    return held
+
+
+def spoil(stage: Stage) -> None:
+    """Take one grant of points away behind everybody's back."""
+    with stage.engine.begin() as connection:
+        first = select(func.min(Points.id)).scalar_subquery()
+        connection.execute(delete(Points).where(Points.id == first))
+
+
+def invite(stage: Stage, console: Console) -> None:
+    """Say what there is to see while everything runs."""
+    console.print(f"""
+[bold]Everything is still running.[/] Look around:
+  {stage.flower}                       workers and tasks in Flower
+  tasks-app list --pool error                 what failed, and why
+  tasks-app show ID                           one task with all its attempts
+  eval "$(tasks-app urls)" && python examples/hello.py      your first own task
+Read examples/shop/handlers.py. Ctrl-C stops everything.""")

@@ -1,0 +1,25 @@
+"""What the shop knows of its own day, noted after each commit: the checks go by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Diary:
+    """Ids of orders and tasks of one day, from the foreground's point of view."""
+
+    names: tuple[str, ...]
+    """The names of the shop's tasks."""
+    since: int = 0
+    """The highest task id before the day began."""
+    orders: list[int] = field(default_factory=list)
+    rolled_back: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    """Orders of the customer whose address the mail server refuses."""
+    created: list[int] = field(default_factory=list)
+    """All tasks of committed transactions of the foreground."""
+    never_created: list[int] = field(default_factory=list)
+    """The tasks of transactions that were rolled back."""
+    poison: list[int] = field(default_factory=list)
+    """The tasks that kill their process."""

@@ -1,0 +1,129 @@
+"""The processes of the demo: real ones, as in production, with logs and an end in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks_app.embedded import EmbeddedError, Stack, Started, Urls, read_state, up
+from tasks_app.embedded.process import Recipe, ServerProcess
+
+PATIENCE_S = 8.0
+
+
+class StoppedError(Exception):
+    """Somebody pressed Ctrl-C or sent a signal."""
+
+
+class DiedError(Exception):
+    """A process ended that should not have."""
+
+
+class Bell:
+    """Ctrl-C, SIGTERM and SIGHUP ring it. They interrupt nothing, least of all the stopping."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._rung.set())
+
+    def wait(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            StoppedError: the bell rang, now or before.
+        """
+        if self._rung.wait(seconds):
+            raise StoppedError
+
+
+class Servers:
+    """PostgreSQL and Valkey: ours, or those that ``tasks-app up`` runs in this folder."""
+
+    def __init__(self, folder: Path, *, keep: bool) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._stack: Stack | None = None
+
+    def up(self, on_ready: Callable[[Started], None]) -> Urls:
+        """Start both unless they run; with ``keep`` they stay up when we end."""
+        if self._keep and read_state(self._folder) is None:
+            up(self._folder)
+        state = read_state(self._folder)
+        if state is not None and state.supervised:
+            for started in state.started:
+                on_ready(started)
+            return state.urls
+        self._stack = Stack(self._folder)
+        return self._stack.up(on_ready)
+
+    def look(self) -> None:
+        """Pass if both are alive.
+
+        Raises:
+            DiedError: one has ended.
+        """
+        for server in self._stack.servers if self._stack else ():
+            if not server.running:
+                log = self._folder / "log" / f"{server.key}.log"
+                raise DiedError(f"{server.title} ended. Read {log}")
+
+    def down(self) -> None:
+        """Stop them if they are ours."""
+        if self._stack is not None:
+            with suppress(EmbeddedError):
+                self._stack.down()
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    name: str
+    process: ServerProcess
+    log: Path
+
+
+class Processes:
+    """Started one by one, watched and stopped together. They die with us, even if we are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[_Running] = []
+
+    def start_celery(self, name: str, *arguments: str) -> None:
+        """Start ``celery -A tasks_app NAME …`` with our environment and a log of its own."""
+        command = (sys.executable, "-m", "celery", "-A", "tasks_app", name, *arguments)
+        log = self._folder / "log" / f"{name}.log"
+        recipe = Recipe(command, self._folder, log, signal.SIGTERM)
+        self._running.append(_Running(name, ServerProcess(recipe, account=None), log))
+
+    def look(self) -> None:
+        """Pass if all are alive.
+
+        Raises:
+            DiedError: one has ended; the message says which log tells why.
+        """
+        for running in self._running:
+            if not running.process.is_alive:
+                word = running.process.last_word()
+                raise DiedError(f"{running.name} ended: {word}. Read {running.log}")
+
+    def stop(self) -> None:
+        """Ask all at once to end, wait, and kill what is left in their process groups."""
+        for running in self._running:
+            if running.process.is_alive:
+                os.kill(running.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE_S
+        while any(r.process.is_alive for r in self._running) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for running in self._running:
+            running.process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(running.process.pid, signal.SIGKILL)
+        self._running.clear()

@@ -1,0 +1,148 @@
+"""Everything that must run before the curtain rises, each announced when it is ready."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from rich.console import Console
+from sqlalchemy import Engine, create_engine
+
+from shop.figures import live_workers
+from shop.mail import ADDRESS_VARIABLE
+from shop.mailserver import MailServer
+from shop.pace import SHORTENED, WORKER_PACE
+from shop.processes import Bell, DiedError, Processes, Servers
+from shop.tables import build_shop, drop_shop
+from tasks_app.embedded import Started, Urls
+from tasks_app.embedded.ports import HOST, choose_port
+from tasks_app.pool.schema import migrate
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.maintainer import Maintainer
+
+WORKERS = 2
+WORKER_PATIENCE_S = 30.0
+FLOWER_PORT = 5555
+
+
+class Stage:
+    """Servers, schema, mail server and processes of one demo."""
+
+    def __init__(self, folder: Path, console: Console, *, keep: bool) -> None:
+        self.folder = folder
+        self.mail = MailServer()
+        self.engine: Engine
+        self._console = console
+        self._servers = Servers(folder, keep=keep)
+        self._processes = Processes(folder)
+        self._flower_port: int | None = None
+        self._flower_since: float | None = None
+
+    @property
+    def flower(self) -> str:
+        """Where the dashboard is."""
+        return f"http://{HOST}:{self._flower_port}"
+
+    def up(self, bell: Bell) -> None:
+        """Start everything; return when the workers wait for tasks."""
+        urls = self._servers.up(self._announce_server)
+        bell.wait(0)
+        self.engine = create_engine(urls.database)
+        self._build(urls)
+        begin = time.monotonic()
+        self.mail.up()
+        self._ready("mail server", begin, f"smtp://{self.mail.address}, with moods")
+        os.environ.update(self._environment(urls))
+        begin = time.monotonic()
+        self._processes.start_celery(
+            "worker", "-c", str(WORKERS), "-E", "-l", "info", "--without-gossip", "--without-mingle"
+        )
+        self._processes.start_celery("beat", "-l", "info")
+        self._await_workers(bell)
+        self._ready("worker, beat", begin, f"{WORKERS} processes of celery -A tasks_app worker")
+        self._say(f"[dim]shortened for the demo: {SHORTENED}[/]")
+
+    def open_flower(self) -> None:
+        """Start the dashboard, once: after the first task, because it takes a core for a while."""
+        if self._flower_port is None:
+            self._flower_port = choose_port(FLOWER_PORT)
+            self._flower_since = time.monotonic()
+            self._processes.start_celery(
+                "flower", f"--address={HOST}", f"--port={self._flower_port}", "--read_only=true"
+            )
+
+    def look(self) -> None:
+        """Pass if all is well; announce the dashboard when it answers.
+
+        Raises:
+            DiedError: a process ended.
+        """
+        self._processes.look()
+        self._servers.look()
+        if self._flower_since and self._flower_port and _answers(self._flower_port):
+            self._ready("Flower", self._flower_since, self.flower)
+            self._flower_since = None
+
+    def down(self) -> None:
+        """Stop everything, the last started first."""
+        self._processes.stop()
+        self.mail.down()
+        self._servers.down()
+
+    def _build(self, urls: Urls) -> None:
+        begin = time.monotonic()
+        with self.engine.begin() as connection:
+            drop_shop(connection)
+            before, after = migrate(connection)
+            build_shop(connection)
+        database = Database(urls.database)
+        made = Maintainer(database).run_once()
+        database.dispose()
+        self._ready("schema", begin, f"{before or 'empty'} -> {after}, {made} partitions made")
+
+    def _environment(self, urls: Urls) -> dict[str, str]:
+        """Return what our processes are told; they inherit it."""
+        examples = str(Path(__file__).parents[1])
+        return {
+            **WORKER_PACE,
+            "TASKS_APP_DATABASE_URL": urls.database,
+            "TASKS_APP_BROKER_URL": urls.broker,
+            "TASKS_APP_IMPORTS": "shop.handlers,hello",
+            "PYTHONPATH": os.pathsep.join([examples, os.environ.get("PYTHONPATH", "")]).rstrip(":"),
+            "PYTHONUNBUFFERED": "1",
+            ADDRESS_VARIABLE: self.mail.address,
+        }
+
+    def _await_workers(self, bell: Bell) -> None:
+        deadline = time.monotonic() + WORKER_PATIENCE_S
+        while True:
+            self.look()
+            with self.engine.connect() as connection:
+                if live_workers(connection) >= WORKERS:
+                    return
+            if time.monotonic() > deadline:
+                log = self.folder / "log" / "worker.log"
+                raise DiedError(f"No worker came up in {WORKER_PATIENCE_S:.0f} s. Read {log}")
+            bell.wait(0.05)
+
+    def _announce_server(self, started: Started) -> None:
+        self._ready_line(
+            f"{started.name} {started.version}", started.seconds, f"{HOST}:{started.port}"
+        )
+
+    def _ready(self, what: str, begin: float, more: str) -> None:
+        self._ready_line(what, time.monotonic() - begin, more)
+
+    def _ready_line(self, what: str, seconds: float, more: str) -> None:
+        self._say(f"[green]✔[/] {what:<18} ready in {seconds:3.1f} s   [dim]{more}[/]")
+
+    def _say(self, line: str) -> None:
+        self._console.print(f"  {line}", soft_wrap=True)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.05)
+        return probe.connect_ex((HOST, port)) == 0
