@@ -18,11 +18,12 @@ from tasks_app.broker.processes import (
     current_child,
     stop_child,
 )
+from tasks_app.broker.refusal import guard_queues
 from tasks_app.domain.errors import ConfigurationError, SchemaError
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.registry import load_handlers
+from tasks_app.runtime.registry import HANDLERS, load_handlers
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue
@@ -55,6 +56,7 @@ def connect_worker(app: Celery, settings: Settings) -> None:
         os.environ[NODE_VARIABLE] = str(sender)
         os.environ[QUEUES_VARIABLE] = ",".join(queues)
         os.environ[SLOTS_VARIABLE] = str(new_slot_path())
+        guard_queues(instance.app, frozenset({*HANDLERS.queues, CONTROL_QUEUE}))
 
     @signals.worker_init.connect(weak=False)
     def check(**_: Any) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.payload import decode
+from tasks_app.runtime.database import COMMITS_LATER, commit_permitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,22 +21,18 @@ if TYPE_CHECKING:
     from tasks_app.domain.task import Fence
     from tasks_app.runtime.desk import Running
 
-_COMMITS_LATER = (
-    "ctx.session commits together with the task's outcome, when the handler has returned. "
-    "Use flush(), or open a session of your own for what must be committed now."
-)
-
 
 class HandlerSession(Session):
     """A session whose commit belongs to the executor."""
 
     def commit(self) -> None:
         """Refuse: effect and outcome are one commit."""
-        raise RuntimeError(_COMMITS_LATER)
+        raise RuntimeError(COMMITS_LATER)
 
     def commit_with_outcome(self) -> None:
         """Commit, for the executor."""
-        super().commit()
+        with commit_permitted(self.connection()):
+            super().commit()
 
 
 class AsyncHandlerSession(AsyncSession):
@@ -43,11 +40,12 @@ class AsyncHandlerSession(AsyncSession):
 
     async def commit(self) -> None:
         """Refuse: effect and outcome are one commit."""
-        raise RuntimeError(_COMMITS_LATER)
+        raise RuntimeError(COMMITS_LATER)
 
     async def commit_with_outcome(self) -> None:
         """Commit, for the executor."""
-        await super().commit()
+        with commit_permitted(self.sync_session.connection()):
+            await super().commit()
 
 
 class TaskContext:

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -25,6 +26,13 @@ _NETWORK = {
 _CHECK = "-c client_connection_check_interval=500"
 """A killed client's statement would otherwise hold its locks for as long as it runs."""
 _OURS = f"{_CHECK} -c lock_timeout=1000 -c statement_timeout=30000"
+_PERMIT = "tasks_app may commit"
+_MARK = "_tasks_app_ours"
+
+COMMITS_LATER = (
+    "ctx.session commits together with the task's outcome, when the handler has returned. "
+    "Use flush(), or open a session of your own for what must be committed now."
+)
 
 
 class Database:
@@ -52,11 +60,14 @@ class Database:
 
     def async_engine(self) -> AsyncEngine:
         """Return a new engine for async handlers; its connections belong to one event loop."""
-        return create_async_engine(
+        engine = create_async_engine(
             self._url,
             isolation_level="READ COMMITTED",
             connect_args={**_NETWORK, "options": _CHECK},
         )
+        event.listen(engine.sync_engine, "handle_error", _mark)
+        event.listen(engine.sync_engine, "commit", _refuse)
+        return engine
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -81,10 +92,11 @@ class Database:
                 self._handler_engine.dispose(close=False)
             self._engine = self._make(_OURS, 5)
             self._handler_engine = self._make(_CHECK, self._handlers)
+            event.listen(self._handler_engine, "commit", _refuse)
             self._pid = os.getpid()
 
     def _make(self, options: str, size: int) -> Engine:
-        return create_engine(
+        engine = create_engine(
             self._url,
             isolation_level="READ COMMITTED",
             pool_size=size,
@@ -92,6 +104,36 @@ class Database:
             pool_pre_ping=False,
             connect_args={**_NETWORK, "options": options},
         )
+        event.listen(engine, "handle_error", _mark)
+        return engine
+
+
+@contextmanager
+def commit_permitted(connection: Connection) -> Iterator[None]:
+    """Let the block commit on a connection of handlers; nobody else may."""
+    info = connection.info
+    info[_PERMIT] = True
+    try:
+        yield
+    finally:
+        info.pop(_PERMIT, None)
+
+
+def _refuse(connection: Connection) -> None:
+    """Whatever way a handler found to COMMIT: its effects would stand without their outcome."""
+    if _PERMIT not in connection.info:
+        raise RuntimeError(COMMITS_LATER)
+
+
+def _mark(context: ExceptionContext) -> None:
+    """Remember that an error came from our database, not from one of a handler's own."""
+    if context.sqlalchemy_exception is not None:
+        setattr(context.sqlalchemy_exception, _MARK, True)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Tell whether our database, and no other that a handler talks to, never answered."""
+    return is_unanswered(error) and getattr(error, _MARK, False)
 
 
 def is_unanswered(error: BaseException) -> bool:

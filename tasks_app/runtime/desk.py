@@ -174,6 +174,11 @@ class Desk:
             for task_id in task_ids & self._running.keys():
                 self._running[task_id].cancelled = True
 
+    def runs(self, task_id: int) -> bool:
+        """Whether this task is in a thread's hands."""
+        with self._mutex:
+            return task_id in self._running
+
     @property
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""

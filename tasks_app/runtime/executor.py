@@ -26,7 +26,7 @@ from tasks_app.pool import ledger
 from tasks_app.pool.claim import Claimer, claim, claim_next, fetch_payload
 from tasks_app.pool.release import release, release_token
 from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.database import Database, is_unanswered
+from tasks_app.runtime.database import Database, is_lost, is_unanswered
 from tasks_app.runtime.desk import Desk, Running
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
@@ -41,6 +41,10 @@ UNANSWERED_WAIT = timedelta(seconds=2)
 """How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
 FAST_S = 0.05
 """A handler whose last run took less is known to be fast; before others, outcomes are written."""
+
+
+class _FenceLostError(Exception):
+    """Our own, so that no handler can raise it."""
 
 
 class Executor:
@@ -156,6 +160,10 @@ class Executor:
         self._slot.start(task.run, self._hard_limit_s(task, spec))
         try:
             self._run_announced(run, spec)
+        except BaseException as error:
+            log.exception("task %s: its run ended in a way that it never should", task.task_id)
+            if self._desk.runs(task.task_id):  # else it would be renewed, and RUNNING, for ever
+                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
         finally:
             self._slot.finish(task.run)
             self._last_run_s[task.name] = time.monotonic() - run.since
@@ -170,7 +178,10 @@ class Executor:
         try:
             settlement = self._attempt(run, spec, lane, context, limit)
             session = context.touched()
-            if session is None:
+            if settlement is None:
+                log.warning("task %s: the lease was lost before it began", task.task_id)
+                self._desk.drop(task.task_id)
+            elif session is None:
                 self._keep(task, settlement)
             else:
                 self._commit(lane, session, task, spec, settlement)
@@ -180,8 +191,11 @@ class Executor:
 
     def _attempt(
         self, run: Running, spec: HandlerSpec, lane: Lane, context: TaskContext, limit: float | None
-    ) -> Settlement:
-        """Call the handler; whatever it raises becomes an outcome, after a rollback."""
+    ) -> Settlement | None:
+        """Call the handler; whatever it raises becomes an outcome, after a rollback.
+
+        None: the fence was lost already, so that the handler was not called.
+        """
         task = run.task
         try:
             arguments = self._arguments(task, spec, context)
@@ -189,11 +203,13 @@ class Executor:
                 self._middleware, context, lambda: lane.call(spec.function, arguments, limit)
             )
             result = self._result(value)
+        except _FenceLostError:
+            return None
         except BaseException as error:
             session = context.touched()
             if session is not None:
                 lane.abandon(session)
-            if session is not None and is_unanswered(error):
+            if is_lost(error):
                 return _unanswered(task)
             return ended_by(task, spec, error, cause_of(error), self._rng)
         return succeeded(task, result, _ms_since(run.since))
@@ -207,8 +223,10 @@ class Executor:
         if text is None:
             with self._database.begin() as connection:
                 text = fetch_payload(connection, task.fence)
+        if text is None:
+            raise _FenceLostError
         try:
-            return (context, spec.payload(decode(text or "{}", "payload")))
+            return (context, spec.payload(decode(text, "payload")))
         except ValidationError as error:
             path, problem = explain(error)
             raise Fail(f"{path} {problem}") from None
@@ -233,7 +251,7 @@ class Executor:
                 self._desk.drop(task.task_id)
                 return
             lane.commit(session)
-        except Exception as error:
+        except BaseException as error:  # listeners of the user's session run in here
             lane.abandon(session)
             if is_unanswered(error):
                 self._keep(task, _unanswered(task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -69,8 +70,9 @@ class SyncLane:
         """Close; an open transaction rolls back."""
         try:
             session.close()
-        except Exception:
-            session.invalidate()
+        except BaseException:  # listeners of the user's may raise anything, broken drivers too
+            with contextlib.suppress(BaseException):
+                session.invalidate()
 
 
 class AsyncLane:
@@ -120,10 +122,12 @@ class AsyncLane:
         async def closed() -> None:
             try:
                 await session.close()
-            except Exception:
-                await session.invalidate()
+            except BaseException:  # as above
+                with contextlib.suppress(BaseException):
+                    await session.invalidate()
 
-        self._runner().run(closed())
+        with contextlib.suppress(BaseException):
+            self._runner().run(closed())
 
     def close(self) -> None:
         """End this thread's loop and its connections."""

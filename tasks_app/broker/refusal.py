@@ -1,0 +1,39 @@
+"""On our queues only our own messages are read; every other task name is refused there.
+
+Whoever can write to the broker could otherwise start any Celery task that happens to be registered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from celery.worker.strategy import default
+
+from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+
+log = logging.getLogger(__name__)
+
+OURS = (EXECUTE, SCAN, MAINTAIN)
+
+
+def guard_queues(app: Celery, queues: frozenset[str]) -> None:
+    """Make the worker refuse tasks that are not ours when they come over one of ``queues``."""
+
+    def guarded(task: Any, app: Any, consumer: Any) -> Callable[..., Any]:
+        run = default(task, app, consumer)
+
+        def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
+            if (message.delivery_info or {}).get("routing_key") not in queues:
+                return run(message, body, ack, reject, callbacks)
+            log.error("refused task %s on a queue of tasks_app", task.name)
+            message.reject_log_error(log, consumer.connection_errors)
+            return None
+
+        return handle
+
+    for name, task in app.tasks.items():
+        if name not in OURS:
+            task.start_strategy = lambda app, consumer, task=task, **_: guarded(task, app, consumer)
