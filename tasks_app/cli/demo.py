@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +22,5 @@ def demo(options: tuple[str, ...]) -> None:
     examples = _INSIDE if _INSIDE.is_dir() else _BESIDE
     environment = {**os.environ, "PYTHONPATH": str(examples)}
     command = [sys.executable, "-m", "shop", *options]
-    try:
-        sys.exit(subprocess.run(command, env=environment, check=False).returncode)  # noqa: S603
-    except KeyboardInterrupt:
-        sys.exit(0)
+    # Become it: a parent would have to hand on each signal, and Ctrl-C would reach both.
+    os.execve(sys.executable, command, environment)  # noqa: S606  our own module
