@@ -237,7 +237,8 @@ def test_a_large_payload_is_left_behind_and_can_be_fetched(connection: Connectio
     small = pending_task(connection, payload={"a": 1})
     connection.execute(
         text(
-            "UPDATE task_pending SET payload = jsonb_build_object('x', CAST(:x AS text)) WHERE id = :id"
+            "UPDATE task_pending SET payload = jsonb_build_object('x', CAST(:x AS text))"
+            " WHERE id = :id"
         ),
         {"x": noise, "id": task_id},
     )
