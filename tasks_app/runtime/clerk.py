@@ -61,7 +61,8 @@ class Clerk:
         """End after the current round."""
         self._ends.set()
         self._desk.wake.set()
-        self._thread.join(patience_s)
+        if self._thread.ident is not None:
+            self._thread.join(patience_s)
 
     def _work(self) -> None:
         duties = (self._bury, self._flush, self._give_back, self._run_errands, self._renew)

@@ -1,0 +1,100 @@
+"""A TCP proxy that can lose the reply of one statement: the server did it, the client never hears.
+
+One thread per direction; no server code of ours is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+CHUNK = 65_536
+
+
+class FaultProxy:
+    """Forwards to ``upstream`` until told otherwise."""
+
+    def __init__(self, upstream: tuple[str, int]) -> None:
+        self._upstream = upstream
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: set[socket.socket] = set()
+        self._mutex = threading.Lock()
+        self._needle: bytes | None = None
+        self.refusing = False
+        self.lost = 0
+        """How many replies were swallowed."""
+
+    @property
+    def port(self) -> int:
+        """Where clients connect."""
+        return int(self._listener.getsockname()[1])
+
+    def lose_reply_to(self, needle: bytes) -> None:
+        """Pass the next request that holds ``needle`` on, and cut the client off from its reply."""
+        self._needle = needle
+
+    def cut(self) -> None:
+        """End every live connection."""
+        with self._mutex:
+            sockets, self._sockets = self._sockets, set()
+        for each in sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refusing:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(self._upstream)
+            except OSError:
+                client.close()
+                continue
+            with self._mutex:
+                self._sockets |= {client, server}
+            deaf = threading.Event()
+            for source, target in ((client, server), (server, client)):
+                forth = source is client
+                threading.Thread(
+                    target=self._pump, args=(source, target, deaf, forth), daemon=True
+                ).start()
+
+    def _pump(
+        self, source: socket.socket, target: socket.socket, deaf: threading.Event, forth: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(CHUNK):
+                if forth and self._needle is not None and self._needle in data:
+                    self._needle = None
+                    deaf.set()
+                if not forth and deaf.is_set():  # the server has answered, so it has acted
+                    self.lost += 1
+                    break
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

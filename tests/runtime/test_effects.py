@@ -1,0 +1,366 @@
+"""Writes through ctx.session and ctx.connection: one commit with the outcome, or none (P4, P6)."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from tasks_app import create_task
+from tasks_app.pool.rescue import rescue_expired
+from tests.factory import LEASE
+from tests.fault_proxy import FaultProxy
+from tests.runtime.bench import EFFECT, Bench, effect
+from tests.waiting import until
+
+KILL_ME = text("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def test_session_and_connection_are_one_transaction_that_commits_with_the_outcome(
+    bench: Bench,
+) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": "core"})
+        bench.runs.append((bench.effects(ctx.task_id), bench.state(ctx.task_id)))
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert bench.runs == [(0, "RUNNING")]
+    assert (bench.effects(task_id), bench.state(task_id)) == (2, "SUCCEEDED")
+
+
+def test_effect_outcome_and_move_carry_one_transaction_id(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    mine = bench.sql("SELECT xmin::text FROM effect WHERE task_id = :id", id=task_id)
+    move = bench.sql("SELECT xmin::text FROM task_completed WHERE id = :id", id=task_id)
+    assert mine == move
+
+
+def test_effects_roll_back_when_the_handler_raises(bench: Bench) -> None:
+    @bench.handler(retry="0s,0s")
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        ctx.session.flush()
+        raise ValueError
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
+
+
+def test_a_task_created_through_ctx_session_exists_only_if_the_outcome_commits(
+    bench: Bench,
+) -> None:
+    @bench.handler(retry="0s")
+    def h(ctx: Any) -> int:
+        made = create_task(ctx.session, "next")
+        if ctx.attempt == 1:
+            raise ValueError
+        return made
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert bench.sql("SELECT count(*) FROM task_pending WHERE name = 'next'") == 1
+    assert bench.state(bench.task(task_id).result) == "PENDING"
+
+
+class TestNobodyElseCommits:
+    """An effect that is committed before its outcome could be there twice."""
+
+    def refused(self, bench: Bench, commit: Any) -> None:
+        @bench.handler(retry="0s,0s")
+        def h(ctx: Any) -> None:
+            commit(ctx)
+            raise ValueError
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
+        assert "commits together with the task's outcome" in (bench.task(task_id).error or "")
+
+    def test_session_commit(self, bench: Bench) -> None:
+        def commit(ctx: Any) -> None:
+            effect(ctx)
+            ctx.session.commit()
+
+        self.refused(bench, commit)
+
+    def test_connection_commit(self, bench: Bench) -> None:
+        def commit(ctx: Any) -> None:
+            effect(ctx)
+            ctx.connection.commit()
+
+        self.refused(bench, commit)
+
+    def test_session_begin_as_a_block(self, bench: Bench) -> None:
+        def commit(ctx: Any) -> None:
+            with ctx.session.begin():
+                effect(ctx)
+
+        self.refused(bench, commit)
+
+    def test_commit_of_the_transaction_object(self, bench: Bench) -> None:
+        def commit(ctx: Any) -> None:
+            effect(ctx)
+            ctx.session.get_transaction().commit()
+
+        self.refused(bench, commit)
+
+    def test_connection_commit_in_an_async_handler(self, bench: Bench) -> None:
+        @bench.handler(retry="0s,0s")
+        async def h(ctx: Any) -> None:
+            connection = await ctx.session.connection()
+            await connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+            await connection.commit()
+            raise ValueError
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
+        assert "commits together" in (bench.task(task_id).error or "")
+
+    def test_a_savepoint_may_be_committed(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            with ctx.session.begin_nested():
+                effect(ctx)
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.effects(task_id), bench.state(task_id)) == (1, "SUCCEEDED")
+
+    def test_a_handler_may_roll_back_and_go_on(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            effect(ctx, "first")
+            ctx.session.rollback()
+            effect(ctx, "second")
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.effects(task_id), bench.state(task_id)) == (1, "SUCCEEDED")
+
+
+def test_a_deferred_constraint_that_fails_at_commit_is_a_charged_failure(bench: Bench) -> None:
+    @bench.handler(retry="0s,0s")
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.attempt)
+        ctx.session.execute(
+            text("CREATE TEMP TABLE once (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        )
+        ctx.session.execute(text("INSERT INTO once VALUES (1), (1)"))
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.state, task.failures, bench.runs) == ("FAILED", 3, [1, 2, 3])
+    assert "UniqueViolation" in (task.error or "")
+
+
+def test_a_handler_that_hides_a_broken_transaction_is_charged(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        try:
+            ctx.connection.execute(text("SELECT 1 / 0"))
+        except Exception:
+            bench.runs.append("hidden")
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
+    assert bench.runs == ["hidden"]
+
+
+def test_effects_roll_back_when_the_lease_was_lost_meanwhile(bench: Bench) -> None:
+    """Interleaving: A runs; rescue; B claims, runs, commits; A wants to commit."""
+    started, go_on = threading.Event(), bench.event()
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx, f"attempt {ctx.attempt}")
+        if ctx.attempt == 1:
+            started.set()
+            go_on.wait(20)
+
+    task_id = bench.create()
+    first = bench.child(start=False)
+    running = bench.beside(first.execute, None, [task_id])
+    assert started.wait(10)
+    with bench.engine.begin() as connection:
+        future = datetime.now(UTC) + timedelta(hours=1)
+        rescued = rescue_expired(connection, lease=LEASE, max_crashes=5, now=future)
+    bench.sql("UPDATE task_pending SET due_at = statement_timestamp()")
+
+    bench.execute([task_id])
+    go_on.set()
+    running.join(10)
+
+    assert set(rescued) == {task_id}
+    assert bench.state(task_id) == "SUCCEEDED"
+    assert bench.sql("SELECT string_agg(note, ', ') FROM effect") == "attempt 2"
+    assert first.desk.empty
+
+
+class TestTheConnectionIsLost:
+    def test_a_killed_backend_releases_the_task_uncharged_and_it_runs_again(
+        self, bench: Bench
+    ) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            effect(ctx)
+            if ctx.attempt == 1:
+                ctx.session.execute(KILL_ME)
+
+        task_id = bench.create()
+
+        bench.drain()
+        released = bench.task(task_id)
+        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+        bench.drain()
+
+        assert (released.state, released.failures, released.crashes) == ("PENDING", 0, 0)
+        task = bench.task(task_id)
+        assert (task.state, task.attempt, bench.effects(task_id)) == ("SUCCEEDED", 2, 1)
+
+    def test_the_same_in_an_async_handler(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> None:
+            await ctx.session.execute(KILL_ME)
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures) == ("PENDING", 0)
+
+    def test_at_most_once_is_not_run_again_after_it(self, bench: Bench) -> None:
+        @bench.handler(at_most_once=True)
+        def h(ctx: Any) -> None:
+            ctx.session.execute(KILL_ME)
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.state(task_id) == "FAILED"
+        assert "outcome unknown" in (bench.task(task_id).error or "")
+
+    def test_another_database_of_the_handler_that_is_away_is_charged_as_any_failure(
+        self, bench: Bench
+    ) -> None:
+        """Else a task would be tried for ever, every two seconds, without a trace."""
+        elsewhere = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            effect(ctx)
+            elsewhere.connect()
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.state(task_id) == "FAILED"
+        assert "OperationalError" in (bench.task(task_id).error or "")
+
+    @pytest.mark.parametrize("needle", [b"COMMIT", b"SELECT pg_sleep(0) AS lost"])
+    def test_a_lost_reply_leaves_the_effect_exactly_once(self, bench: Bench, needle: bytes) -> None:
+        """COMMIT: it took place, and the release finds nothing. Before it: the task runs again."""
+
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            bench.runs.append(ctx.attempt)
+            effect(ctx)
+            if ctx.attempt == 1:
+                proxy.lose_reply_to(needle)
+            ctx.session.execute(text("SELECT pg_sleep(0) AS lost"))
+
+        task_id = bench.create()
+        url = make_url(bench.url)
+        with FaultProxy((url.host or "", url.port or 0)) as proxy:
+            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+
+            child.execute(None, [task_id])
+            until(lambda: child.desk.empty)
+            child.stop()
+            assert proxy.lost == 1
+        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+        bench.drain()
+
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+        assert bench.runs == ([1] if needle == b"COMMIT" else [1, 2])
+
+
+def test_an_exit_inside_the_commit_leaves_nothing_running(bench: Bench) -> None:
+    """A listener of the user's session may raise anything, also while we flush for the commit."""
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+
+        @event.listens_for(ctx.session, "before_commit")
+        def leave(_: Session) -> None:
+            raise SystemExit(3)
+
+    task_id = bench.create()
+    child = bench.child()
+
+    child.execute(None, [task_id])
+
+    assert child.desk.running() == []
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+
+
+def test_the_handlers_transaction_holds_no_lock_on_the_row_while_it_runs(bench: Bench) -> None:
+    """Renewal and cancel must get through to a running task."""
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        try:
+            bench.sql(
+                "SELECT id FROM task_pending WHERE id = :id FOR UPDATE NOWAIT", id=ctx.task_id
+            )
+        except OperationalError as error:
+            bench.runs.append(error)
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.runs) == ("SUCCEEDED", [])
