@@ -48,7 +48,8 @@ def a_grave_is_found(setup: RunSetup, world: World, number: int) -> Iterator[Ste
     for other, living in enumerate(world.children):
         if poorer is not None and other != number and not has_nothing_to_lose(living):
             grave = Grave(setup.workers[other], living.owner, slot_of(setup, living))
-            yield fault(f"c{other} lives, yet:", start_burial(poorer, number, grave).after)
+            hasty = start_burial(poorer, number, grave)
+            yield fault(f"c{other} lives, yet {hasty.what}", hasty.after)
 
 
 def start_burial(world: World, number: int, grave: Grave) -> Step[World]:

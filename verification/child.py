@@ -55,8 +55,8 @@ def start(setup: RunSetup, world: World, number: int) -> World:
     fence, rest = child.todo[0], child.todo[1:]
     kind = setup.kinds[fence.id]
     if setup.leases_never_lapse and not holds(setup, world, fence):
-        message = f"T{fence.id} starts without its claim, though no lease lapsed"
-        world = world._replace(lost_update=message)
+        message = f"P6: T{fence.id} starts without its claim, though no lease lapsed"
+        world = world._replace(wrong=message)
     world = with_row(world, fence.id, started(kind, world.rows[fence.id]))
     in_batch = kind.batch and not child.alone_now
     after = child._replace(

@@ -204,7 +204,7 @@ RUNS = (
         "cancel in one clever statement",
         "H8",
         without(OPERATOR, "cancel_locks_then_looks"),
-        "P6: cancel of T0: nothing moved, nothing told",
+        "P2: cancel of T0: nothing moved, nothing told",
         ("takes its snapshot (PENDING)", "claims T0", "acts on what it saw"),
         quick=True,
     ),

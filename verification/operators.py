@@ -51,7 +51,7 @@ def half_done_cancel(world: World, note: HalfDone) -> Step[World]:
     if row.state in TERMINAL:
         return fault(what, done)
     if row.state != note.seen:
-        lost = done._replace(lost_update=f"cancel of T{note.id}: nothing moved, nothing told")
+        lost = done._replace(wrong=f"P2: cancel of T{note.id}: nothing moved, nothing told")
         return fault(what, lost)
     if row.state == "PENDING":
         return fault(what, with_row(done, note.id, ended(row, "CANCELLED")))

@@ -14,8 +14,8 @@ LIFE_GIVING = ("is requeued", "is forgotten")
 
 def broken_promise(setup: RunSetup, before: World, what: str, after: World) -> str | None:
     """The first promise that the step breaks, in words."""
-    if after.lost_update != before.lost_update:
-        return f"P6: {after.lost_update}"
+    if after.wrong != before.wrong:
+        return after.wrong
     if after.rows is before.rows:
         return None
     for task, (old, new) in enumerate(zip(before.rows, after.rows, strict=True)):
@@ -51,7 +51,7 @@ def effects_do_not_match(kind: Kind, row: Row) -> str | None:
 
 
 def came_back_though_cancelled(row: Row) -> str | None:
-    """H3: a task that was told to cancel does not wait for another run."""
+    """P2, H3: a task that was told to cancel does not wait for another run."""
     if row.state == "PENDING" and row.cancel_requested:
         return "P2: cancelled while running, yet pending again"
     return None

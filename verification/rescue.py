@@ -103,7 +103,7 @@ def half_done_rescue(setup: RunSetup, world: World, note: HalfDone) -> Step[Worl
     if row.state not in {"PENDING", "RUNNING"}:
         return progress(what, done)
     if row.state == "PENDING" or row.lease_is_good:
-        done = done._replace(lost_update=f"rescue of T{note.id}, whose lease is good")
+        done = done._replace(wrong=f"P6: rescue of T{note.id}, whose lease is good")
     rescued = lost_while_running(setup.rules, setup.kinds[note.id], row)
     return progress(what, with_row(done, note.id, rescued))
 

@@ -108,8 +108,8 @@ class World(NamedTuple):
     """The task whose row a person's open transaction has locked."""
     after_outage: bool = False
     """The database was away; rescuers wait for one renewal interval."""
-    lost_update: str = ""
-    """Set by a write that had no right to happen; P6 looks at it."""
+    wrong: str = ""
+    """Set by what had no right to happen, where a look at the rows would not show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +190,12 @@ def spent(setup: RunSetup, world: World, fault: str) -> int:
     return setup.faults[fault] - world.faults_left[setup.fault_names.index(fault)]
 
 
-def note_lost_update(world: World, fence: Fence, what: str) -> World:
+def note_stale_write(world: World, fence: Fence, what: str) -> World:
     """Remember a write that changed a row whose newest claim it does not hold (P6)."""
     row = world.rows[fence.id]
     if row.state == "RUNNING" and row.token == fence.token:
         return world
-    return world._replace(lost_update=f"{what} of T{fence.id} by one that lost its claim")
+    return world._replace(wrong=f"P6: {what} of T{fence.id} by one that lost its claim")
 
 
 def holds(setup: RunSetup, world: World, fence: Fence) -> bool:

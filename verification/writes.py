@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from verification.rows import Fence, Outcome, back_to_pending, settled
-from verification.world import RunSetup, World, holds, note_lost_update, with_row
+from verification.world import RunSetup, World, holds, note_stale_write, with_row
 
 
 def settle(setup: RunSetup, world: World, fence: Fence, outcome: Outcome) -> World:
     """Write an outcome under the fence; a stale one changes nothing (P6)."""
     if not holds(setup, world, fence):
         return world
-    world = note_lost_update(world, fence, f"settle ({outcome})")
+    world = note_stale_write(world, fence, f"settle ({outcome})")
     row = world.rows[fence.id]
     return with_row(world, fence.id, settled(setup.rules, setup.kinds[fence.id], row, outcome))
 
@@ -19,7 +19,7 @@ def release(setup: RunSetup, world: World, fence: Fence) -> World:
     """RUNNING -> PENDING under the fence, uncharged."""
     if not holds(setup, world, fence):
         return world
-    world = note_lost_update(world, fence, "release")
+    world = note_stale_write(world, fence, "release")
     return with_row(world, fence.id, back_to_pending(setup.rules, world.rows[fence.id]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,8 @@ def test_every_rule_has_a_mutant() -> None:
 def test_names_are_unique() -> None:
     names = [c.name for c in configurations.ALL] + [m.name for m in mutants.ALL]
     assert len(names) == len(set(names))
+
+
+def test_the_readme_tells_of_every_mutant() -> None:
+    readme = Path(mutants.__file__).with_name("README.md").read_text()
+    assert [m.name for m in mutants.ALL if f"| {m.hole} | {m.name} |" not in readme] == []
