@@ -9,9 +9,9 @@ from rich.console import Console
 from sqlalchemy import delete, func, select
 
 from shop import figures
+from shop.board import day_table
 from shop.checks import Evidence, run_checks
 from shop.diary import Diary
-from shop.report import day_table
 from shop.stage import Stage
 from shop.tables import Points
 

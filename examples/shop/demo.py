@@ -87,6 +87,9 @@ def run(options: Options) -> int:
         log = options.folder / "log" / "pg.log"
         console.print(f"[red]✘[/] The database gave no answer ({kind}). Read {log}", soft_wrap=True)
         return 1
+    except OSError as error:
+        console.print(f"[red]✘[/] {error}. Run the demo again.", soft_wrap=True)
+        return 1
     finally:
         stage.down()
         console.print("All processes are stopped; the data stays.")

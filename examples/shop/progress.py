@@ -9,9 +9,9 @@ from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from shop.board import counts_of, counts_table
 from shop.figures import Line, total
 
 EVERY_S = 2.0
@@ -96,11 +96,7 @@ class PlainLines:
 
 
 def _table(news: str, lines: Sequence[Line]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    table.add_column("task", min_width=20)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", min_width=5)
+    table = counts_table(COLUMNS)
     for line in [*lines, total(lines)]:
-        numbers = [str(getattr(line, column) or "·") for column in COLUMNS]
-        table.add_row(line.name, *numbers, style="bold" if line.name == "all" else None)
+        table.add_row(*counts_of(line, COLUMNS), style="bold" if line.name == "all" else None)
     return Group(Text(news, style="cyan"), table)
