@@ -87,6 +87,11 @@ def claim_is_released(setup: RunSetup, world: World, number: int) -> Iterator[St
     released = release(setup, world, fence)
     answered = child._replace(returns=child.returns[1:])
     what = f"c{number}'s clerk releases T{fence.id}"
+    if fence.id == world.held_row:
+        if not setup.rules.skipped_releases_are_retried:
+            forgotten = with_child(world, number, answered)
+            yield progress(f"{what}, which is locked and skipped", forgotten)
+        return
     yield progress(what, with_child(released, number, answered))
     poorer = spend(setup, world, "settle reply lost")
     if poorer is not None:

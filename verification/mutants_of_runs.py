@@ -157,6 +157,13 @@ RUNS = (
         ("takes back T", "never arrives", "lapses", "is rescued"),
     ),
     Mutant(
+        "a give-back forgets what it had to skip",
+        "P3",
+        without(replace(QUIET, faults={"row held": 1}), "skipped_releases_are_retried"),
+        "P3: 1 crashes were counted on an innocent neighbour",
+        ("takes back T", "locked and skipped", "lapses", "is rescued"),
+    ),
+    Mutant(
         "a flush is not retried",
         "P3",
         without(LOST_REPLY, "collected_settles_are_retried"),

@@ -67,6 +67,8 @@ class RunRules:
     """Main thread and clerk agree who owns an unstarted task."""
     releases_are_retried: bool = True
     """A give-back is repeated until it is answered."""
+    skipped_releases_are_retried: bool = True
+    """P3: a group release skips a locked row; what it skipped is asked for again."""
     collected_settles_are_retried: bool = True
     """A flush is repeated until it is answered."""
 

@@ -240,6 +240,16 @@ RUNS = (
         quick=True,
     ),
     Configuration(
+        "give-backs, lost replies, and a person's open transaction",
+        RunSetup(
+            (MAILS, WRITES),
+            faults={"row held": 2, "settle reply lost": 1},
+            innocent=(0, 1),
+            leases_never_lapse=True,
+        ),
+        quick=True,
+    ),
+    Configuration(
         "a child crash, nothing under way: nobody is left to the lease",
         RunSetup(
             (MAILS, WRITES, MAILS),
