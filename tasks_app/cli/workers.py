@@ -23,7 +23,11 @@ def scan() -> None:
     from tasks_app.broker.processes import Keeper  # noqa: PLC0415  Celery only where it is used
     from tasks_app.celery import app  # noqa: PLC0415
 
-    done = Keeper(app).scan()
+    keeper = Keeper(app)
+    try:
+        done = keeper.scan()
+    finally:
+        keeper.database.dispose()
     if done.skipped:
         click.echo("Somebody else is scanning just now.")
     else:

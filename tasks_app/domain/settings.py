@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
 from typing import Annotated
@@ -73,7 +74,10 @@ class Settings(BaseSettings):
     @classmethod
     def _spans(cls, value: object) -> object:
         """Accept ``30``, ``30s`` and ``10m`` as everywhere else."""
-        return parse_duration(value) if isinstance(value, str | int | float) else value
+        try:
+            return parse_duration(value) if isinstance(value, str | int | float) else value
+        except ValueError:
+            raise ValueError("use a span such as 500ms, 30s or 10m") from None
 
     @field_validator("park_for")
     @classmethod
@@ -85,9 +89,9 @@ class Settings(BaseSettings):
     @field_validator("schema_name")
     @classmethod
     def _identifier(cls, value: str | None) -> str | None:
-        if value is not None and not _IDENTIFIER.match(value):
-            raise ValueError("a schema name is a lower-case identifier of at most 48 characters")
-        return value
+        if value and not _IDENTIFIER.match(value):
+            raise ValueError("use a lower-case identifier of at most 48 characters")
+        return value or None
 
     @property
     def renew_every(self) -> timedelta:
@@ -139,4 +143,19 @@ def load_settings() -> Settings:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = str(first["loc"][0]).upper().removeprefix(PREFIX)
-        raise ConfigurationError(f"{PREFIX}{name} is wrong: {first['msg']}.") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{PREFIX}{name} is wrong: {problem}.") from None
+
+
+def schema_name() -> str | None:
+    """Read only the schema's name, whatever is wrong with the other settings.
+
+    Raises:
+        ConfigurationError: it is no plain identifier.
+    """
+    name = os.environ.get(f"{PREFIX}SCHEMA") or None
+    if name and not _IDENTIFIER.match(name):
+        raise ConfigurationError(
+            f"{PREFIX}SCHEMA is wrong: use a lower-case identifier of at most 48 characters."
+        )
+    return name

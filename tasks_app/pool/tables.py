@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.settings import load_settings
+from tasks_app.domain.settings import schema_name
 from tasks_app.domain.states import Event, State, sources
 
-SCHEMA = load_settings().schema_name
+SCHEMA = schema_name()
 """Fixed for the life of the process, so that each statement is one text and stays prepared."""
 
 

@@ -98,13 +98,11 @@ class Child:
         self.desk.stop()
         waiting = self.desk.take_all_waiting()
         self._clerk.stop(STOP_PATIENCE_S)
+        self.desk.errand(lambda connection: release(connection, waiting))
+        self.desk.errand(lambda connection: workers.leave(connection, self.identity.owner))
         try:
             self._settler.flush()
-            with self.database.begin() as connection:
-                for errand in self.desk.errands():
-                    errand(connection)
-                release(connection, waiting)
-                workers.leave(connection, self.identity.owner)
+            self._clerk.last_errands()
         except SQLAlchemyError as error:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:

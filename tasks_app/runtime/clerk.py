@@ -10,13 +10,18 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
+
+from sqlalchemy import Connection
 
 from tasks_app.domain.settings import Settings
+from tasks_app.domain.task import Fence
 from tasks_app.pool import ledger, workers
 from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
+from tasks_app.pool.settle import still_held
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.desk import Desk, Errand
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
@@ -27,6 +32,10 @@ log = logging.getLogger(__name__)
 BURY_EVERY_S = 2.0
 PULSE_S = 1.0
 """The longest nap: how late a slow task's neighbours are noticed."""
+MOST_FAILED_ERRANDS = 2
+"""Per round: each may have waited a second for a lock, and renewals are due."""
+LAST_ERRANDS = 10
+"""The same, when the child ends: then nobody comes after us but the lease."""
 
 
 class Clerk:
@@ -83,7 +92,9 @@ class Clerk:
         if waited is not None:
             return max(0.005, self._settings.flush_after.total_seconds() - waited)
         slow = self._settings.give_back_after.total_seconds()
-        naps = [slow - (time.monotonic() - run.since) for run in self._desk.running()]
+        now = time.monotonic()
+        naps = [slow - (now - run.since) for run in self._desk.running()]
+        naps.append(self._renew_at - now)
         return max(0.01, min([PULSE_S, *(nap for nap in naps if nap > 0)]))
 
     def _bury(self) -> None:
@@ -99,21 +110,43 @@ class Clerk:
     def _give_back(self) -> None:
         fences, messages = self._desk.take_back(self._settings.give_back_after.total_seconds())
         if fences:
-            self._desk.errand(lambda connection: release(connection, fences))
+            self._desk.errand(lambda connection: self._release(connection, fences))
         if messages:
             self._desk.errand(lambda connection: ledger.finish(connection, *messages))
 
-    def _run_errands(self) -> None:
+    def _release(self, connection: Connection, fences: Sequence[Fence]) -> None:
+        """Release a group without waiting; members that somebody holds become their own errands."""
+        done = release(connection, fences)
+        left = [fence for fence in fences if fence.task_id not in done]
+        held = still_held(connection, left) if left else set()
+        for fence in left:
+            if fence.task_id in held:
+                self._desk.errand(partial(release, fences=[fence], block=True))
+
+    def last_errands(self) -> None:
+        """Try each errand once more, when the thread has ended.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: something stays undone.
+        """
+        self._run_errands(most_failed=LAST_ERRANDS)
+
+    def _run_errands(self, most_failed: int = MOST_FAILED_ERRANDS) -> None:
+        """Do what others left to us. Who waits for somebody's lock goes behind the others."""
         errands = self._desk.errands()
-        for place, errand in enumerate(errands):
+        failed: list[Errand] = []
+        trouble: Exception | None = None
+        while errands and len(failed) < most_failed:
+            errand = errands.pop(0)
             try:
                 with self._database.begin() as connection:
                     errand(connection)
-            except Exception:
-                for left in errands[place:]:
-                    self._desk.errand(left)
-                time.sleep(0.2)  # the errand woke us again: no busy loop while the database is away
-                raise
+            except Exception as error:
+                failed.append(errand)
+                trouble = error
+        self._desk.errands_left([*errands, *failed])
+        if trouble is not None:
+            raise trouble
 
     def _renew(self) -> None:
         if time.monotonic() < self._renew_at:

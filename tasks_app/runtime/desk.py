@@ -39,6 +39,7 @@ class Desk:
         self._running: dict[int, Running] = {}
         self._finished: dict[int, Settlement] = {}
         self._errands: list[Errand] = []
+        self._errands_out = False
         self._first_finished_at: float | None = None
         self._messages: dict[int, int] = {}
         self._gave_back: set[int] = set()
@@ -150,10 +151,17 @@ class Desk:
             return None if first is None else time.monotonic() - first
 
     def errands(self) -> list[Errand]:
-        """Take all errands; what fails has to be handed in again."""
+        """Take all errands; say with :meth:`errands_left` which of them are still to be done."""
         with self._mutex:
             errands, self._errands = self._errands, []
+            self._errands_out = bool(errands)
             return errands
+
+    def errands_left(self, errands: Sequence[Errand]) -> None:
+        """Take back what failed, behind what came in meanwhile."""
+        with self._mutex:
+            self._errands += errands
+            self._errands_out = False
 
     def held(self) -> list[Fence]:
         """Return the fences to renew: everything that this child still answers for."""
@@ -183,7 +191,8 @@ class Desk:
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
-            return not (self._waiting or self._running or self._finished or self._errands)
+            errands = self._errands or self._errands_out
+            return not (self._waiting or self._running or self._finished or errands)
 
     def stop(self) -> None:
         """Start nothing more, and wake everybody who waits."""

@@ -14,7 +14,7 @@ from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import ConfigurationError, HandlerError, InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec, signature_of
 from tasks_app.domain.outcome import Reaction
-from tasks_app.domain.retry import DEFAULT_POLICY, RetryPolicy, parse_policy
+from tasks_app.domain.retry import DEFAULT_POLICY, MOST_ATTEMPTS, RetryPolicy, parse_policy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,6 +112,8 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
     Raises:
         HandlerError: the declaration cannot work.
     """
+    if max_attempts is not None and not 1 <= max_attempts <= MOST_ATTEMPTS:
+        raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
     if commit != "each":
         raise HandlerError(f'commit={commit!r} of {name!r} does not exist yet. Use commit="each".')
 
@@ -123,12 +125,12 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             function=function,
             queue=_checked(lambda: check_queue(queue), name),
             retry=policy,
-            max_attempts=max_attempts or policy.max_attempts,
+            max_attempts=policy.max_attempts if max_attempts is None else max_attempts,
             timeout=_span(timeout, name),
             hard_timeout=_span(hard_timeout, name),
             at_most_once=at_most_once,
             on_error={
-                kind: _reaction(reaction, name) for kind, reaction in (on_error or {}).items()
+                kind: _reaction(kind, reaction, name) for kind, reaction in (on_error or {}).items()
             },
             payload_type=payload_type,
             takes_payload=takes_payload,
@@ -168,12 +170,19 @@ def _checked(make: Callable[[], T], name: str) -> T:
         raise HandlerError(f"Handler {name!r} is declared wrongly: {error}") from None
 
 
-def _reaction(word: str, name: str) -> Reaction:
+def _reaction(kind: Any, word: str, name: str) -> Reaction:
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise HandlerError(f"on_error of {name!r} has the key {kind!r}, which is no exception.")
     return _checked(lambda: Reaction(word), name)
 
 
 def _span(value: Duration | None, name: str) -> timedelta | None:
-    return None if value is None else _checked(lambda: parse_duration(value), name)
+    if value is None:
+        return None
+    span = _checked(lambda: parse_duration(value), name)
+    if not span:
+        raise HandlerError(f"Handler {name!r} is declared with a limit of 0 s. Leave it out.")
+    return span
 
 
 def _where(function: Callable[..., Any]) -> str:

@@ -72,6 +72,9 @@ class Settler:
                     return settle_one(connection, settlement)
             except SQLAlchemyError as error:
                 if _is_data_error(error):
+                    if settlement.event is Event.FAIL:
+                        log.exception("task %s cannot be settled", settlement.fence.task_id)
+                        return None
                     settlement = _unstorable(settlement, error)
                     continue
                 log.warning("a settle was not answered, trying again: %s", type(error).__name__)
@@ -104,6 +107,9 @@ class Settler:
                 self._write([settlement])
         elif _is_data_error(error) and settlements[0].event is not Event.FAIL:
             self._write([_unstorable(settlements[0], error)])
+        elif _is_data_error(error):  # not even the failure fits: the lease, then the rescuer decide
+            log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, error.orig)
+            self._desk.drop(settlements[0].fence.task_id)
         else:
             log.warning("a settle was refused, trying again: %s", error.orig)
 

@@ -51,9 +51,20 @@ class SlotView:
         """Whether the process is gone. A zombie is, and so is a pid that was given out anew."""
         try:
             process = psutil.Process(self.pid)
-            return process.status() == psutil.STATUS_ZOMBIE or process.create_time() != self.born
+            return process.status() == psutil.STATUS_ZOMBIE or born_at(process) != self.born
         except psutil.NoSuchProcess:
             return True
+
+
+def born_at(process: psutil.Process) -> float:
+    """Return when a process started, on a clock that nobody sets; tells apart users of one pid.
+
+    Linux counts from the boot, and psutil adds when that was, by a clock that may be set: without
+    taking it off again every live child would look dead after a correction of the time.
+    """
+    if psutil.LINUX:
+        return float(round(process.create_time() - psutil.boot_time(), 2))
+    return process.create_time()
 
 
 class SlotFile:
@@ -71,7 +82,7 @@ class SlotFile:
 
     def occupied(self) -> list[SlotView]:
         """Read the records in use."""
-        views = (self._view(index) for index in range(SLOTS))
+        views = (self.read(index) for index in range(SLOTS))
         return [view for view in views if view is not None]
 
     def take(self, owner: str) -> Slot:
@@ -80,10 +91,10 @@ class SlotFile:
         Raises:
             RuntimeError: all are in use.
         """
-        born = psutil.Process().create_time()
+        born = born_at(psutil.Process())
         with self._locked():
             for index in range(SLOTS):
-                if self._view(index) is None:
+                if self.read(index) is None:
                     slot = Slot(self, index, owner, born)
                     slot.beat()
                     return slot
@@ -92,7 +103,7 @@ class SlotFile:
     def free(self, view: SlotView) -> bool:
         """Empty the record if it is still that child's; False: somebody else was faster."""
         with self._locked():
-            now = self._view(view.index)
+            now = self.read(view.index)
             if now is None or now.owner != view.owner:
                 return False
             self.write(view.index, _EMPTY)
@@ -102,7 +113,8 @@ class SlotFile:
         """Store one record."""
         self._map[index * _SIZE : index * _SIZE + len(record)] = record
 
-    def _view(self, index: int) -> SlotView | None:
+    def read(self, index: int) -> SlotView | None:
+        """Read one record; None: it is free."""
         values = _RECORD.unpack_from(self._map, index * _SIZE)
         pid, born, owner, dispatch_id, since, kill_at, beat, count = values[:8]
         if pid == 0:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.slot import SlotFile, born_at
 
 SLOTS_VARIABLE = "TASKS_APP_SLOTS"
 """Where a parent tells its children the path of their slot file."""
@@ -25,7 +25,7 @@ def new_slot_path() -> Path:
     base = _base()
     _remove_the_dead(base)
     process = psutil.Process()
-    folder = Path(tempfile.mkdtemp(prefix=f"{process.pid}-{process.create_time()}-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix=f"{process.pid}-{born_at(process)}-", dir=base))
     return folder / "slots"
 
 
@@ -66,6 +66,6 @@ def _remove_the_dead(base: Path) -> None:
 
 def _lives(pid: int, born: float) -> bool:
     try:
-        return psutil.Process(pid).create_time() == born
+        return born_at(psutil.Process(pid)) == born
     except psutil.NoSuchProcess:
         return False

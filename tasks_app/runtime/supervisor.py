@@ -27,7 +27,8 @@ def supervise(command: Sequence[str]) -> int:
     """Run ``command`` as a child until it ends by itself or we are asked to stop.
 
     Returns:
-        The child's exit status; a child that was killed is replaced.
+        The child's exit status; one that was killed, or left without clearing its slot, is
+        replaced.
     """
     path = new_slot_path()
     slots = SlotFile(path)
@@ -39,10 +40,12 @@ def supervise(command: Sequence[str]) -> int:
     try:
         while True:
             started = time.monotonic()
-            status = _watch(subprocess.Popen(command, env=environment), slots, asked)  # noqa: S603
-            if status >= 0 or asked:
+            child = subprocess.Popen(command, env=environment)  # noqa: S603
+            status = _watch(child, slots, asked)
+            in_order = all(view.pid != child.pid for view in slots.occupied())
+            if asked or (status >= 0 and in_order):
                 return max(status, 0)
-            log.error("the child was killed by signal %s; starting another", -status)
+            log.error("the child ended with status %s; starting another", status)
             pause_s = 0.0 if time.monotonic() - started > LONGEST_PAUSE_S else pause_s * 2 + 0.1
             time.sleep(min(pause_s, LONGEST_PAUSE_S))
     finally:

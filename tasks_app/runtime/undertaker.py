@@ -10,6 +10,8 @@ import logging
 import time
 from random import Random
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from tasks_app.domain.decide import PROCESS_DIED, died
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import Cause, ClaimedTask
@@ -43,9 +45,19 @@ class Undertaker:
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; look again later.
         """
+        troubles: list[SQLAlchemyError] = []
         for view in self._slots.occupied():
-            if view.dead:
-                self._bury(view)
+            if not view.dead:
+                continue
+            last = self._slots.read(view.index)  # what it wrote after we read, before it died
+            if last is None or last.owner != view.owner:
+                continue
+            try:
+                self._bury(last)
+            except SQLAlchemyError as error:  # one grave must not keep the others open
+                troubles.append(error)
+        if troubles:
+            raise troubles[0]
 
     def _bury(self, view: SlotView) -> None:
         """Give the neighbours back, then charge; what somebody's lock holds up waits for a look.

@@ -72,12 +72,13 @@ class Work:
             runner.join()
         self._child.executor.close()
 
-    def _claim(self) -> int:
+    def _claim(self) -> int | None:
+        """Claim what is due; return how many, or None if the database did not answer."""
         most = self._settings.claim_size * (1 + len(self._runners))
         try:
             return self._child.executor.claim_next(self._queues, most)
         except SQLAlchemyError:
-            return 0
+            return None
 
     def _drained(self) -> bool:
         """Nothing on the desk, and a last look, the dead buried, finds nothing due."""

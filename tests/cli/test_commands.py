@@ -1,0 +1,299 @@
+"""The command line as an operator uses it: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tasks_app.cli.main import main
+from tasks_app.embedded import Stack
+from tests.factory import claimed_task, pending_task, pool_of_task
+
+HANDLERS = """
+import os, signal
+from tasks_app import handler
+
+@handler("cli.echo")
+def echo(ctx, payload):
+    return payload
+
+@handler("cli.poison", retry="0s,0s")
+def poison(ctx):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Shell:
+    """Runs ``tasks-app`` in a folder with an environment; in this process unless told otherwise."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, **environment: str) -> None:
+        for name in [name for name in os.environ if name.startswith("TASKS_APP_")]:
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.syspath_prepend(folder)
+        patch.chdir(folder)
+        self._patch = patch
+
+    def __call__(self, *arguments: str) -> Done:
+        output, errors = io.StringIO(), io.StringIO()
+        self._patch.setattr(sys, "argv", ["tasks-app", *arguments])
+        with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
+            main()
+        status = end.value.code
+        assert isinstance(status, int)
+        return Done(status, output.getvalue(), errors.getvalue())
+
+    def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tasks_app", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def shell(engine: Engine, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """A shell whose environment names the test's database, broker and handlers."""
+    (tmp_path / "cli_handlers.py").write_text(HANDLERS)
+    return Shell(
+        monkeypatch,
+        tmp_path,
+        TASKS_APP_DATABASE_URL=stack.urls.database,
+        TASKS_APP_BROKER_URL=stack.urls.broker,
+        TASKS_APP_IMPORTS="cli_handlers",
+    )
+
+
+def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
+    created = shell("create", "cli.echo", '{"n": 1}', "--biz-key", "order:1", "--delay", "1h")
+    task_id = int(created.stdout)
+
+    (listed,) = shell.json("list", "--biz-key", "order:1")
+    shown = shell.json("show", str(task_id))
+    (count,) = shell.json("stats")
+
+    assert created.returncode == 0
+    assert listed["id"] == task_id
+    assert shown["task"]["payload"] == {"n": 1}
+    assert shown["attempts"] == []
+    assert (count["name"], count["state"], count["number"]) == ("cli.echo", "PENDING", 1)
+
+
+def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> None:
+    shown = shell("show", "999999999")
+    requeued = shell("requeue", "999999999")
+    cancelled = shell("cancel", "999999999")
+
+    assert shown.returncode == requeued.returncode == cancelled.returncode == 1
+    assert "tasks-app list" in shown.stderr
+    assert "not found" in requeued.stdout
+    assert "not found" in cancelled.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("create", "bad name"), "name is 'bad name'"),
+        (("create", "t", "[1]"), "JSON object"),
+        (("create", "t", "{"), "no JSON"),
+        (("create", "t", "--priority", "12"), "options.priority is 12"),
+        (("create", "t", "--delay", "soon"), "options.delay"),
+        (("create", "t", "--run-at", "tomorrow"), "ISO 8601"),
+        (("create", "t", "--run-at", "2030-01-01T00:00:00"), "no time zone"),
+        (("cancel",), "Give task ids"),
+        (("nonsense",), "No such command"),
+    ],
+)
+def test_wrong_usage_exits_with_2_says_what_is_wrong_and_writes_nothing(
+    shell: Shell, engine: Engine, arguments: tuple[str, ...], word: str
+) -> None:
+    done = shell(*arguments)
+
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM task_pending")).scalar() == 0
+
+
+def test_a_database_that_is_away_exits_with_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Shell(
+        monkeypatch, tmp_path, TASKS_APP_DATABASE_URL="postgresql+psycopg://u:secret@127.0.0.1:1/x"
+    )
+
+    done = away("list")
+
+    assert done.returncode == 3
+    assert done.stderr.startswith("The database does not answer.")
+    assert "secret" not in done.stderr
+
+
+def test_without_any_database_the_message_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Shell(monkeypatch, tmp_path)("list")
+
+    assert done.returncode == 2
+    assert "tasks-app up -d" in done.stderr
+
+
+def test_a_wrong_setting_is_named_without_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Shell(monkeypatch, tmp_path, TASKS_APP_LEASE="hunter2", TASKS_APP_DATABASE_URL="x")(
+        "list"
+    )
+
+    assert done.returncode == 2
+    assert "TASKS_APP_LEASE is wrong" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unmigrated_database_names_the_command(
+    stack: Stack, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("DROP DATABASE IF EXISTS unmigrated"))
+        connection.execute(text("CREATE DATABASE unmigrated"))
+    shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=stack.postgres.url_of("unmigrated"))
+
+    listed, checked = shell("list"), shell("migrate", "--check")
+    migrated = shell("migrate")
+    again, checked_again = shell("migrate"), shell("migrate", "--check")
+
+    assert (listed.returncode, checked.returncode) == (1, 1)
+    assert "tasks-app migrate" in listed.stderr
+    assert "tasks-app migrate" in checked.stderr
+    assert "from nothing to 0001; 15 partitions" in migrated.stdout
+    assert "up to date" in again.stdout
+    assert checked_again.returncode == 0
+
+
+def test_the_sql_for_a_dba_creates_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Shell(monkeypatch, tmp_path)("migrate", "--sql")
+
+    assert done.returncode == 0
+    assert "CREATE TABLE task_pending" in done.stdout
+
+
+def test_cancel_and_requeue_by_hand(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        waiting = pending_task(connection, biz_key="order:7")
+        running = claimed_task(connection, biz_key="order:8")
+
+    cancelled = shell("cancel", str(waiting), str(running.task_id))
+    requeued = shell("requeue", str(waiting))
+    by_key = shell("cancel", "--biz-key", "order:7")
+
+    assert cancelled.stdout.splitlines() == [
+        f"{waiting}  cancelled",
+        f"{running.task_id}  requested",
+    ]
+    assert requeued.stdout.strip() == f"{waiting}  requeued"
+    assert "1 cancelled, 0 running ones told" in by_key.stdout
+    with engine.connect() as connection:
+        assert pool_of_task(connection, waiting) == "completed CANCELLED"
+
+
+@pytest.mark.processes
+def test_work_drains_the_pool_without_a_broker_and_survives_poison(
+    shell: Shell, engine: Engine
+) -> None:
+    ids = [int(shell("create", "cli.echo", f'{{"n": {n}}}').stdout) for n in range(3)]
+    poison = int(shell("create", "cli.poison").stdout)
+
+    done = shell.process("work", "--drain", "-c", "2")
+
+    assert done.returncode == 0
+    with engine.connect() as connection:
+        assert [pool_of_task(connection, i) for i in ids] == ["completed SUCCEEDED"] * 3
+        assert pool_of_task(connection, poison) == "error FAILED"
+    shown = shell.json("show", str(poison))
+    assert shown["task"]["error"].startswith("process died")
+    assert [a["event"] for a in shown["attempts"]] == ["retry", "retry", "fail"]
+
+
+def test_work_without_handlers_says_where_they_come_from(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=stack.urls.database)
+
+    done = shell.process("work", "--drain")
+
+    assert done.returncode == 2
+    assert "TASKS_APP_IMPORTS" in done.stderr
+
+
+def test_a_module_that_does_not_exist_is_named(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = Shell(
+        monkeypatch,
+        tmp_path,
+        TASKS_APP_DATABASE_URL=stack.urls.database,
+        TASKS_APP_IMPORTS="no.such.module",
+    )
+
+    done = shell("work", "--drain")
+
+    assert done.returncode == 2
+    assert "no.such.module" in done.stderr
+
+
+def test_scan_publishes_nothing_where_no_worker_lives(shell: Shell) -> None:
+    shell("create", "cli.echo")
+
+    done = shell("scan")
+
+    assert done.returncode == 0
+    assert "0 ids published" in done.stdout
+
+
+@pytest.mark.processes
+def test_up_urls_down_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(monkeypatch, tmp_path)
+    try:
+        up = shell("up", "-d")
+        urls = shell.json("urls")
+        migrated = shell("migrate")
+        second = shell("up", "-d")
+    finally:
+        down = shell("down")
+    after = shell("urls")
+
+    assert up.returncode == 0
+    assert "PostgreSQL 18" in up.stdout
+    assert set(urls) == {"TASKS_APP_DATABASE_URL", "TASKS_APP_BROKER_URL"}
+    assert "Using the embedded servers" in migrated.stderr
+    assert second.returncode == 2
+    assert (down.returncode, after.returncode) == (0, 1)
