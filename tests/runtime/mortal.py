@@ -1,0 +1,57 @@
+"""Processes that hold a slot and can be killed: forks of the test, which do nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Sequence
+
+from tasks_app.domain.task import Run
+from tasks_app.runtime.slot import SlotFile
+
+
+class Mortal:
+    """A process that took a slot and says that it runs these."""
+
+    def __init__(
+        self,
+        slots: SlotFile,
+        owner: str,
+        running: Sequence[Run] = (),
+        *,
+        dispatch_id: int = 0,
+        hard_limit_s: float = 3600.0,
+    ) -> None:
+        told, tell = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads: the child calls us only
+            self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                slot = slots.take(owner)
+                slot.message(dispatch_id)
+                for run in running:
+                    slot.start(run, hard_limit_s)
+                os.write(tell, b"!")
+                while True:
+                    signal.pause()
+            finally:
+                os._exit(1)
+        os.close(tell)
+        assert os.read(told, 1) == b"!"
+        os.close(told)
+        self._reaped = False
+
+    def kill(self, *, reap: bool = True) -> None:
+        """Kill it; without ``reap`` it stays a zombie."""
+        if not self._reaped:
+            os.kill(self.pid, signal.SIGKILL)
+            if reap:
+                self.reap()
+
+    def reap(self) -> int:
+        """Wait for its end; return the signal that ended it."""
+        _, status = os.waitpid(self.pid, 0)
+        self._reaped = True
+        return os.WTERMSIG(status)

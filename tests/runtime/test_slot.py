@@ -1,0 +1,172 @@
+"""Slots: records of living and dead children, with real processes that are killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks_app.domain.task import Run
+from tasks_app.runtime import watch
+from tasks_app.runtime.slot import SLOTS, SlotFile
+from tasks_app.runtime.watch import kill_overdue
+from tests.runtime.mortal import Mortal
+from tests.waiting import until
+
+Stranger = Callable[..., Mortal]
+
+
+@pytest.fixture
+def slots(tmp_path: Path) -> SlotFile:
+    return SlotFile(tmp_path / "slots")
+
+
+@pytest.fixture
+def stranger(slots: SlotFile) -> Iterator[Stranger]:
+    """Start another process that takes a slot and says that it runs these ids."""
+    started: list[Mortal] = []
+
+    def start(owner: str, *ids: int) -> Mortal:
+        started.append(Mortal(slots, owner, [Run(i, 1) for i in ids], hard_limit_s=0.0))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def test_a_record_can_be_read_by_whoever_maps_the_file(slots: SlotFile) -> None:
+    slot = slots.take("me")
+    slot.message(7)
+    slot.start(Run(42, 3), 60)
+
+    (view,) = SlotFile(slots.path).occupied()
+
+    assert (view.owner, view.dispatch_id, view.running) == ("me", 7, (Run(42, 3),))
+    assert view.kill_at - view.since == pytest.approx(60)
+    assert not view.dead
+
+
+def test_a_finished_run_and_an_empty_hand_leave_the_record(slots: SlotFile) -> None:
+    slot = slots.take("me")
+    slot.message(7)
+    slot.start(Run(1, 1), 60)
+    slot.start(Run(2, 1), 30)
+
+    slot.finish(Run(1, 1))
+    (one,) = slots.occupied()
+    slot.finish(Run(2, 1))
+    slot.message(0)
+    (none,) = slots.occupied()
+
+    assert one.running == (Run(2, 1),)
+    assert (none.running, none.since, none.kill_at, none.dispatch_id) == ((), 0, 0, 0)
+
+
+def test_a_slot_that_was_left_is_given_out_again(slots: SlotFile) -> None:
+    first = slots.take("first")
+    second = slots.take("second")
+    first.free()
+
+    slots.take("third")
+
+    assert [view.owner for view in slots.occupied()] == ["third", "second"]
+    second.free()
+
+
+def test_there_are_only_so_many(slots: SlotFile) -> None:
+    for number in range(SLOTS):
+        slots.take(f"owner {number}")
+
+    with pytest.raises(RuntimeError, match="Run more workers"):
+        slots.take("one too many")
+
+
+@pytest.mark.processes
+def test_a_killed_process_is_dead_even_before_its_parent_reaped_it(
+    slots: SlotFile, stranger: Stranger
+) -> None:
+    process = stranger("other", 42)
+    (alive,) = slots.occupied()
+    assert not alive.dead
+
+    process.kill(reap=False)
+
+    (view,) = slots.occupied()
+    assert view.running == (Run(42, 1),)
+    until(lambda: view.dead)
+    process.reap()
+    assert view.dead
+
+
+def test_a_pid_that_was_given_out_anew_is_not_the_child(slots: SlotFile) -> None:
+    slots.take("me")
+    (view,) = slots.occupied()
+
+    assert not view.dead
+    assert replace(view, born=view.born - 60).dead
+
+
+def test_a_clock_that_is_set_kills_nobody(slots: SlotFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interleaving: a child takes its slot; NTP corrects the time; a sibling looks."""
+    slots.take("me")
+    (view,) = slots.occupied()
+    booted = psutil.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: booted + 5)
+
+    assert not view.dead
+
+
+@pytest.mark.processes
+def test_who_buries_second_does_not_wipe_the_next_owner(
+    slots: SlotFile, stranger: Stranger
+) -> None:
+    """Interleaving: A and B see the dead child; A frees its slot; C takes it; B frees."""
+    process = stranger("dead")
+    process.kill()
+    (seen,) = slots.occupied()
+    assert slots.free(seen)
+    slots.take("next")
+
+    assert not slots.free(seen)
+    assert [view.owner for view in slots.occupied()] == ["next"]
+
+
+@pytest.mark.processes
+def test_the_watch_kills_a_child_past_its_hard_limit_and_nobody_else(
+    slots: SlotFile, stranger: Stranger
+) -> None:
+    overdue = stranger("overdue", 42)  # with a limit of 0 s
+    stranger("idle")
+    slots.take("myself").start(Run(1, 1), 0.0)
+
+    killed = kill_overdue(slots)
+
+    assert killed == [overdue.pid]
+    assert overdue.reap() == signal.SIGKILL
+    assert not slots.read(1).dead
+
+
+@pytest.mark.processes
+def test_the_watch_kills_a_child_whose_clerk_is_silent(
+    slots: SlotFile, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = stranger("silent")
+    monkeypatch.setattr(watch, "SILENT_S", 0.0)
+
+    killed = kill_overdue(slots)
+
+    assert killed == [silent.pid]
+    assert silent.reap() == signal.SIGKILL
+
+
+@pytest.mark.processes
+def test_the_watch_does_not_signal_the_dead(slots: SlotFile, stranger: Stranger) -> None:
+    process = stranger("gone", 42)
+    process.kill()
+
+    assert kill_overdue(slots) == []

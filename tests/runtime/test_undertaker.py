@@ -1,0 +1,222 @@
+"""Burials: killed processes, their slots, and who is charged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app.domain.task import ClaimedTask
+from tasks_app.pool import ledger, workers
+from tasks_app.pool.claim import claim, claims_of
+from tasks_app.pool.release import release
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.undertaker import Undertaker
+from tests.factory import LEASE, claimer
+from tests.runtime.bench import Bench
+from tests.runtime.mortal import Mortal
+from tests.waiting import until
+
+pytestmark = pytest.mark.processes
+
+Dead = Callable[..., None]
+
+
+@pytest.fixture
+def dead(bench: Bench) -> Dead:
+    """Let a process own these claims, say that it runs the first so many, and be killed."""
+
+    def die(
+        ids: list[int], *, running: int = 1, owner: str = "dead", dispatch_id: int = 0, **more: Any
+    ) -> None:
+        with bench.engine.begin() as connection:
+            tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())
+        runs = [task.run for task in tasks[:running]]
+        Mortal(bench.slots, owner, runs, dispatch_id=dispatch_id).kill()
+        assert bench.states(ids) == ["RUNNING"] * len(ids)
+
+    return die
+
+
+def undertaker(bench: Bench, database: Database | None = None) -> Undertaker:
+    database = database or Database(bench.url)
+    bench.at_end(database.dispose)
+    return Undertaker(database, bench.slots, bench.registry, bench.settings())
+
+
+def counts(bench: Bench, ids: list[int]) -> list[tuple[str, int, int]]:
+    tasks = [bench.task(i) for i in ids]
+    return [(task.state.value, task.failures, task.crashes) for task in tasks]
+
+
+def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
+    bench.succeeding(retry="1h,1h")
+    ids = [bench.create() for _ in range(10)]
+    with bench.engine.begin() as connection:
+        message = ledger.add(connection, "default", ids, LEASE)
+        workers.beat(connection, owner="dead", node="n", queues=["default"], handlers=["t"])
+    dead(ids, running=1, dispatch_id=message.id)
+
+    undertaker(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 1, 0)] + [("PENDING", 0, 0)] * 9
+    (attempt,) = bench.attempts(ids[0])
+    assert (attempt.kind, attempt.event) == ("process died", "retry")
+    assert [bench.attempts(i) for i in ids[1:]] == [[]] * 9
+    assert bench.dispatches() == 0
+    assert bench.sql("SELECT count(*) FROM task_worker") == 0
+    assert bench.slots.occupied() == []
+
+
+def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> None:
+    bench.succeeding(max_attempts=1)
+    task_id = bench.create(max_attempts=1)
+    dead([task_id])
+
+    undertaker(bench).look()
+
+    assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
+    assert (bench.task(task_id).error or "").startswith("process died")
+
+
+def test_a_child_that_died_before_any_start_counts_as_a_crash_for_its_claims(
+    bench: Bench, dead: Dead
+) -> None:
+    ids = [bench.create() for _ in range(3)]
+    dead(ids, running=0)
+
+    undertaker(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
+
+
+def test_of_several_that_ran_nobody_knows_who_it_was(bench: Bench, dead: Dead) -> None:
+    ids = [bench.create() for _ in range(5)]
+    dead(ids, running=3)
+
+    undertaker(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 3 + [("PENDING", 0, 0)] * 2
+
+
+def test_at_most_once_is_never_run_again(bench: Bench, dead: Dead) -> None:
+    task_id = bench.create()
+    dead([task_id], at_most_once=True)
+
+    undertaker(bench).look()
+
+    assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
+    assert (bench.task(task_id).error or "").startswith("outcome unknown")
+
+
+def test_a_task_whose_cancellation_was_asked_for_is_cancelled(bench: Bench, dead: Dead) -> None:
+    task_id = bench.create()
+    dead([task_id])
+    bench.sql("UPDATE task_pending SET cancel_requested_at = now() WHERE id = :id", id=task_id)
+
+    undertaker(bench).look()
+
+    assert bench.state(task_id) == "CANCELLED"
+
+
+def test_two_undertakers_at_once_charge_once(bench: Bench, dead: Dead) -> None:
+    for round_ in range(5):
+        ids = [bench.create(retry="1h,1h") for _ in range(4)]
+        dead(ids, owner=f"dead {round_}")
+        together = threading.Barrier(2)
+        both = [undertaker(bench), undertaker(bench)]
+
+        def look(one: Undertaker, together: threading.Barrier = together) -> None:
+            together.wait(10)
+            one.look()
+
+        for thread in [bench.beside(look, one) for one in both]:
+            thread.join(10)
+
+        undertaker(bench).look()  # who met a locked row left the rest to the next look
+        assert counts(bench, ids) == [("PENDING", 1, 0)] + [("PENDING", 0, 0)] * 3
+        assert bench.slots.occupied() == []
+
+
+def test_a_living_child_is_left_alone(bench: Bench) -> None:
+    slot = bench.slots.take("alive")
+
+    undertaker(bench).look()
+
+    assert [view.owner for view in bench.slots.occupied()] == ["alive"]
+    slot.free()
+
+
+def test_a_grave_that_somebody_holds_shut_does_not_keep_the_others_open(
+    bench: Bench, dead: Dead
+) -> None:
+    locked, free = bench.create(retry="1h"), bench.create(retry="1h")
+    dead([locked], owner="dead 1")
+    dead([free], owner="dead 2")
+    look = undertaker(bench).look
+
+    with bench.engine.begin() as user:
+        user.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": locked})
+        look()
+        assert counts(bench, [locked, free]) == [("RUNNING", 0, 0), ("PENDING", 1, 0)]
+    look()
+
+    assert counts(bench, [locked]) == [("PENDING", 1, 0)]
+    assert bench.slots.occupied() == []
+
+
+def test_the_last_words_of_a_slot_count_not_those_that_were_read_before_it_died(
+    bench: Bench, dead: Dead
+) -> None:
+    """Interleaving: a sibling reads the slot (A runs); the child collects A, starts B, dies; look.
+
+    A's outcome was not written yet, so its row is RUNNING: by the old record it would be charged.
+    """
+    a, b = (bench.create(retry="1h"), bench.create(retry="1h"))
+    dead([b, a], running=1)
+    runs = {task.task_id: task.run for task in claims(bench, "dead")}
+
+    late = undertaker(bench)
+    now = late._slots.occupied
+    late._slots.occupied = lambda: [replace(v, running=(runs[a],)) for v in now()]  # type: ignore[method-assign]
+
+    late.look()
+
+    assert counts(bench, [a, b]) == [("PENDING", 0, 0), ("PENDING", 1, 0)]
+
+
+def claims(bench: Bench, owner: str) -> list[ClaimedTask]:
+    with bench.engine.connect() as connection:
+        return claims_of(connection, owner)
+
+
+def test_a_clerk_buries_first_thing(bench: Bench, dead: Dead) -> None:
+    task_id = bench.create(retry="1h")
+    dead([task_id])
+
+    bench.child()
+
+    until(lambda: counts(bench, [task_id]) == [("PENDING", 1, 0)])
+
+
+def test_what_was_given_back_and_claimed_anew_belongs_to_its_new_owner(
+    bench: Bench, dead: Dead
+) -> None:
+    """Interleaving: the child says that it runs A and gives A back; another claims A; it dies."""
+    task_id = bench.create()
+    dead([task_id])
+    (old,) = claims(bench, "dead")
+    with bench.engine.begin() as connection:
+        release(connection, [old.fence])
+    with bench.engine.begin() as connection:
+        claim(connection, [task_id], claimer(owner="new"), uuid4())
+
+    undertaker(bench).look()
+
+    assert counts(bench, [task_id]) == [("RUNNING", 0, 0)]
+    assert bench.task(task_id).owner == "new"
