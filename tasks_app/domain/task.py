@@ -145,6 +145,11 @@ class ClaimedTask:
         return self.fence.task_id
 
     @property
+    def runs_alone(self) -> bool:
+        """Whether nothing else may run in its process: its crash must have one suspect."""
+        return self.at_most_once or self.crashes > 0
+
+    @property
     def run(self) -> Run:
         """Which run of which task this is."""
         return Run(self.fence.task_id, self.fence.attempt)

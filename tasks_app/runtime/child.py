@@ -13,7 +13,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import workers
-from tasks_app.pool.release import release
 from tasks_app.runtime.clerk import Clerk
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
@@ -96,13 +95,12 @@ class Child:
             return
         self._stopped.set()
         self.desk.stop()
-        waiting = self.desk.take_all_waiting()
+        self.desk.take_all_back()
         self._clerk.stop(STOP_PATIENCE_S)
-        self.desk.errand(lambda connection: release(connection, waiting))
         self.desk.errand(lambda connection: workers.leave(connection, self.identity.owner))
         try:
             self._settler.flush()
-            self._clerk.last_errands()
+            self._clerk.last_round()
         except SQLAlchemyError as error:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:

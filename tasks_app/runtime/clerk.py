@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
-
-from sqlalchemy import Connection
+from datetime import timedelta
 
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import Fence
@@ -108,27 +107,32 @@ class Clerk:
             self._settler.flush()
 
     def _give_back(self) -> None:
-        fences, messages = self._desk.take_back(self._settings.give_back_after.total_seconds())
-        if fences:
-            self._desk.errand(lambda connection: self._release(connection, fences))
+        messages = self._desk.take_back(self._settings.give_back_after.total_seconds())
         if messages:
             self._desk.errand(lambda connection: ledger.finish(connection, *messages))
+        self._release()
 
-    def _release(self, connection: Connection, fences: Sequence[Fence]) -> None:
-        """Release a group without waiting; members that somebody holds become their own errands."""
-        done = release(connection, fences)
-        left = [fence for fence in fences if fence.task_id not in done]
-        held = still_held(connection, left) if left else set()
-        for fence in left:
-            if fence.task_id in held:
-                self._desk.errand(partial(release, fences=[fence], block=True))
+    def _release(self) -> None:
+        """Release what is on its way back; what somebody's lock holds up is asked for again."""
+        by_wait: dict[timedelta, list[Fence]] = defaultdict(list)
+        for item in self._desk.returning():
+            by_wait[item.wait].append(item.fence)
+        for wait, fences in by_wait.items():
+            with self._database.begin() as connection:
+                done = release(connection, fences, wait=wait)
+                left = [fence for fence in fences if fence.task_id not in done]
+                held = still_held(connection, left) if left else set()
+            for fence in fences:
+                if fence.task_id not in held:
+                    self._desk.drop(fence.task_id)
 
-    def last_errands(self) -> None:
-        """Try each errand once more, when the thread has ended.
+    def last_round(self) -> None:
+        """Try to release and each errand once more, when the thread has ended.
 
         Raises:
             sqlalchemy.exc.DBAPIError: something stays undone.
         """
+        self._release()
         self._run_errands(most_failed=LAST_ERRANDS)
 
     def _run_errands(self, most_failed: int = MOST_FAILED_ERRANDS) -> None:

@@ -1,7 +1,8 @@
 """The desk: what one child holds, shared by its main thread, its runners and its clerk.
 
-A claim on the desk is *waiting* (claimed, not started), *running*, or *finished* (its outcome waits
-to be written). One mutex decides who owns a task: what the clerk took back, no thread starts.
+A claim on the desk is *waiting* (claimed, not started), *running*, *finished* (its outcome waits to
+be written) or *returning* (on its way back to the pool). Until the database has answered, all four
+are renewed. One mutex decides who owns a task: what the clerk took back, no thread starts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
@@ -30,6 +32,14 @@ class Running:
     progress: tuple[float, str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A claim to be released, due again after ``wait``."""
+
+    fence: Fence
+    wait: timedelta
+
+
 class Desk:
     """All claims of one child whose reply has arrived."""
 
@@ -38,6 +48,7 @@ class Desk:
         self._waiting: deque[ClaimedTask] = deque()
         self._running: dict[int, Running] = {}
         self._finished: dict[int, Settlement] = {}
+        self._returning: dict[int, Return] = {}
         self._errands: list[Errand] = []
         self._errands_out = False
         self._first_finished_at: float | None = None
@@ -48,7 +59,7 @@ class Desk:
         self.wake = threading.Event()
         """Tells the clerk that there is something to do."""
         self.arrived = threading.Condition(self._mutex)
-        """Notified when tasks arrive or the child stops."""
+        """Notified when tasks arrive, may start, or the child stops."""
 
     # -- main thread and runners
 
@@ -59,11 +70,17 @@ class Desk:
             self.arrived.notify_all()
 
     def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> Running | None:
-        """Take the first waiting task that suits; None: there is none, or the child stops."""
+        """Take the first waiting task that suits; None: there is none, or the child stops.
+
+        A task that runs alone starts only when nothing else runs here, and nothing starts beside
+        it: if it kills the process, it shall be the only suspect.
+        """
         with self._mutex:
-            if self.stopping.is_set():
+            if self.stopping.is_set() or any(r.task.runs_alone for r in self._running.values()):
                 return None
             for task in self._waiting:
+                if task.runs_alone and self._running:
+                    continue
                 if suits is None or suits(task):
                     self._waiting.remove(task)
                     run = Running(task, time.monotonic(), task.cancel_requested)
@@ -71,10 +88,17 @@ class Desk:
                     return run
             return None
 
+    def await_turn(self, patience_s: float) -> bool:
+        """Wait while tasks are on the desk that may not start yet; False: nothing waits."""
+        with self.arrived:
+            if self._waiting and not self.stopping.is_set():
+                self.arrived.wait(patience_s)
+            return bool(self._waiting) and not self.stopping.is_set()
+
     def collect(self, settlement: Settlement) -> None:
         """A run ended; its outcome waits for company."""
         with self._mutex:
-            self._running.pop(settlement.fence.task_id, None)
+            self._ended(settlement.fence.task_id)
             self._finished[settlement.fence.task_id] = settlement
             if self._first_finished_at is None:
                 self._first_finished_at = time.monotonic()
@@ -83,8 +107,20 @@ class Desk:
     def drop(self, task_id: int) -> None:
         """The database answered for this task, or it is no longer ours."""
         with self._mutex:
-            self._running.pop(task_id, None)
+            self._ended(task_id)
             self._finished.pop(task_id, None)
+            self._returning.pop(task_id, None)
+
+    def give_back(self, fence: Fence, wait: timedelta) -> None:
+        """Let a running task go, uncharged; the clerk releases it until that is answered."""
+        with self._mutex:
+            self._ended(fence.task_id)
+            self._returning[fence.task_id] = Return(fence, wait)
+        self.wake.set()
+
+    def _ended(self, task_id: int) -> None:
+        if self._running.pop(task_id, None) is not None and self._waiting:
+            self.arrived.notify_all()
 
     def errand(self, errand: Errand) -> None:
         """Hand something to the clerk that has to be done until it is answered."""
@@ -112,25 +148,31 @@ class Desk:
 
     # -- clerk
 
-    def take_back(self, longer_than_s: float) -> tuple[list[Fence], list[int]]:
-        """If a task has run so long, take all waiting ones off; with the messages they came in."""
+    def take_back(self, longer_than_s: float) -> list[int]:
+        """If a task has run so long, return all waiting ones; give the messages they came in."""
         with self._mutex:
             now = time.monotonic()
-            slow = any(now - run.since >= longer_than_s for run in self._running.values())
-            if not slow:
-                return [], []
-            fences = [task.fence for task in self._waiting]
-            self._waiting.clear()
+            if all(now - run.since < longer_than_s for run in self._running.values()):
+                return []
+            self._return_waiting()
             open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}
             self._gave_back.update(open_ones)
-            return fences, [dispatch_id for dispatch_id in open_ones.values() if dispatch_id]
+            return [dispatch_id for dispatch_id in open_ones.values() if dispatch_id]
 
-    def take_all_waiting(self) -> list[Fence]:
-        """Take all waiting ones off, because the child stops."""
+    def take_all_back(self) -> None:
+        """Return all waiting ones, because the child stops."""
         with self._mutex:
-            fences = [task.fence for task in self._waiting]
-            self._waiting.clear()
-            return fences
+            self._return_waiting()
+
+    def _return_waiting(self) -> None:
+        for task in self._waiting:
+            self._returning[task.task_id] = Return(task.fence, timedelta(0))
+        self._waiting.clear()
+
+    def returning(self) -> list[Return]:
+        """Return the claims to release. They stay until :meth:`drop`."""
+        with self._mutex:
+            return list(self._returning.values())
 
     def finished(self) -> list[Settlement]:
         """Return the outcomes to write. They stay until :meth:`drop`."""
@@ -169,7 +211,8 @@ class Desk:
             waiting = [task.fence for task in self._waiting]
             running = [run.task.fence for run in self._running.values()]
             finished = [settlement.fence for settlement in self._finished.values()]
-            return waiting + running + finished
+            returning = [item.fence for item in self._returning.values()]
+            return waiting + running + finished + returning
 
     def running(self) -> list[Running]:
         """Return what runs now."""
@@ -191,8 +234,8 @@ class Desk:
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
-            errands = self._errands or self._errands_out
-            return not (self._waiting or self._running or self._finished or errands)
+            claims = (self._waiting, self._running, self._finished, self._returning)
+            return not (any(claims) or self._errands or self._errands_out)
 
     def stop(self) -> None:
         """Start nothing more, and wake everybody who waits."""

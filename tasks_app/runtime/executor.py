@@ -24,7 +24,7 @@ from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool import ledger
 from tasks_app.pool.claim import Claimer, claim, claim_next, fetch_payload
-from tasks_app.pool.release import release, release_token
+from tasks_app.pool.release import release_token
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost, is_unanswered
 from tasks_app.runtime.desk import Desk, Running
@@ -39,6 +39,7 @@ handler_log = logging.getLogger("tasks_app.handlers")
 
 UNANSWERED_WAIT = timedelta(seconds=2)
 """How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
+TURN_PATIENCE_S = 0.5
 FAST_S = 0.05
 """A handler whose last run took less is known to be fast; before others, outcomes are written."""
 
@@ -108,8 +109,16 @@ class Executor:
                 continue
             taken = {task.task_id for task in claimed}
             ids = [task_id for task_id in group if task_id not in taken] + rest
-            while (run := self._desk.start_next()) is not None:
+            self.run_waiting()
+
+    def run_waiting(self) -> None:
+        """Run what is on the desk; a task that runs alone waits for its turn."""
+        while not self._desk.stopping.is_set():
+            run = self._desk.start_next()
+            if run is not None:
                 self.run(run)
+            elif not self._desk.await_turn(TURN_PATIENCE_S):
+                return
 
     def _claim(self, ids: list[int]) -> list[ClaimedTask] | None:
         token = uuid4()
@@ -276,11 +285,7 @@ class Executor:
 
     def _give_back(self, task: ClaimedTask) -> None:
         """Release under the fence, uncharged: if its COMMIT did take place, 0 rows move."""
-        fence = task.fence
-        self._desk.errand(
-            lambda connection: release(connection, [fence], wait=UNANSWERED_WAIT, block=True)
-        )
-        self._desk.drop(task.task_id)
+        self._desk.give_back(task.fence, UNANSWERED_WAIT)
 
     def _flush_quietly(self) -> None:
         try:

@@ -60,8 +60,7 @@ class Work:
         while not self._desk.stopping.is_set():
             self._every(self._tidy)
             taken = self._claim()
-            while (run := self._desk.start_next()) is not None:
-                self._child.executor.run(run)
+            self._child.executor.run_waiting()
             if taken:
                 continue
             if drain and self._drained():
