@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -17,6 +17,8 @@ from tasks_app.pool.settle import settle_one
 from tasks_app.runtime.context import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.limits import time_limit
+
+T = TypeVar("T")
 
 
 class Lane(Protocol):
@@ -101,7 +103,7 @@ class AsyncLane:
                     raise HandlerTimeoutError(limit) from None
                 raise
 
-        return self._runner().run(limited())
+        return self._run(limited())
 
     def settle(self, session: AsyncHandlerSession, settlement: Settlement) -> State | None:
         """Flush what the handler left and settle on the same connection."""
@@ -110,11 +112,11 @@ class AsyncLane:
             await session.flush()
             return await (await session.connection()).run_sync(settle_one, settlement)
 
-        return self._runner().run(settled())
+        return self._run(settled())
 
     def commit(self, session: AsyncHandlerSession) -> None:
         """Commit effect and outcome."""
-        self._runner().run(session.commit_with_outcome())
+        self._run(session.commit_with_outcome())
 
     def abandon(self, session: AsyncHandlerSession) -> None:
         """Close; an open transaction rolls back."""
@@ -127,7 +129,7 @@ class AsyncLane:
                     await session.invalidate()
 
         with contextlib.suppress(BaseException):
-            self._runner().run(closed())
+            self._run(closed())
 
     def close(self) -> None:
         """End this thread's loop and its connections."""
@@ -138,6 +140,14 @@ class AsyncLane:
                 runner.run(engine.dispose())
             runner.close()
             self._local.runner = self._local.engine = None
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end. Not by ``Runner.run``: to handle SIGINT it prints the main task.
+
+        With it prints the task's exception, whose text may raise; then SIGINT's handler stays, and
+        no async handler runs in this process again (Python 3.11, asyncio/runners.py).
+        """
+        return self._runner().get_loop().run_until_complete(work)
 
     def _runner(self) -> asyncio.Runner:
         if getattr(self._local, "runner", None) is None:

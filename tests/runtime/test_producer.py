@@ -1,0 +1,237 @@
+"""Producers: a task exists if and only if the caller's transaction commits (P1)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tasks_app import (
+    InvalidTaskError,
+    NewTask,
+    acreate_task,
+    acreate_tasks,
+    cancel_task,
+    cancel_tasks,
+    create_task,
+    create_tasks,
+    get_task,
+    requeue_task,
+)
+from tests.runtime.bench import Bench
+
+
+class Order(BaseModel):
+    """A payload."""
+
+    order_id: int
+
+
+def names(bench: Bench) -> list[str]:
+    found = bench.sql("SELECT array_agg(name ORDER BY id) FROM task_pending")
+    return found or []
+
+
+class TestExistsIfAndOnlyIfCommitted:
+    def test_session(self, bench: Bench) -> None:
+        with Session(bench.engine) as session, session.begin():
+            task_id = create_task(session, "committed")
+            assert names(bench) == []
+        with Session(bench.engine) as session:
+            create_task(session, "rolled.back")
+            session.rollback()
+        failing = Session(bench.engine)
+        with contextlib.suppress(ZeroDivisionError), failing, failing.begin():
+            create_task(failing, "raised")
+            raise ZeroDivisionError
+
+        assert names(bench) == ["committed"]
+        assert bench.task(task_id).name == "committed"
+
+    def test_savepoint_of_a_session(self, bench: Bench) -> None:
+        with Session(bench.engine) as session, session.begin():
+            create_task(session, "outer")
+            with session.begin_nested():
+                create_task(session, "inner")
+            with session.begin_nested() as savepoint:
+                create_task(session, "undone")
+                savepoint.rollback()
+
+        assert names(bench) == ["outer", "inner"]
+
+    def test_connection(self, bench: Bench) -> None:
+        with bench.engine.connect() as connection:
+            create_task(connection, "committed")
+            connection.commit()
+            create_task(connection, "rolled.back")
+            connection.rollback()
+            savepoint = connection.begin_nested()
+            create_task(connection, "undone")
+            savepoint.rollback()
+            connection.commit()
+
+        assert names(bench) == ["committed"]
+
+    def test_async_session(self, bench: Bench) -> None:
+        async def produce(engine: AsyncEngine) -> None:
+            async with AsyncSession(engine) as session, session.begin():
+                await acreate_task(session, "committed")
+                async with session.begin_nested() as savepoint:
+                    await acreate_task(session, "undone")
+                    await savepoint.rollback()
+            async with AsyncSession(engine) as session:
+                await acreate_task(session, "rolled.back")
+
+        in_a_loop(bench, produce)
+
+        assert names(bench) == ["committed"]
+
+    def test_async_connection(self, bench: Bench) -> None:
+        async def produce(engine: AsyncEngine) -> None:
+            async with engine.begin() as connection:
+                await acreate_tasks(connection, [NewTask("first"), NewTask("second")])
+            connection: AsyncConnection
+            async with engine.connect() as connection:
+                await acreate_task(connection, "rolled.back")
+
+        in_a_loop(bench, produce)
+
+        assert names(bench) == ["first", "second"]
+
+
+def in_a_loop(bench: Bench, produce: Callable[[AsyncEngine], Awaitable[None]]) -> None:
+    async def run() -> None:
+        engine = create_async_engine(bench.url)
+        try:
+            await produce(engine)
+        finally:
+            await engine.dispose()
+
+    asyncio.run(run())
+
+
+def test_create_tasks_keeps_the_order_and_tells_which_were_made(bench: Bench) -> None:
+    new = [NewTask("t", {"n": n}, {"unique_key": str(n % 3)}) for n in range(5)]
+
+    with bench.engine.begin() as connection:
+        ids = create_tasks(connection, new)
+
+    assert [task_id.created for task_id in ids] == [True, True, True, False, False]
+    assert ids[3:] == ids[:2]
+    assert bench.task(ids[2]).payload == {"n": 2}
+
+
+def test_one_bad_task_refuses_all_and_says_which(bench: Bench) -> None:
+    with bench.engine.begin() as connection, pytest.raises(InvalidTaskError) as refused:
+        create_tasks(connection, [NewTask("ok"), NewTask("ok", {"x": float("nan")})])
+
+    assert refused.value.path == "tasks[1].payload.x"
+    assert names(bench) == []
+
+
+def test_a_refused_task_leaves_the_transaction_usable(bench: Bench) -> None:
+    with Session(bench.engine) as session, session.begin():
+        with pytest.raises(InvalidTaskError):
+            create_task(session, "bad name!")
+        create_task(session, "good")
+
+    assert names(bench) == ["good"]
+
+
+def test_a_handler_stands_for_its_name_queue_and_payload_type(bench: Bench) -> None:
+    @bench.handler("points.grant", queue="points")
+    def grant(ctx: Any, payload: Order) -> None: ...
+
+    with bench.engine.begin() as connection:
+        task_id = create_task(connection, grant, Order(order_id=1))
+        with pytest.raises(InvalidTaskError) as refused:
+            create_task(connection, grant, {"order_id": "one"})
+
+    assert refused.value.path == "payload.order_id"
+    task = bench.task(task_id)
+    assert (task.name, task.queue, task.payload) == ("points.grant", "points", {"order_id": 1})
+
+
+class TestWrongSessions:
+    def test_an_async_session_is_sent_to_the_async_functions(self, bench: Bench) -> None:
+        with pytest.raises(TypeError, match=r"AsyncSession is no Session.*acreate_task"):
+            create_task(AsyncSession(), "t")  # type: ignore[arg-type]
+
+    def test_a_sync_session_is_sent_to_the_sync_functions(self, bench: Bench) -> None:
+        with pytest.raises(TypeError, match=r"A Session is no AsyncSession.*create_task"):
+            asyncio.run(acreate_task(Session(bench.engine), "t"))  # type: ignore[arg-type]
+
+    def test_an_engine_is_no_session(self, bench: Bench) -> None:
+        with pytest.raises(TypeError, match="A Engine is no Session"):
+            create_task(bench.engine, "t")  # type: ignore[arg-type]
+
+
+def test_get_cancel_and_requeue_work_on_any_pool_and_in_the_callers_transaction(
+    bench: Bench,
+) -> None:
+    task_id = bench.create(biz_key="order:1")
+
+    with Session(bench.engine) as session, session.begin():
+        done = [
+            cancel_task(session, task_id),
+            cancel_task(session, task_id),
+            requeue_task(session, task_id),
+            requeue_task(session, task_id),
+            cancel_task(session, 2**60),
+        ]
+        many = cancel_tasks(session, biz_key="order:1")
+        found = get_task(session, task_id)
+        session.rollback()
+
+    assert done == ["cancelled", "already over", "requeued", "still pending", "not found"]
+    assert (many.cancelled, many.requested) == (1, 0)
+    assert found is not None
+    assert found.state == "CANCELLED"
+    assert bench.state(task_id) == "PENDING"
+
+
+def test_cancel_tasks_never_cancels_everything(bench: Bench) -> None:
+    with Session(bench.engine) as session, pytest.raises(ValueError, match="never cancels"):
+        cancel_tasks(session)
+
+
+PRODUCER = """
+import json, sys
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from tasks_app import create_task, handler
+
+engine = create_engine(sys.argv[1])
+with Session(engine) as session, session.begin():
+    task_id = create_task(session, "from.a.producer")
+engine.dispose()
+heavy = [name for name in ("celery", "kombu", "redis", "flower", "billiard") if name in sys.modules]
+print(json.dumps([task_id, heavy]))
+"""
+
+
+@pytest.mark.processes
+def test_a_producer_needs_neither_celery_nor_a_broker_nor_our_configuration(bench: Bench) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
+
+    done = subprocess.run(
+        [sys.executable, "-c", PRODUCER, bench.url],
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+
+    task_id, heavy = json.loads(done.stdout)
+    assert heavy == []
+    assert bench.task(task_id).name == "from.a.producer"
+    assert done.stderr == b""

@@ -1,0 +1,131 @@
+"""Declarations: what is accepted, and what is refused before it can do harm."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tasks_app.domain.errors import ConfigurationError, HandlerError
+from tasks_app.runtime.registry import Handler, Registry, handler, load_handlers
+
+
+class Order(BaseModel):
+    """A payload."""
+
+    order_id: int
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+def test_a_handler_stays_a_function(registry: Registry) -> None:
+    @handler("t", registry=registry)
+    def double(ctx: Any, payload: dict) -> int:
+        """Say it twice."""
+        return payload["n"] * 2
+
+    assert double(None, {"n": 2}) == 4
+    assert (double.__name__, double.__doc__) == ("double", "Say it twice.")
+    assert isinstance(double, Handler)
+
+
+def test_what_is_declared_is_what_is_known(registry: Registry) -> None:
+    @handler("points.grant", queue="points", retry="5s,30s", timeout="30s", registry=registry)
+    async def grant(ctx: Any, payload: Order) -> None: ...
+
+    spec = registry.get("points.grant")
+
+    assert spec is not None
+    assert (spec.queue, spec.max_attempts, spec.is_async) == ("points", 3, True)
+    assert (spec.payload_type, spec.takes_payload) == (Order, True)
+    assert spec.timeout is not None
+    assert spec.timeout.total_seconds() == 30
+    assert registry.queues == ("default", "points")
+
+
+def test_two_functions_with_one_name_are_refused(registry: Registry) -> None:
+    @handler("t", registry=registry)
+    def first(ctx: Any) -> None: ...
+
+    with pytest.raises(HandlerError, match=r"t is handled by .*first already. Give .*second"):
+
+        @handler("t", registry=registry)
+        def second(ctx: Any) -> None: ...
+
+
+def test_importing_a_module_again_is_harmless(registry: Registry) -> None:
+    for n in (1, 2):
+
+        @handler("t", retry=f"{n}s", registry=registry)
+        def same(ctx: Any) -> None: ...
+
+    assert registry.names == ("t",)
+    assert registry.get("t").retry.waits[0].total_seconds() == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("no spaces", {}),
+        ("1st", {}),
+        ("", {}),
+        ("t", {"queue": "a queue"}),
+        ("t", {"retry": "soon"}),
+        ("t", {"retry": "-5s"}),
+        ("t", {"max_attempts": 0}),
+        ("t", {"max_attempts": -1}),
+        ("t", {"max_attempts": 100_000}),
+        ("t", {"timeout": "never"}),
+        ("t", {"timeout": 0}),
+        ("t", {"hard_timeout": 0}),
+        ("t", {"on_error": {ValueError: "ignore"}}),
+        ("t", {"on_error": {"ValueError": "fail"}}),
+        ("t", {"commit": "sometimes"}),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused(
+    registry: Registry, name: str, options: dict
+) -> None:
+    """A wrong max_attempts, say, would stop every claim of the worker, not only this task's."""
+    with pytest.raises(HandlerError):
+
+        @handler(name, registry=registry, **options)
+        def h(ctx: Any) -> None: ...
+
+    assert registry.names == ()
+
+
+def test_a_handler_takes_one_or_two_arguments(registry: Registry) -> None:
+    for bad in (lambda: None, lambda a, b, c: None):
+        with pytest.raises(HandlerError, match=r"Declare it as \(ctx\) or \(ctx, payload\)"):
+            handler("t", registry=registry)(bad)
+
+
+def test_annotations_that_cannot_be_resolved_are_named(registry: Registry) -> None:
+    def h(ctx: Any, payload: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(HandlerError, match="cannot be resolved"):
+        handler("t", registry=registry)(h)
+
+
+class TestLoading:
+    def test_a_module_that_does_not_exist_is_named_with_what_to_do(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"names no\.such\.module.*PYTHONPATH"):
+            load_handlers(["no.such.module"])
+
+    def test_an_error_inside_a_module_comes_out_as_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "needs_something.py").write_text("import not_installed_at_all\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+        with pytest.raises(ModuleNotFoundError, match="not_installed_at_all"):
+            load_handlers(["needs_something"])
+
+        sys.modules.pop("needs_something", None)
