@@ -64,6 +64,10 @@ BUSY = """
 NAME = "^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$"
 QUEUE = "^[A-Za-z_][A-Za-z0-9_.-]{0,99}$"
 
+# Drivers read neither infinity nor years outside 1 .. 9999, and one row that cannot be read
+# would stop the scan and every claim that it is part of.
+MOMENTS = "due_at, scan_at, created_at, expires_at, started_at, lease_until, cancel_requested_at"
+
 VIEW = """
     id, pool, state, name, queue, priority, biz_key, unique_key, payload, headers, enabled,
     attempt, failures, crashes, retry_level, max_attempts, due_at, created_at, started_at,
@@ -113,6 +117,10 @@ def _pending() -> None:
         CONSTRAINT pending_is_not_cancelled
             CHECK (state = 'RUNNING' OR cancel_requested_at IS NULL),
         CONSTRAINT scan_is_not_before_due CHECK (scan_at >= due_at),
+        CONSTRAINT moments_are_readable CHECK (
+            least({MOMENTS}) >= '1900-01-01Z' AND greatest({MOMENTS}) < '9900-01-01Z'),
+        CONSTRAINT keys_have_1_to_255_characters CHECK (
+            length(biz_key) BETWEEN 1 AND 255 AND length(unique_key) BETWEEN 1 AND 255),
         CONSTRAINT counters_are_sane CHECK (
             attempt >= 0 AND failures BETWEEN 0 AND attempt AND crashes BETWEEN 0 AND attempt
             AND retry_level >= 0 AND max_attempts > 0),
@@ -227,7 +235,12 @@ def _door() -> None:
     ) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
     #variable_conflict use_column
     DECLARE
-        due timestamptz := coalesce(task_create.run_at, statement_timestamp()) + task_create.delay;
+        due timestamptz := coalesce(task_create.run_at, statement_timestamp())
+            + coalesce(task_create.delay, '0');
+        -- As in Python: a table of levels implies one attempt more than it has, the others three.
+        most integer := coalesce(task_create.max_attempts,
+            CASE WHEN task_create.retry ~ '^(fixed|exponential) ' THEN 3
+                 ELSE cardinality(string_to_array(task_create.retry, ',')) + 1 END);
         task_id bigint;
     BEGIN
         FOR try IN 1 .. 10 LOOP
@@ -235,7 +248,7 @@ def _door() -> None:
                 unique_key, max_attempts, retry, expires_at, enabled, headers)
             VALUES (task_create.name, coalesce(task_create.payload, '{}'), task_create.queue,
                 task_create.priority, due, due, task_create.biz_key, task_create.unique_key,
-                task_create.max_attempts, task_create.retry, task_create.expires_at,
+                most, task_create.retry, task_create.expires_at,
                 task_create.enabled, task_create.headers)
             ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
             RETURNING p.id INTO task_id;

@@ -1,0 +1,303 @@
+"""A stranger with a SQL prompt: illegal rows are refused, the doors that are meant for him work."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from tasks_app.pool.browse import get
+from tasks_app.pool.claim import claim
+from tasks_app.pool.scan import due
+from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
+from tests.pool.interleave import blocked, two
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+RUNNING = {
+    "state": "'RUNNING'",
+    "lease_token": "gen_random_uuid()",
+    "lease_until": "now()",
+    "owner": "'me'",
+    "started_at": "now()",
+    "max_attempts": "3",
+    "at_most_once": "false",
+    "attempt": "1",
+}
+
+
+def insert(connection: Connection, table: str = "task_pending", **columns: str) -> int:
+    columns = {"name": "'t'", **columns}
+    names, values = ", ".join(columns), ", ".join(columns.values())
+    return connection.execute(
+        text(f"INSERT INTO {table} ({names}) VALUES ({values}) RETURNING id".replace(":", r"\:"))
+    ).scalar_one()
+
+
+ILLEGAL = [
+    ("name_is_valid", {"name": "''"}),
+    ("name_is_valid", {"name": "'9lives'"}),
+    ("name_is_valid", {"name": "'a b'"}),
+    ("name_is_valid", {"name": "E'a\\n'"}),
+    ("name_is_valid", {"name": "repeat('x', 256)"}),
+    ("name", {"name": "NULL"}),
+    ("queue_is_valid", {"queue": "''"}),
+    ("queue_is_valid", {"queue": "'a:b'"}),
+    ("queue_is_valid", {"queue": "repeat('x', 101)"}),
+    ("priority_is_0_to_9", {"priority": "-1"}),
+    ("priority_is_0_to_9", {"priority": "10"}),
+    ("payload_is_an_object", {"payload": "'[]'"}),
+    ("payload_is_an_object", {"payload": "'null'"}),
+    ("payload_is_an_object", {"payload": "'7'"}),
+    ("payload", {"payload": "NULL"}),
+    (
+        "payload_is_not_huge",
+        {
+            "payload": "(SELECT jsonb_build_object('x', jsonb_agg(md5(n::text)))"
+            " FROM generate_series(1, 400000) n)"
+        },
+    ),
+    ("headers_are_an_object", {"headers": "'[]'"}),
+    ("headers_are_an_object", {"headers": "'null'"}),
+    ("state_is_pending_or_running", {"state": "'SUCCEEDED'"}),
+    ("state_is_pending_or_running", {"state": "'DISPATCHED'"}),
+    ("state_is_pending_or_running", {"state": "'pending'"}),
+    ("running_has_a_lease", {"state": "'RUNNING'"}),
+    *[
+        ("running_has_a_lease", {**RUNNING, column: "NULL"})
+        for column in RUNNING
+        if column not in ("state", "attempt")
+    ],
+    ("running_has_a_lease", {"lease_token": "gen_random_uuid()"}),
+    ("running_has_a_lease", {"lease_until": "now()"}),
+    ("running_has_a_lease", {"owner": "'me'"}),
+    ("pending_is_not_cancelled", {"cancel_requested_at": "now()"}),
+    ("scan_is_not_before_due", {"due_at": "now() + interval '1s'"}),
+    ("scan_is_not_before_due", {"scan_at": "now() - interval '1 day'"}),
+    ("counters_are_sane", {"attempt": "-1"}),
+    ("counters_are_sane", {"failures": "1"}),
+    ("counters_are_sane", {"failures": "-1"}),
+    ("counters_are_sane", {"crashes": "1"}),
+    ("counters_are_sane", {"retry_level": "-1"}),
+    ("counters_are_sane", {"max_attempts": "0"}),
+    ("timeouts_are_positive", {"timeout_ms": "0"}),
+    ("timeouts_are_positive", {"hard_timeout_ms": "-5"}),
+    ("order_key_is_reserved", {"order_key": "'k'"}),
+    ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "now()"}),
+    ("moments_are_readable", {"due_at": "'-infinity'", "scan_at": "'-infinity'"}),
+    ("moments_are_readable", {"due_at": "'infinity'", "scan_at": "'infinity'"}),
+    ("moments_are_readable", {"scan_at": "'infinity'"}),
+    ("moments_are_readable", {"due_at": "'0044-03-15 BC'", "scan_at": "now()"}),
+    ("moments_are_readable", {"created_at": "'-infinity'"}),
+    ("moments_are_readable", {"expires_at": "'infinity'"}),
+    ("moments_are_readable", {**RUNNING, "started_at": "'-infinity'"}),
+    ("moments_are_readable", {**RUNNING, "lease_until": "'infinity'"}),
+    ("moments_are_readable", {**RUNNING, "cancel_requested_at": "'infinity'"}),
+    ("keys_have_1_to_255_characters", {"unique_key": "''"}),
+    ("keys_have_1_to_255_characters", {"unique_key": "repeat('x', 256)"}),
+    ("keys_have_1_to_255_characters", {"biz_key": "''"}),
+    ("keys_have_1_to_255_characters", {"biz_key": "repeat('x', 256)"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "columns"),
+    ILLEGAL,
+    ids=[f"{n}-{constraint}" for n, (constraint, _) in enumerate(ILLEGAL)],
+)
+def test_an_illegal_row_is_refused_by_a_constraint_that_says_why(
+    connection: Connection, constraint: str, columns
+) -> None:
+    with pytest.raises(IntegrityError, match=constraint):
+        insert(connection, **columns)
+
+
+def test_a_legal_running_row_is_accepted(connection: Connection) -> None:
+    assert insert(connection, **RUNNING)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "FAILED", "DONE"])
+def test_the_completed_pool_takes_only_its_own_states(connection: Connection, state: str) -> None:
+    with pytest.raises(IntegrityError, match="state_is_completed"):
+        insert(connection, "task_completed", id="1", state=f"'{state}'")
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUCCEEDED", "CANCELLED"])
+def test_the_error_pool_takes_only_its_own_state(connection: Connection, state: str) -> None:
+    with pytest.raises(IntegrityError, match="state_is_failed"):
+        insert(connection, "task_error", id="1", state=f"'{state}'")
+
+
+def test_an_id_lies_in_the_pending_pool_once(connection: Connection) -> None:
+    task_id = pending_task(connection)
+
+    with pytest.raises(IntegrityError, match="task_pending_pkey"):
+        insert(connection, id=str(int(task_id)))
+
+
+def test_an_update_cannot_make_a_row_running_without_a_lease(connection: Connection) -> None:
+    pending_task(connection)
+
+    with pytest.raises(IntegrityError, match="running_has_a_lease"):
+        connection.execute(text("UPDATE task_pending SET state = 'RUNNING'"))
+
+
+def test_a_name_is_all_that_a_raw_insert_needs(connection: Connection) -> None:
+    task_id = insert(connection)
+
+    assert [t.id for t in due(connection, "default", 9)] == [task_id]
+    task = claimed_task(connection, task_id)
+    assert (task.payload, task.fence.attempt) == ("{}", 1)
+
+
+def test_two_raw_rows_with_one_unique_key_are_refused(connection: Connection) -> None:
+    insert(connection, unique_key="'k'")
+
+    with pytest.raises(IntegrityError, match="task_pending_unique_key"):
+        insert(connection, unique_key="'k'")
+
+
+# the door for SQL
+
+
+def door(connection: Connection, arguments: str) -> int:
+    return connection.execute(text(f"SELECT task_create({arguments})")).scalar_one()
+
+
+def test_the_sql_door_needs_a_name_only(connection: Connection) -> None:
+    task_id = door(connection, "'t'")
+
+    row = row_of(connection, task_id)
+    assert (row.state, row.queue, row.priority, row.payload) == ("PENDING", "default", 5, {})
+    assert row.due_at == row.scan_at
+    assert claimed_task(connection, task_id)
+
+
+def test_the_sql_door_takes_the_options_of_create_task(connection: Connection) -> None:
+    task_id = door(
+        connection,
+        """'t', '{"a": 1}', queue => 'q', priority => 2, biz_key => 'b', unique_key => 'u',
+        run_at => '2026-01-01T12:00:00Z', delay => '5s', max_attempts => 7, retry => 'fixed 5s',
+        expires_at => '2026-01-02T12:00:00Z', enabled => false, headers => '{"h": 1}'""".replace(
+            ":", r"\:"
+        ),
+    )
+
+    row = row_of(connection, task_id)
+    assert (row.payload, row.queue, row.priority) == ({"a": 1}, "q", 2)
+    assert (row.biz_key, row.unique_key, row.headers) == ("b", "u", {"h": 1})
+    assert row.due_at == row.scan_at == NOON + timedelta(seconds=5)
+    assert (row.max_attempts, row.retry, row.enabled) == (7, "fixed 5s", False)
+    assert row.expires_at == NOON + timedelta(days=1)
+
+
+def test_the_sql_door_gives_the_holder_of_a_unique_key(connection: Connection) -> None:
+    first = door(connection, "'t', unique_key => 'k'")
+
+    assert door(connection, "'t', unique_key => 'k'") == first
+    assert door(connection, "'other', unique_key => 'k'") != first
+    assert count(connection) == 2
+
+
+def test_a_producer_of_the_key_is_open_then_the_sql_door_waits_and_names_its_task(
+    engine: Engine,
+) -> None:
+    with two(engine) as (a, b):
+        first = pending_task(a, unique_key="k")
+        waiting = blocked(engine, b, a, lambda c: door(c, "'t', unique_key => 'k'"))
+
+        a.commit()
+
+        assert waiting.result() == first
+
+
+@pytest.mark.parametrize(
+    ("retry", "attempts"),
+    [("5s,30s,1m", 4), ("5s", 2), ("fixed 30s", 3), ("exponential 1s x2 cap 1h", 3)],
+)
+def test_a_policy_through_the_sql_door_implies_as_many_attempts_as_in_python(
+    connection: Connection, retry: str, attempts: int
+) -> None:
+    by_door = door(connection, f"'t', retry => '{retry}'")
+    by_python = pending_task(connection, retry=retry)
+
+    assert row_of(connection, by_door).max_attempts == attempts
+    assert row_of(connection, by_python).max_attempts == attempts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("''", "name_is_valid"),
+        ("NULL", "name"),
+        ("'t', '[]'", "payload_is_an_object"),
+        ("'t', priority => 11", "priority_is_0_to_9"),
+        ("'t', queue => 'a b'", "queue_is_valid"),
+        ("'t', max_attempts => 0", "counters_are_sane"),
+        ("'t', run_at => 'infinity'", "moments_are_readable"),
+        ("'t', unique_key => ''", "keys_have_1_to_255_characters"),
+    ],
+)
+def test_the_sql_door_refuses_what_python_refuses(
+    connection: Connection, arguments: str, complaint: str
+) -> None:
+    with pytest.raises(DBAPIError, match=complaint):
+        door(connection, arguments)
+
+
+@pytest.mark.parametrize("missing", ["payload", "delay", "run_at", "retry", "headers", "biz_key"])
+def test_null_through_the_sql_door_means_not_given(connection: Connection, missing: str) -> None:
+    row = row_of(connection, door(connection, f"'t', {missing} => NULL"))
+
+    assert row.payload == {}
+    assert row.due_at <= row.created_at + timedelta(seconds=1)
+
+
+def test_the_sql_door_works_in_a_trigger(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE orders (id int)")
+    connection.exec_driver_sql("""
+        CREATE FUNCTION grant_points() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM task_create('points.grant', jsonb_build_object('order_id', NEW.id));
+            RETURN NEW;
+        END $$""")
+    connection.exec_driver_sql("""
+        CREATE TRIGGER points AFTER INSERT ON orders
+        FOR EACH ROW EXECUTE FUNCTION grant_points()""")
+
+    connection.exec_driver_sql("INSERT INTO orders VALUES (1), (2)")
+
+    rows = connection.exec_driver_sql("SELECT name, payload FROM task_pending ORDER BY id").all()
+    assert rows == [("points.grant", {"order_id": 1}), ("points.grant", {"order_id": 2})]
+
+
+# the view for people, and rows written past us
+
+
+def test_the_view_shows_each_task_once_with_its_pool(connection: Connection) -> None:
+    insert(connection, id="1")
+    insert(connection, "task_completed", id="2", state="'SUCCEEDED'")
+    insert(connection, "task_error", id="3", state="'FAILED'")
+
+    assert [pool_of_task(connection, n) for n in (1, 2, 3, 4)] == [
+        "pending PENDING",
+        "completed SUCCEEDED",
+        "error FAILED",
+        None,
+    ]
+
+
+@pytest.mark.parametrize("poison", ['{"x": 1e100000}', '{"a": "' + "x" * 2_000_000 + '"}'])
+def test_a_payload_written_past_us_that_cannot_be_read_hurts_only_itself(
+    connection: Connection, poison: str
+) -> None:
+    bad = insert(connection)
+    connection.execute(text("UPDATE task_pending SET payload = CAST(:p AS jsonb)"), {"p": poison})
+    good = pending_task(connection)
+
+    claimed = claim(connection, [bad, good], claimer(), uuid4())
+
+    assert [t.task_id for t in claimed] == [bad, good]
+    assert claimed[1].payload == "{}"
+    assert get(connection, good) is not None
