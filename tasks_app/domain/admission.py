@@ -226,6 +226,8 @@ def _tried(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
 
 def _shown(value: Any) -> str:
     """Name a bad value without repeating much of it: it may be long, or a secret."""
+    if isinstance(value, int) and value.bit_length() > 64:  # noqa: PLR2004  too long to be printed
+        return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str | int | float):
         return f"{value!r:.60}"
     return f"of type {type(value).__name__}"
