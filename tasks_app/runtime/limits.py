@@ -5,7 +5,6 @@ A signal that falls into a COMMIT does not stop it, so the limit is disarmed bef
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ class _Alarm:
     """The process's one alarm clock. ``armed`` is the seconds of the running limit, or None."""
 
     armed: float | None = None
-    installed_in: int | None = None
 
 
 def can_limit() -> bool:
@@ -47,9 +45,9 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def _install() -> None:
-    if _Alarm.installed_in != os.getpid():
+    """Take the alarm clock, each time anew: handlers and libraries may have taken it meanwhile."""
+    if signal.getsignal(signal.SIGALRM) is not _ring:
         signal.signal(signal.SIGALRM, _ring)
-        _Alarm.installed_in = os.getpid()
 
 
 def _ring(_signal: int, _frame: FrameType | None) -> None:

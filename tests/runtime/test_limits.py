@@ -1,0 +1,235 @@
+"""Time limits: raised inside the handler and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app import HandlerTimeoutError
+from tasks_app.runtime.limits import time_limit
+from tests.runtime.bench import Bench, effect
+from tests.waiting import until
+
+pytestmark = pytest.mark.timeout(60, method="thread")  # the alarm is ours here
+
+
+@pytest.fixture(autouse=True)
+def _alarm() -> Iterator[None]:
+    """Leave the alarm clock as other tests expect it."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def busy(seconds: float = 20) -> None:
+    """Work without ever waiting."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        pass
+
+
+class TestSync:
+    def test_a_busy_handler_is_interrupted_and_charged(self, bench: Bench) -> None:
+        @bench.handler(timeout="50ms", retry="1h")
+        def h(ctx: Any) -> None:
+            effect(ctx)
+            busy()
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures, bench.effects(task_id)) == ("PENDING", 1, 0)
+        assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
+
+    def test_a_statement_that_runs_in_the_database_is_interrupted(self, bench: Bench) -> None:
+        @bench.handler(timeout="100ms", max_attempts=1)
+        def h(ctx: Any) -> None:
+            effect(ctx)
+            ctx.session.execute(text("SELECT pg_sleep(20)"))
+
+        task_id = bench.create()
+        began = time.monotonic()
+
+        bench.execute([task_id])
+
+        assert bench.state(task_id) == "FAILED"
+        assert "HandlerTimeoutError" in (bench.task(task_id).error or "")
+        assert time.monotonic() - began < 5
+        sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(20)'"
+        until(lambda: bench.sql(f"{sleeping} AND state = 'active'") == 0)
+
+    def test_on_error_may_have_a_rule_for_it(self, bench: Bench) -> None:
+        @bench.handler(timeout="50ms", on_error={HandlerTimeoutError: "fail"})
+        def h(ctx: Any) -> None:
+            busy()
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert bench.state(task_id) == "FAILED"
+
+    def test_a_handler_that_catches_it_may_still_succeed_with_its_effects(
+        self, bench: Bench
+    ) -> None:
+        @bench.handler(timeout="50ms")
+        def h(ctx: Any) -> str:
+            effect(ctx)
+            try:
+                busy()
+            except TimeoutError:
+                return "in time after all"
+            return "never"
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert bench.task(task_id).result == "in time after all"
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+    def test_it_never_fires_after_the_handler_returned(self, bench: Bench) -> None:
+        """The commit takes far longer than the limit: a lock on the row holds it up."""
+        locked = threading.Event()
+
+        @bench.handler(timeout="200ms")
+        def h(ctx: Any) -> str:
+            effect(ctx)
+            bench.beside(hold)
+            assert locked.wait(5)
+            return "done"
+
+        def hold() -> None:
+            with bench.engine.begin() as user:
+                user.execute(text("SELECT FROM task_pending FOR UPDATE"))
+                locked.set()
+                user.execute(text("SELECT pg_sleep(0.6)"))
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+    def test_the_next_task_has_its_whole_time(self, bench: Bench) -> None:
+        @bench.handler(timeout="300ms")
+        def h(ctx: Any) -> float:
+            until(lambda: ctx.remaining < 0.1)
+            return 1
+
+        ids = [bench.create() for _ in range(4)]
+
+        bench.execute(ids)
+
+        assert bench.states(ids) == ["SUCCEEDED"] * 4
+
+    def test_a_library_that_took_the_alarm_clock_does_not_disarm_later_limits(
+        self, bench: Bench
+    ) -> None:
+        @bench.handler("taker")
+        def take(ctx: Any) -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+        @bench.handler("slow", timeout="50ms", max_attempts=1)
+        def slow(ctx: Any) -> None:
+            busy(5)
+
+        ids = [bench.create("slow"), bench.create("taker"), bench.create("slow")]
+
+        bench.execute(ids)
+
+        assert bench.states(ids) == ["FAILED", "SUCCEEDED", "FAILED"]
+
+
+class TestAsync:
+    def test_a_waiting_handler_is_cancelled_and_charged(self, bench: Bench) -> None:
+        @bench.handler(timeout="50ms", retry="1h")
+        async def h(ctx: Any) -> None:
+            await ctx.session.execute(text("SELECT 1"))
+            await asyncio.sleep(20)
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures) == ("PENDING", 1)
+        assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
+
+    def test_a_timeout_of_its_own_is_not_taken_for_the_limit(self, bench: Bench) -> None:
+        @bench.handler(timeout="1h", max_attempts=1)
+        async def h(ctx: Any) -> None:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(20)
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert bench.task(task_id).error == "TimeoutError"
+
+    def test_a_handler_that_is_cancelled_by_its_own_code_is_charged(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> None:
+            raise asyncio.CancelledError
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert bench.state(task_id) == "FAILED"
+
+    def test_session_effects_and_outcome_are_one_commit(self, bench: Bench) -> None:
+        @bench.handler()
+        async def h(ctx: Any) -> str:
+            await ctx.session.execute(
+                text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id}
+            )
+            return "ok"
+
+        ids = [bench.create() for _ in range(3)]
+
+        bench.drain()
+
+        assert bench.states(ids) == ["SUCCEEDED"] * 3
+        assert [bench.effects(i) for i in ids] == [1, 1, 1]
+
+    def test_connection_says_how_it_is_had_in_async_handlers(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> None:
+            _ = ctx.connection
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert "await ctx.session.connection()" in (bench.task(task_id).error or "")
+
+
+class TestTheAlarmItself:
+    def test_nothing_rings_behind_a_block_that_ended_in_time(self) -> None:
+        with time_limit(0.05):
+            pass
+
+        busy(0.1)
+
+    def test_outside_the_main_thread_nothing_is_raised(self, bench: Bench) -> None:
+        done = threading.Event()
+
+        def run() -> None:
+            with time_limit(0.01):
+                busy(0.05)
+            done.set()
+
+        bench.beside(run).join(5)
+
+        assert done.is_set()
