@@ -25,6 +25,7 @@ def _migrate(connection: Connection) -> None:
 def _print_sql() -> None:
     context.configure(
         url="postgresql+psycopg://",
+        dialect_opts={"paramstyle": "named"},  # the driver's style would double each percent sign
         literal_binds=True,
         version_table=VERSION_TABLE,
         version_table_schema=SCHEMA,

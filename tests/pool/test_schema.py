@@ -1,0 +1,236 @@
+"""The schema: made once, checked before use, in whichever schema the environment names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from alembic import command
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from tasks_app.domain.errors import SchemaError
+from tasks_app.pool.schema import (
+    _config,
+    check_schema,
+    current,
+    migrate,
+    migration_sql,
+    newest,
+)
+from tests.factory import claimed_task, pending_task, pool_of_task
+from tests.pool.interleave import blocked, two
+
+CATALOGUE = text(
+    """
+    SELECT c.relname, c.relkind, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+        pg_get_expr(d.adbin, d.adrelid)
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+    LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relname LIKE 'task%'
+    ORDER BY 1, a.attnum""".replace("::", r"\:\:")
+)
+CHECKS = text(
+    """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2""".replace("::", r"\:\:")
+)
+
+
+@pytest.fixture
+def empty(engine: Engine) -> Iterator[Engine]:
+    """An engine of an empty database beside the shared one."""
+    name = f"empty_{uuid4().hex[:8]}"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    other = create_engine(engine.url.set(database=name))
+    yield other
+    other.dispose()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database(empty: Engine) -> Iterator[Connection]:
+    """A connection to an empty database."""
+    with empty.connect() as connection:
+        yield connection
+
+
+def picture(connection: Connection) -> tuple:
+    return connection.execute(CATALOGUE).all(), connection.execute(CHECKS).all()
+
+
+def tables(connection: Connection) -> set[str]:
+    query = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE tablename LIKE 'task%'"
+    return set(connection.exec_driver_sql(query.replace("%", "%%")).scalars())
+
+
+def test_an_empty_database_is_brought_to_the_newest_version(database: Connection) -> None:
+    assert current(database) is None
+
+    assert migrate(database) == (None, newest())
+
+    assert current(database) == newest()
+    check_schema(database)
+    assert pending_task(database).created
+
+
+def test_migrating_twice_is_harmless(database: Connection) -> None:
+    migrate(database)
+    task_id = pending_task(database)
+    before = picture(database)
+
+    assert migrate(database) == (newest(), newest())
+    assert picture(database) == before
+    assert pool_of_task(database, task_id) == "pending PENDING"
+
+
+def test_a_migration_that_rolls_back_leaves_nothing(database: Connection) -> None:
+    migrate(database)
+    database.rollback()
+
+    assert current(database) is None
+    assert tables(database) == set()
+
+
+def test_a_migration_is_open_then_the_second_waits_and_finds_it_done(empty: Engine) -> None:
+    with two(empty) as (a, b):
+        migrate(a)
+        waiting = blocked(empty, b, a, migrate)
+
+        a.commit()
+
+        assert waiting.result() == (newest(), newest())
+
+
+def test_down_takes_everything_away_and_up_makes_the_same_again(database: Connection) -> None:
+    migrate(database)
+    before = picture(database)
+    config = _config()
+    config.attributes["connection"] = database
+
+    command.downgrade(config, "base")
+    assert tables(database) <= {"public.tasks_app_version"}
+    assert (
+        database.exec_driver_sql(
+            "SELECT count(*) FROM pg_proc WHERE proname = 'task_create'"
+        ).scalar_one()
+        == 0
+    )
+
+    migrate(database)
+    assert picture(database) == before
+
+
+def test_a_missing_schema_is_refused_with_the_command_that_makes_it(database: Connection) -> None:
+    with pytest.raises(SchemaError, match=r"is missing; .* Run: tasks-app migrate"):
+        check_schema(database)
+
+
+@pytest.mark.parametrize("version", ["0000", "9999"])
+def test_an_old_or_unknown_schema_is_refused_with_both_versions(
+    connection: Connection, version: str
+) -> None:
+    check_schema(connection)
+    connection.execute(text("UPDATE tasks_app_version SET version_num = :v"), {"v": version})
+
+    with pytest.raises(SchemaError, match=f"{version}; {newest()} is needed. Run: tasks-app mig"):
+        check_schema(connection)
+
+
+def test_the_sql_for_a_dba_makes_the_same_schema(database: Connection, connection) -> None:
+    sql = migration_sql()
+
+    database.connection.driver_connection.execute(sql)
+
+    check_schema(database)
+    here, there = picture(database), picture(connection)
+    partitions = "task_completed_p2"
+    assert here[0] == [row for row in there[0] if not row[0].startswith(partitions)]
+    assert here[1] == [row for row in there[1] if not row[0].startswith(partitions)]
+
+
+LIFE = """
+import sys
+from uuid import uuid4
+from sqlalchemy import create_engine
+from tasks_app.pool import maintain, schema
+from tasks_app.pool.browse import get
+from tasks_app.pool.create import create_many
+from tasks_app.domain.admission import admit
+from tasks_app.domain.task import NewTask
+from tests.factory import claimed_task, ending, pending_task
+from tasks_app.pool.settle import settle_one
+
+engine = create_engine(sys.argv[1])
+with engine.begin() as connection:
+    print(*schema.migrate(connection))
+with engine.begin() as connection:
+    print(*schema.migrate(connection))
+    schema.check_schema(connection)
+with engine.begin() as connection:
+    maintain.add_partition(connection, maintain.missing_partitions(connection)[0])
+    task = claimed_task(connection, pending_task(connection))
+    print(settle_one(connection, ending(task)))
+    print(get(connection, task.task_id).pool)
+    print(len(create_many(connection, [admit(NewTask("t"), None, 1024)] * 3)))
+with engine.begin() as connection:
+    print(connection.exec_driver_sql("SELECT inside.task_create('t') > 0").scalar())
+"""
+
+
+def in_schema(project: Path, code: str, url: str, schema: str) -> str:
+    environment = {**os.environ, "TASKS_APP_SCHEMA": schema}
+    done = subprocess.run(
+        [sys.executable, "-c", code, url],
+        env=environment,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_with_a_schema_of_its_own_everything_lies_and_works_in_it(
+    empty: Engine, project: Path
+) -> None:
+    url = empty.url.render_as_string(hide_password=False)
+
+    said = in_schema(project, LIFE, url, "inside")
+
+    assert said.split("\n")[:-1] == [
+        f"None {newest()}",
+        f"{newest()} {newest()}",
+        "SUCCEEDED",
+        "completed",
+        "3",
+        "True",
+    ]
+    with empty.connect() as connection:
+        schemas = {name.split(".")[0] for name in tables(connection)}
+        assert schemas == {"inside"}
+        assert connection.exec_driver_sql("SELECT count(*) FROM inside.task_all").scalar() == 5
+
+
+def test_the_sql_for_a_dba_names_the_schema(empty: Engine, project: Path) -> None:
+    code = "from tasks_app.pool.schema import migration_sql; print(migration_sql())"
+
+    sql = in_schema(project, code, "", "inside")
+
+    with empty.connect() as connection:
+        connection.connection.driver_connection.execute(sql)
+        assert {name.split(".")[0] for name in tables(connection)} == {"inside"}
+
+
+def test_the_shared_database_was_migrated_and_is_good(connection: Connection) -> None:
+    check_schema(connection)
+
+    assert claimed_task(connection)
