@@ -14,11 +14,13 @@ from shop.checks import Evidence, run_checks
 from shop.diary import Diary
 from shop.stage import Stage
 from shop.tables import Points
+from tasks_app.embedded import DEFAULT_FOLDER
 
 
 def judge(stage: Stage, diary: Diary, console: Console) -> bool:
     """Print table and checks; return whether all hold."""
-    with stage.engine.connect() as connection:
+    snapshot = stage.engine.execution_options(isolation_level="REPEATABLE READ")
+    with snapshot.connect() as connection:
         lines, spans = figures.lines(connection, diary), figures.spans(connection, diary)
         ago = figures.first_done_s_ago(connection, diary)
         running = time.time() - psutil.Process().create_time()
@@ -43,12 +45,20 @@ def spoil(stage: Stage) -> None:
         connection.execute(delete(Points).where(Points.id == first))
 
 
-def invite(stage: Stage, console: Console) -> None:
+def invite(stage: Stage, diary: Diary, console: Console) -> None:
     """Say what there is to see while everything runs."""
-    console.print(f"""
-[bold]Everything is still running.[/] Look around:
-  {stage.flower}                       workers and tasks in Flower
-  tasks-app list --pool error                 what failed, and why
-  tasks-app show ID                           one task with all its attempts
-  eval "$(tasks-app urls)" && python examples/hello.py      your first own task
-Read examples/shop/handlers.py. Ctrl-C stops everything.""")
+    poison = diary.poison[0] if diary.poison else "ID"
+    urls = "tasks-app urls"
+    if stage.folder != DEFAULT_FOLDER:
+        urls += f" --folder {stage.folder}"
+    console.print(
+        f"""
+[bold]Everything is still running.[/] In a second terminal:
+  open {stage.flower}            workers and messages in Flower
+  eval "$({urls})"               then:
+  tasks-app list --pool error           what failed, and why
+  tasks-app show {poison:<22} the poison task and how it ended, three times
+  python examples/hello.py              your first own task; this worker carries it out
+Then read examples/shop/handlers.py and edit examples/hello.py. Ctrl-C stops everything.""",
+        soft_wrap=True,
+    )

@@ -51,7 +51,10 @@ class Day:
         return not self._plan
 
     def open(self) -> None:
-        """Call off what an interrupted day left in the pool, and let the customers in."""
+        """Call off what an interrupted day left in the pool, and let the customers in.
+
+        Before any worker starts: order 7 of that day is not order 7 of this one.
+        """
         with Session(self._engine) as session, session.begin():
             for name in self.diary.names:
                 cancel_tasks(session, name=name)

@@ -16,15 +16,14 @@ from shop import figures
 from shop.closing import invite, judge, spoil
 from shop.day import Day
 from shop.diary import Diary
-from shop.pace import ORDERS_TAKE_S
 from shop.processes import Bell, DiedError, StoppedError
 from shop.progress import make_view
 from shop.stage import Stage
 from tasks_app.embedded import DEFAULT_FOLDER, EmbeddedError
 from tasks_app.runtime.registry import HANDLERS
 
-TICK_S = 0.1
-PATIENCE_S = ORDERS_TAKE_S + 40.0
+TICK_S = 0.2
+PATIENCE_S, PATIENCE_PER_ORDER_S = 50.0, 0.1
 """How long we wait for the last task; then the checks say what is missing."""
 STOPPED = 130
 
@@ -46,7 +45,7 @@ class Options:
 @click.option("--keep", is_flag=True, help="Leave PostgreSQL and Valkey running at the end.")
 @click.option("--no-ui", is_flag=True, help="Plain lines instead of a table that refreshes.")
 @click.option(
-    "--orders", type=click.IntRange(10, 2000), default=100, show_default=True, help="How many."
+    "--orders", type=click.IntRange(10, 1000), default=100, show_default=True, help="How many."
 )
 @click.option("--sabotage", is_flag=True, help="Spoil one row, to see the checks fail.")
 @click.option(
@@ -66,19 +65,19 @@ def run(options: Options) -> int:
     console, bell = Console(highlight=False), Bell()
     console.print(f"[bold]tasks-app demo[/]: everything lives in {options.folder}", soft_wrap=True)
     stage = Stage(options.folder, console, keep=options.keep)
-    held = False
+    held: bool | None = None
     try:
-        stage.up(bell)
-        diary = _live(stage, console, bell, options)
+        day = _prepare(stage, bell, options)
+        _live(day, stage, console, bell, options)
         if options.sabotage:
             spoil(stage)
-        held = judge(stage, diary, console)
+        held = judge(stage, day.diary, console)
         if not options.once:
-            invite(stage, console)
+            invite(stage, day.diary, console)
             _wait_for_the_bell(stage, bell)
     except StoppedError:
         console.print("\nStopping …")
-        return 0 if held else STOPPED
+        return STOPPED if held is None else int(not held)
     except (DiedError, EmbeddedError) as error:
         console.print(f"[red]✘[/] {error}", soft_wrap=True)
         return 1
@@ -92,30 +91,36 @@ def run(options: Options) -> int:
         return 1
     finally:
         stage.down()
-        console.print("All processes are stopped; the data stays.")
-    return 0 if held else 1
+    return int(not held)
 
 
-def _live(stage: Stage, console: Console, bell: Bell, options: Options) -> Diary:
-    """Live through the day, until the last task is over or our patience is."""
-    diary = Diary(names=_names())
-    day = Day(stage.engine, stage.mail, diary, options.orders)
+def _prepare(stage: Stage, bell: Bell, options: Options) -> Day:
+    """Set the stage for a new day; the workers come last."""
+    stage.build()
+    bell.wait(0)
+    day = Day(stage.engine, stage.mail, Diary(names=_names()), options.orders)
     day.open()
-    begin = time.monotonic()
+    stage.start_work(bell)
+    return day
+
+
+def _live(day: Day, stage: Stage, console: Console, bell: Bell, options: Options) -> None:
+    """Live through the day, until the last task is over or our patience is."""
+    begin, patience_s = time.monotonic(), PATIENCE_S + PATIENCE_PER_ORDER_S * options.orders
     with make_view(console, live=not options.no_ui) as view:
-        while (elapsed := time.monotonic() - begin) < PATIENCE_S:
+        while (elapsed := time.monotonic() - begin) < patience_s:
             day.step(elapsed)
             stage.look()
             with stage.engine.connect() as connection:
-                lines = figures.lines(connection, diary)
-            view.show(elapsed, _news(stage, diary), lines)
+                lines = figures.lines(connection, day.diary)
+            view.show(elapsed, _news(stage, day.diary), lines)
             if figures.total(lines).done:
                 stage.open_flower()
             if day.is_over and figures.total(lines).unfinished == 0:
                 break
             bell.wait(TICK_S)
+    stage.open_flower()
     console.print(f"  The day is over after {time.monotonic() - begin:.1f} s.\n")
-    return diary
 
 
 def _wait_for_the_bell(stage: Stage, bell: Bell) -> None:

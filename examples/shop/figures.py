@@ -21,8 +21,7 @@ _BY_NAME = """
         count(*) FILTER (WHERE state = 'PENDING' AND due_at <= now()) AS due,
         count(*) FILTER (WHERE state = 'RUNNING') AS running,
         count(*) FILTER (WHERE state = 'SUCCEEDED') AS done,
-        (SELECT count(*) FROM attempt a WHERE a.event = 'retry'
-            AND a.task_id IN (SELECT id FROM task u WHERE u.name = task.name)) AS retried,
+        sum(failures) - count(*) FILTER (WHERE state = 'FAILED') AS retried,
         count(*) FILTER (WHERE state IN ('SKIPPED', 'EXPIRED')) AS skipped,
         count(*) FILTER (WHERE state = 'CANCELLED') AS cancelled,
         count(*) FILTER (WHERE state = 'FAILED') AS failed

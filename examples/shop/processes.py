@@ -64,6 +64,11 @@ class Servers:
         self._stack = Stack(self._folder)
         return self._stack.up(on_ready)
 
+    @property
+    def stay(self) -> bool:
+        """Whether they run on without us."""
+        return self._stack is None
+
     def look(self) -> None:
         """Pass if both are alive.
 
@@ -112,7 +117,7 @@ class Processes:
         for running in self._running:
             if not running.process.is_alive:
                 word = running.process.last_word()
-                raise DiedError(f"{running.name} ended: {word}. Read {running.log}")
+                raise DiedError(f"{running.name} ended. Read {running.log}, its last line: {word}")
 
     def stop(self) -> None:
         """Ask all at once to end, wait, and kill what is left in their process groups."""

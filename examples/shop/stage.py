@@ -39,22 +39,26 @@ class Stage:
         self._processes = Processes(folder)
         self._flower_port: int | None = None
         self._flower_since: float | None = None
+        self._built = False
 
     @property
     def flower(self) -> str:
         """Where the dashboard is."""
         return f"http://{HOST}:{self._flower_port}"
 
-    def up(self, bell: Bell) -> None:
-        """Start everything; return when the workers wait for tasks."""
+    def build(self) -> None:
+        """Start the servers and make all tables; nobody works yet."""
         urls = self._servers.up(self._announce_server)
-        bell.wait(0)
+        os.environ.update(self._environment(urls))
         self.engine = create_engine(urls.database)
-        self._build(urls)
+        self._built = True
+        self._make_tables(urls)
         begin = time.monotonic()
         self.mail.up()
         self._ready("mail server", begin, f"smtp://{self.mail.address}, with moods")
-        os.environ.update(self._environment(urls))
+
+    def start_work(self, bell: Bell) -> None:
+        """Start worker and beat; return when they wait for tasks."""
         begin = time.monotonic()
         self._processes.start_celery(
             "worker", "-c", str(WORKERS), "-E", "-l", "info", "--without-gossip", "--without-mingle"
@@ -86,12 +90,15 @@ class Stage:
             self._flower_since = None
 
     def down(self) -> None:
-        """Stop everything, the last started first."""
+        """Stop everything that is ours, the last started first."""
         self._processes.stop()
         self.mail.down()
         self._servers.down()
+        stays = self._built and self._servers.stay
+        more = "PostgreSQL and Valkey stay up: tasks-app down" if stays else "the data stays"
+        self._console.print(f"All processes are stopped; {more}.")
 
-    def _build(self, urls: Urls) -> None:
+    def _make_tables(self, urls: Urls) -> None:
         begin = time.monotonic()
         with self.engine.begin() as connection:
             drop_shop(connection)
