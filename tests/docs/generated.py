@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import textwrap
 from datetime import timedelta
@@ -42,7 +43,7 @@ def _reasons() -> dict[str, str]:
     )
     return {
         field.target.id: " ".join(textwrap.dedent(text.value.value).split()).replace("``", "`")
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)
         and isinstance(text, ast.Expr)

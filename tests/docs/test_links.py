@@ -1,0 +1,68 @@
+"""What a document points to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks_app.cli.main import group
+from tests.docs.reading import DOCUMENTS, PROJECT, blocks, links, models, named_tests
+from verification import configurations
+
+pages = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=[str(path.relative_to(PROJECT)) for path in DOCUMENTS]
+)
+INVITED = re.compile(r"tasks-app ([a-z]+)([^`|;&#\n]*)")
+
+
+def _has_test(file: Path, name: str) -> bool:
+    return file.is_file() and re.search(rf"def {name}\b", file.read_text()) is not None
+
+
+@pages
+def test_links_lead_to_files(document: Path) -> None:
+    lost = [
+        target
+        for target, _ in links(document.read_text())
+        if not (document.parent / target.partition("#")[0]).exists()
+    ]
+
+    assert lost == []
+
+
+@pages
+def test_every_proof_is_a_test(document: Path) -> None:
+    page = document.read_text()
+    titled = [(document.parent / target, title) for target, title in links(page) if title]
+    named = [(PROJECT / file, name) for file, name in named_tests(page)]
+
+    lost = [f"{file}::{name}" for file, name in (*titled, *named) if not _has_test(file, name)]
+
+    assert lost == []
+
+
+@pages
+def test_every_model_that_is_named_is_a_configuration(document: Path) -> None:
+    known = {configuration.name for configuration in configurations.ALL}
+
+    assert set(models(document.read_text())) <= known
+
+
+@pages
+def test_every_command_that_is_printed_exists_with_its_options(document: Path) -> None:
+    page = document.read_text()
+    code = "\n".join((*re.findall(r"`([^`\n]+)`", page), *blocks(page, r"(?:bash|console)")))
+
+    for name, rest in INVITED.findall(code):
+        command = group.commands[name]
+        known = {option for parameter in command.params for option in parameter.opts}
+        asked = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", rest))
+
+        assert asked <= known or name == "demo", f"tasks-app {name}{rest}"
+
+
+@pages
+def test_no_document_knows_where_it_was_written(document: Path) -> None:
+    assert not re.search(r"/(work|root|home|tmp)/|127\.0\.0\.1:\d{4,5}/", document.read_text())

@@ -1,0 +1,94 @@
+"""The operator's page is true of settings, database and Celery."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery.app.defaults import DEFAULTS
+from sqlalchemy import Connection
+
+from tasks_app import NewTask, cancel_task, create_task, create_tasks, get_task
+from tasks_app.pool import ledger, maintain, workers
+from tasks_app.pool.schema import check_schema
+from tests.docs.generated import settings_table, with_settings
+from tests.docs.reading import PROJECT, blocks, text_of
+
+PAGE = text_of("docs/operations.md")
+SQL = blocks(PAGE, "sql")
+GRANTS = next(block for block in SQL if "GRANT" in block)
+LEAVE_ALONE = (
+    "task_acks_late",
+    "task_reject_on_worker_lost",
+    "worker_prefetch_multiplier",
+    "accept_content",
+    "task_serializer",
+    "beat_scheduler",
+    "beat_schedule",
+    "broker_transport_options",
+)
+
+
+def celeryconfig() -> dict[str, object]:
+    """The settings of the file at the top."""
+    names: dict[str, object] = {}
+    exec(compile(text_of("celeryconfig.py"), "celeryconfig.py", "exec"), names)
+    return {k: v for k, v in names.items() if not k.startswith("_") and k != "annotations"}
+
+
+def test_the_settings_are_those_of_the_code() -> None:
+    assert settings_table() in PAGE
+    assert with_settings(PAGE) == PAGE
+
+
+@pytest.mark.parametrize("block", SQL, ids=[block.splitlines()[0][:60] for block in SQL])
+def test_its_sql_runs(connection: Connection, block: str) -> None:
+    for role in ("producer", "worker", "reader"):
+        connection.exec_driver_sql(f"CREATE ROLE {role}")
+    for day in re.findall(r"DROP TABLE task_completed_p(\d{4})(\d\d)(\d\d)", block):
+        maintain.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
+    if "INSERT INTO task_completed SELECT" in block:
+        connection.exec_driver_sql(
+            "CREATE TABLE task_completed_strays AS SELECT * FROM task_completed_default"
+        )
+
+    connection.exec_driver_sql(re.sub(r"^(BEGIN|COMMIT);$", "", block, flags=re.MULTILINE))
+
+
+def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connection) -> None:
+    for role in ("producer", "worker", "reader"):
+        connection.exec_driver_sql(f"CREATE ROLE {role}")
+    connection.exec_driver_sql(GRANTS)
+
+    connection.exec_driver_sql("SET LOCAL ROLE producer")
+    task_id = create_task(connection, "t", unique_key="k")
+    again = create_task(connection, "t", unique_key="k")
+    create_tasks(connection, [NewTask("t"), NewTask("t")])
+    connection.exec_driver_sql("SELECT task_create('t')")
+    connection.exec_driver_sql("SET LOCAL ROLE worker")
+    workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    ledger.add(connection, "default", [task_id], timedelta(seconds=1))
+    maintain.has_strays(connection)
+    check_schema(connection)
+    cancel_task(connection, task_id)
+    connection.exec_driver_sql("SET LOCAL ROLE reader")
+    seen = get_task(connection, task_id)
+
+    assert (task_id.created, again.created) == (True, False)
+    assert seen is not None
+    assert seen.state == "CANCELLED"
+
+
+def test_what_is_to_be_left_alone_is_a_setting_of_celery_and_is_left_alone() -> None:
+    for name in LEAVE_ALONE:
+        assert f"`{name}`" in PAGE
+        assert name in DEFAULTS
+        assert name not in celeryconfig()
+
+
+def test_our_celeryconfig_holds_settings_of_celery_only_and_imports_nothing_of_ours() -> None:
+    source = (PROJECT / "celeryconfig.py").read_text()
+
+    assert set(celeryconfig()) <= set(DEFAULTS)
+    assert re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE) == ["__future__"]

@@ -1,0 +1,59 @@
+"""The page about the tables names the columns that the database has, in its order."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from sqlalchemy import Connection, text
+
+from tests.docs.reading import first_column, section, text_of
+
+PAGE = text_of("docs/schema.md")
+SHARED = first_column(section(PAGE, "What a task is"))
+ENDED = first_column(section(PAGE, "task_completed and task_error"))
+COLUMNS = {
+    "task_pending": SHARED + first_column(section(PAGE, "task_pending")),
+    "task_completed": SHARED + ENDED,
+    "task_error": SHARED + ENDED,
+    "task_attempt": first_column(section(PAGE, "task_attempt")),
+    "task_dispatch": first_column(section(PAGE, "task_dispatch")),
+    "task_worker": first_column(section(PAGE, "task_worker")),
+    "task_all": first_column(section(PAGE, "task_all")),
+}
+_COLUMNS = text("""
+    SELECT column_name FROM information_schema.columns
+    WHERE table_schema = current_schema AND table_name = :table ORDER BY ordinal_position
+""")
+_TABLES = text("""
+    SELECT c.relname FROM pg_class c WHERE c.relnamespace = CAST(current_schema AS regnamespace)
+      AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition AND c.relname LIKE 'task\\_%'
+""")
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_columns(connection: Connection, table: str) -> None:
+    assert COLUMNS[table] == connection.execute(_COLUMNS, {"table": table}).scalars().all()
+
+
+def test_no_table_is_left_out(connection: Connection) -> None:
+    assert set(connection.execute(_TABLES).scalars()) == set(COLUMNS)
+
+
+def test_the_arguments_of_task_create(connection: Connection) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([a-z ]+) \|", section(PAGE, "task_create\n"), re.MULTILINE)
+
+    signature = connection.execute(
+        text("SELECT pg_get_function_identity_arguments('task_create'::regproc)")
+    ).scalar_one()
+
+    assert [f"{name} {kind}" for name, kind in rows] == signature.split(", ")
+
+
+def test_indexes_are_named_by_their_columns(connection: Connection) -> None:
+    """`lease_until` stands in none: what a running task writes would cost an index entry each."""
+    definitions = connection.execute(
+        text("SELECT indexdef FROM pg_indexes WHERE tablename = 'task_pending'")
+    ).scalars()
+
+    assert not [d for d in definitions if "lease_until" in d]
