@@ -124,7 +124,7 @@ class Clerk:
                 held = still_held(connection, left) if left else set()
             for fence in fences:
                 if fence.task_id not in held:
-                    self._desk.drop(fence.task_id)
+                    self._desk.drop(fence)
 
     def last_round(self) -> None:
         """Try to release and each errand once more, when the thread has ended.

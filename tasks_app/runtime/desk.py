@@ -46,9 +46,9 @@ class Desk:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._waiting: deque[ClaimedTask] = deque()
-        self._running: dict[int, Running] = {}
-        self._finished: dict[int, Settlement] = {}
-        self._returning: dict[int, Return] = {}
+        self._running: dict[Fence, Running] = {}
+        self._finished: dict[Fence, Settlement] = {}
+        self._returning: dict[Fence, Return] = {}
         self._errands: list[Errand] = []
         self._errands_out = False
         self._first_finished_at: float | None = None
@@ -84,7 +84,7 @@ class Desk:
                 if suits is None or suits(task):
                     self._waiting.remove(task)
                     run = Running(task, time.monotonic(), task.cancel_requested)
-                    self._running[task.task_id] = run
+                    self._running[task.fence] = run
                     return run
             return None
 
@@ -98,28 +98,31 @@ class Desk:
     def collect(self, settlement: Settlement) -> None:
         """A run ended; its outcome waits for company."""
         with self._mutex:
-            self._ended(settlement.fence.task_id)
-            self._finished[settlement.fence.task_id] = settlement
+            self._ended(settlement.fence)
+            self._finished[settlement.fence] = settlement
             if self._first_finished_at is None:
                 self._first_finished_at = time.monotonic()
                 self.wake.set()
 
-    def drop(self, task_id: int) -> None:
-        """The database answered for this task, or it is no longer ours."""
+    def drop(self, fence: Fence) -> None:
+        """The database answered for this run, or it is no longer ours.
+
+        Of this run only: once it is answered, the next run of the task may be on the desk already.
+        """
         with self._mutex:
-            self._ended(task_id)
-            self._finished.pop(task_id, None)
-            self._returning.pop(task_id, None)
+            self._ended(fence)
+            self._finished.pop(fence, None)
+            self._returning.pop(fence, None)
 
     def give_back(self, fence: Fence, wait: timedelta) -> None:
         """Let a running task go, uncharged; the clerk releases it until that is answered."""
         with self._mutex:
-            self._ended(fence.task_id)
-            self._returning[fence.task_id] = Return(fence, wait)
+            self._ended(fence)
+            self._returning[fence] = Return(fence, wait)
         self.wake.set()
 
-    def _ended(self, task_id: int) -> None:
-        if self._running.pop(task_id, None) is not None and self._waiting:
+    def _ended(self, fence: Fence) -> None:
+        if self._running.pop(fence, None) is not None and self._waiting:
             self.arrived.notify_all()
 
     def errand(self, errand: Errand) -> None:
@@ -166,7 +169,7 @@ class Desk:
 
     def _return_waiting(self) -> None:
         for task in self._waiting:
-            self._returning[task.task_id] = Return(task.fence, timedelta(0))
+            self._returning[task.fence] = Return(task.fence, timedelta(0))
         self._waiting.clear()
 
     def returning(self) -> list[Return]:
@@ -222,13 +225,14 @@ class Desk:
     def cancel(self, task_ids: frozenset[int]) -> None:
         """Tell running and waiting tasks that somebody wants them to stop."""
         with self._mutex:
-            for task_id in task_ids & self._running.keys():
-                self._running[task_id].cancelled = True
+            for run in self._running.values():
+                if run.task.task_id in task_ids:
+                    run.cancelled = True
 
-    def runs(self, task_id: int) -> bool:
-        """Whether this task is in a thread's hands."""
+    def runs(self, fence: Fence) -> bool:
+        """Whether this run is in a thread's hands."""
         with self._mutex:
-            return task_id in self._running
+            return fence in self._running
 
     @property
     def empty(self) -> bool:

@@ -171,7 +171,7 @@ class Executor:
             self._run_announced(run, spec)
         except BaseException as error:
             log.exception("task %s: its run ended in a way that it never should", task.task_id)
-            if self._desk.runs(task.task_id):  # else it would be renewed, and RUNNING, for ever
+            if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
         finally:
             self._slot.finish(task.run)
@@ -189,7 +189,7 @@ class Executor:
             session = context.touched()
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
-                self._desk.drop(task.task_id)
+                self._desk.drop(task.fence)
             elif session is None:
                 self._keep(task, settlement)
             else:
@@ -257,7 +257,7 @@ class Executor:
         try:
             if lane.settle(session, settlement) is None:
                 log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
-                self._desk.drop(task.task_id)
+                self._desk.drop(task.fence)
                 return
             lane.commit(session)
         except BaseException as error:  # listeners of the user's session run in here
@@ -267,7 +267,7 @@ class Executor:
             else:
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
             return
-        self._desk.drop(task.task_id)
+        self._desk.drop(task.fence)
 
     def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""
@@ -277,7 +277,7 @@ class Executor:
                     task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT.")
                 )
             self._settler.settle_until_answered(settlement)
-            self._desk.drop(task.task_id)
+            self._desk.drop(task.fence)
         elif settlement.event is Event.RELEASE:
             self._give_back(task)
         else:

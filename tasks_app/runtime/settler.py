@@ -92,13 +92,13 @@ class Settler:
                 raise
             self._split(settlements, error)
             return
-        for task_id in done:
-            self._desk.drop(task_id)
-        for settlement in left:
-            if settlement.fence.task_id not in held:
-                task_id = settlement.fence.task_id
+        for settlement in settlements:
+            task_id = settlement.fence.task_id
+            if task_id in held:
+                continue
+            if task_id not in done:
                 log.warning("task %s: the lease was lost, its outcome is not kept", task_id)
-                self._desk.drop(task_id)
+            self._desk.drop(settlement.fence)
 
     def _split(self, settlements: list[Settlement], error: DBAPIError) -> None:
         """One member's data stops a group: write each alone. A deadlock or timeout passes."""
@@ -109,7 +109,7 @@ class Settler:
             self._write([_unstorable(settlements[0], error)])
         elif _is_data_error(error):  # not even the failure fits: the lease, then the rescuer decide
             log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, error.orig)
-            self._desk.drop(settlements[0].fence.task_id)
+            self._desk.drop(settlements[0].fence)
         else:
             log.warning("a settle was refused, trying again: %s", error.orig)
 

@@ -1,0 +1,187 @@
+"""The desk: one mutex decides who owns a task."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import ClaimedTask, Fence, Settlement
+from tasks_app.runtime.desk import Desk
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def task(number: int) -> ClaimedTask:
+    return ClaimedTask(
+        fence=Fence(number, 1, uuid4()), name="t", queue="default", biz_key=None, payload="{}",
+        headers=None, failures=0, crashes=0, retry_level=0, max_attempts=3, at_most_once=False,
+        retry=None, timeout_ms=None, hard_timeout_ms=None, idempotency_key=uuid4(),
+        created_at=NOW, due_at=NOW, cancel_requested=False,
+    )  # fmt: skip
+
+
+def done(claimed: ClaimedTask) -> Settlement:
+    return Settlement(claimed.fence, Event.SUCCEED, 0, 0)
+
+
+def fences_on_the_way_back(desk: Desk) -> list[Fence]:
+    return [item.fence for item in desk.returning()]
+
+
+def test_what_the_clerk_took_back_no_thread_starts() -> None:
+    desk = Desk()
+    first, second, third = task(1), task(2), task(3)
+    desk.receive([first, second, third])
+    assert desk.start_next() is not None
+
+    desk.take_back(0.0)
+
+    assert fences_on_the_way_back(desk) == [second.fence, third.fence]
+    assert desk.start_next() is None
+    assert set(desk.held()) == {first.fence, second.fence, third.fence}
+
+
+def test_nothing_is_taken_back_while_nothing_runs_long() -> None:
+    desk = Desk()
+    desk.receive([task(1), task(2)])
+    desk.start_next()
+
+    assert desk.take_back(3600.0) == []
+    assert desk.returning() == []
+    assert desk.start_next() is not None
+
+
+def test_every_task_is_either_started_or_taken_back_never_both() -> None:
+    """Four starters against one clerk, a hundred times."""
+    for _ in range(100):
+        desk = Desk()
+        desk.receive([task(n) for n in range(20)])
+        desk.start_next()
+        started: list[int] = []
+        together = threading.Barrier(5)
+
+        def start(desk=desk, started=started, together=together) -> None:
+            together.wait()
+            while (run := desk.start_next()) is not None:
+                started.append(run.task.task_id)
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        together.wait()
+        desk.take_back(0.0)
+        for thread in threads:
+            thread.join()
+
+        taken = [fence.task_id for fence in fences_on_the_way_back(desk)]
+        assert sorted(started + taken) == list(range(1, 20))
+
+
+def test_the_message_of_a_thread_is_given_back_once() -> None:
+    desk = Desk()
+    desk.open_message(7)
+    desk.receive([task(1)])
+    desk.start_next()
+
+    first, second = desk.take_back(0.0), desk.take_back(0.0)
+
+    assert (first, second) == ([7], [])
+    assert desk.gave_back
+    desk.close_message()
+    desk.open_message(8)
+    assert not desk.gave_back
+
+
+def test_a_hint_has_no_ledger_row_to_give_back() -> None:
+    desk = Desk()
+    desk.open_message(0)
+    desk.receive([task(1)])
+    desk.start_next()
+
+    assert desk.take_back(0.0) == []
+    assert desk.gave_back
+
+
+def test_nothing_starts_after_the_stop() -> None:
+    desk = Desk()
+    desk.receive([task(1)])
+
+    desk.stop()
+
+    assert desk.start_next() is None
+    desk.take_all_back()
+    assert len(desk.returning()) == 1
+
+
+def test_an_answer_to_one_run_does_not_end_the_next() -> None:
+    """Interleaving: the clerk settles run 1 as RETRY; this child claims run 2; it drops 1."""
+    desk = Desk()
+    run_1, run_2 = task(1), task(1)
+    desk.receive([run_1])
+    desk.start_next()
+    desk.collect(done(run_1))
+    desk.receive([run_2])
+    desk.start_next()
+
+    desk.drop(run_1.fence)
+
+    assert [run.task for run in desk.running()] == [run_2]
+    assert desk.held() == [run_2.fence]
+
+
+def test_a_task_that_runs_alone_waits_for_the_others_and_they_for_it() -> None:
+    desk = Desk()
+    first, alone, last = task(1), replace(task(2), at_most_once=True), task(3)
+    desk.receive([first, alone, last])
+
+    together = [desk.start_next(), desk.start_next(), desk.start_next()]
+    desk.drop(first.fence)
+    desk.drop(last.fence)
+    by_itself = desk.start_next()
+    desk.receive([task(4)])
+
+    assert [run and run.task.task_id for run in together] == [1, 3, None]
+    assert by_itself is not None
+    assert by_itself.task is alone
+    assert desk.start_next() is None
+
+
+def test_outcomes_stay_until_the_database_has_answered() -> None:
+    desk = Desk()
+    claimed = task(1)
+    desk.receive([claimed])
+    desk.start_next()
+
+    desk.collect(done(claimed))
+
+    assert [s.fence for s in desk.finished()] == [claimed.fence]
+    assert (desk.running(), desk.held(), desk.empty) == ([], [claimed.fence], False)
+    desk.drop(claimed.fence)
+    assert desk.empty
+
+
+def test_errands_count_until_they_are_done() -> None:
+    desk = Desk()
+    desk.errand(print)
+
+    errands = desk.errands()
+
+    assert not desk.empty
+    desk.errands_left(errands)
+    assert desk.errands() == [print]
+    desk.errands_left([])
+    assert desk.empty
+
+
+def test_a_task_that_suits_nobody_else_is_left_for_who_it_suits() -> None:
+    desk = Desk()
+    desk.receive([task(1), task(2)])
+
+    run = desk.start_next(lambda one: one.task_id == 2)
+
+    assert run is not None
+    assert run.task.task_id == 2
+    assert desk.start_next(lambda one: one.task_id == 2) is None
