@@ -18,6 +18,7 @@ settings.register_profile("tasks_app", deadline=None)
 settings.load_profile("tasks_app")
 
 TABLES = "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker"
+USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +75,8 @@ def shared_engine(database_url: str) -> Iterator[Engine]:
 def engine(shared_engine: Engine) -> Engine:
     """The shared database, emptied; ids go on rising."""
     with shared_engine.begin() as connection:
-        connection.execute(text(f"TRUNCATE {TABLES}"))
+        if connection.execute(text(f"SELECT {USED}")).scalar():  # truncating costs 50 ms
+            connection.execute(text(f"TRUNCATE {TABLES}"))
     return shared_engine
 
 

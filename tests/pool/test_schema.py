@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from alembic import command
@@ -41,17 +40,24 @@ CHECKS = text(
 )
 
 
-@pytest.fixture
-def empty(engine: Engine) -> Iterator[Engine]:
-    """An engine of an empty database beside the shared one."""
-    name = f"empty_{uuid4().hex[:8]}"
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    other = create_engine(engine.url.set(database=name))
+@pytest.fixture(scope="module")
+def spare(shared_engine: Engine) -> Iterator[Engine]:
+    """A second database; it goes with its server, because dropping one takes long."""
+    with shared_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("CREATE DATABASE spare")
+    other = create_engine(shared_engine.url.set(database="spare"))
     yield other
     other.dispose()
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def empty(spare: Engine) -> Engine:
+    """An engine of an empty database beside the shared one."""
+    with spare.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA IF EXISTS inside CASCADE")
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+    return spare
 
 
 @pytest.fixture
