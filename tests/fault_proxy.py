@@ -26,6 +26,8 @@ class FaultProxy:
         self.refusing = False
         self.lost = 0
         """How many replies were swallowed."""
+        self.refused = 0
+        """How many connections were turned away."""
 
     @property
     def port(self) -> int:
@@ -67,6 +69,7 @@ class FaultProxy:
             except OSError:
                 return
             if self.refusing:
+                self.refused += 1
                 client.close()
                 continue
             try:

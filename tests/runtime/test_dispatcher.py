@@ -1,0 +1,362 @@
+"""The dispatcher: what goes out, what stays hidden, and what happens when nothing goes out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tasks_app.domain.errors import PublishError
+from tasks_app.pool import ledger, workers
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher
+from tests.runtime.bench import Bench
+
+NOW = datetime.now(UTC)
+
+
+class Memory:
+    """A broker that remembers, and refuses when told to."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, int, tuple[int, ...]]] = []
+        self.refuse_after: int | None = None
+        self.certain = True
+        self.probes = 0
+
+    def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
+        if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
+            raise PublishError("away", certain=self.certain)
+        self.messages.append((queue, dispatch_id, tuple(ids)))
+
+    def probe(self) -> None:
+        self.probes += 1
+        if self.refuse_after is not None:
+            raise PublishError("away", certain=True)
+
+    def ids(self, queue: str | None = None) -> list[int]:
+        """All ids that were sent, in order."""
+        return [i for q, _, ids in self.messages if queue in (None, q) for i in ids]
+
+    def take(self) -> list[int]:
+        """Return what was sent so far and forget it."""
+        ids, self.messages = self.ids(), []
+        return ids
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+class Scene:
+    """A dispatcher with its broker, and workers that are heartbeat rows."""
+
+    def __init__(self, bench: Bench, memory: Memory, **settings: Any) -> None:
+        self.bench = bench
+        self.memory = memory
+        self.database = Database(bench.url)
+        bench.at_end(self.database.dispose)
+        self.settings = bench.settings(**settings)
+        self.dispatcher = Dispatcher(self.settings, self.database, memory)
+
+    def worker(
+        self, *names: str, queue: str = "default", children: int = 1, now: datetime | None = None
+    ) -> None:
+        with self.bench.engine.begin() as connection:
+            for number in range(children):
+                workers.beat(
+                    connection, owner=f"{queue} {number} {names}", node="n", queues=[queue],
+                    handlers=names or ("t",), now=now,
+                )  # fmt: skip
+
+    def finish(self) -> None:
+        """All messages are worked off."""
+        self.bench.sql("DELETE FROM task_dispatch")
+
+
+@pytest.fixture
+def scene(bench: Bench, memory: Memory) -> Scene:
+    return Scene(bench, memory)
+
+
+def test_due_tasks_go_out_by_priority_then_age(scene: Scene) -> None:
+    scene.worker()
+    ids = [scene.bench.create(priority=p) for p in (5, 9, 0, 5)]
+
+    scanned = scene.dispatcher.run_once()
+
+    assert scene.memory.ids() == [ids[2], ids[0], ids[3], ids[1]]
+    assert (scanned.published, scanned.more, scanned.skipped) == (4, False, False)
+
+
+def test_nothing_goes_out_for_a_queue_that_no_live_worker_serves(scene: Scene) -> None:
+    scene.worker(queue="other")
+    scene.worker(queue="default", now=datetime.now(UTC) - scene.settings.lease * 2)
+    scene.bench.create()
+
+    scene.dispatcher.run_once()
+
+    assert (scene.memory.messages, scene.bench.dispatches()) == ([], 0)
+
+
+def test_what_is_out_is_not_sent_again(scene: Scene) -> None:
+    scene.worker()
+    first = scene.bench.create()
+    scene.dispatcher.run_once()
+    second = scene.bench.create()
+
+    scene.dispatcher.run_once()
+
+    assert scene.memory.ids() == [first, second]
+
+
+def test_the_ledger_row_is_committed_before_its_message_goes_out(scene: Scene) -> None:
+    scene.worker()
+    scene.bench.create()
+    rows: list[int] = []
+    publish = scene.memory.publish
+
+    def look(queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
+        rows.append(scene.bench.dispatches())
+        publish(queue, dispatch_id, ids)
+
+    scene.memory.publish = look  # type: ignore[method-assign]
+
+    scene.dispatcher.run_once()
+
+    assert rows == [1]
+
+
+@pytest.mark.parametrize("children", [1, 3])
+def test_the_room_is_two_messages_per_child_and_some_to_spare(
+    bench: Bench, memory: Memory, children: int
+) -> None:
+    scene = Scene(bench, memory, message_size=2)
+    scene.worker(children=children)
+    ids = [bench.create() for _ in range(40)]
+    room = 2 * children + SPARE_MESSAGES
+
+    scanned = scene.dispatcher.run_once()
+    again = scene.dispatcher.run_once()
+
+    assert [len(ids) for _, _, ids in memory.messages] == [2] * room
+    assert memory.ids() == ids[: 2 * room]
+    assert (scanned.more, again.more, again.published) == (True, True, 0)
+
+
+def test_the_ledger_holds_at_most_so_many_ids_per_queue(bench: Bench, memory: Memory) -> None:
+    scene = Scene(bench, memory, ledger_ids=7)
+    scene.worker()
+    for _ in range(20):
+        bench.create()
+
+    scene.dispatcher.run_once()
+    scene.dispatcher.run_once()
+
+    assert len(memory.ids()) == 7
+
+
+def test_a_finished_message_makes_room_and_shows_what_it_did_not_do(scene: Scene) -> None:
+    scene.worker()
+    task_id = scene.bench.create()
+    scene.dispatcher.run_once()
+    scene.memory.take()
+
+    scene.finish()
+    scene.dispatcher.run_once()
+
+    assert scene.memory.ids() == [task_id]
+
+
+def test_a_retried_task_is_visible_although_its_message_is_still_in_the_ledger(
+    scene: Scene,
+) -> None:
+    """The ledger hides an id only while its scan_at is not after the message was made (H11)."""
+    scene.worker()
+    retried, waiting = scene.bench.create(), scene.bench.create()
+    scene.dispatcher.run_once()
+    scene.memory.take()
+    scene.bench.sql(
+        "UPDATE task_pending SET due_at = statement_timestamp(), scan_at = statement_timestamp(),"
+        " attempt = 1, failures = 1 WHERE id = :id",
+        id=retried,
+    )
+
+    scene.dispatcher.run_once()
+
+    assert scene.memory.take() == [retried]
+    scene.dispatcher.run_once()
+    assert scene.memory.take() == []
+    assert scene.bench.state(waiting) == "PENDING"
+
+
+def test_a_row_that_commits_late_is_found_behind_higher_ids(scene: Scene) -> None:
+    """Interleaving: A inserts 1; B inserts 2 and commits; scan; A commits; scan."""
+    from tasks_app import create_task
+
+    scene.worker()
+    with scene.bench.engine.begin() as connection:
+        early = create_task(connection, "t")
+        late = scene.bench.create()
+        scene.dispatcher.run_once()
+        assert scene.memory.take() == [late]
+
+    scene.dispatcher.run_once()
+
+    assert scene.memory.take() == [early]
+
+
+class TestWhatMustNotRun:
+    def test_an_unknown_name_is_parked_with_a_reason_and_found_again(self, scene: Scene) -> None:
+        scene.worker("t")
+        task_id = scene.bench.create("new.name")
+
+        scene.dispatcher.run_once()
+
+        task = scene.bench.task(task_id)
+        assert (scene.memory.ids(), task.state, task.failures) == ([], "PENDING", 0)
+        assert "no live worker of this queue has a handler named new.name" in (task.parked or "")
+
+        scene.worker("t", "new.name")
+        scene.dispatcher.run_once()
+        at_once = scene.memory.take()
+        later = datetime.now(UTC) + scene.settings.park_for
+        scene.worker("t", "new.name", now=later)
+        scene.dispatcher.run_once(now=later)
+        assert (at_once, scene.memory.take()) == ([], [task_id])
+
+    def test_parked_rows_do_not_stand_in_the_way(self, bench: Bench, memory: Memory) -> None:
+        scene = Scene(bench, memory, message_size=1)
+        scene.worker("t")
+        for _ in range(20):
+            bench.create("unknown", priority=0)
+        task_id = bench.create("t")
+
+        for _ in range(5):
+            scene.dispatcher.run_once()
+
+        assert memory.ids() == [task_id]
+
+    def test_disabled_tasks_are_skipped_and_late_ones_expire(self, scene: Scene) -> None:
+        scene.worker()
+        disabled = scene.bench.create(enabled=False)
+        expired = scene.bench.create(expires_at=NOW - timedelta(seconds=1))
+        not_due = scene.bench.create(enabled=False, delay="1h")
+
+        scene.dispatcher.run_once()
+
+        assert scene.bench.states([disabled, expired, not_due]) == [
+            "SKIPPED", "EXPIRED", "PENDING",
+        ]  # fmt: skip
+        assert scene.memory.ids() == []
+
+
+class TestABrokerThatIsAway:
+    def test_ledger_rows_are_taken_back_and_the_broker_is_asked_first(self, scene: Scene) -> None:
+        scene.worker()
+        task_id = scene.bench.create()
+        scene.memory.refuse_after = 0
+
+        for _ in range(2):
+            with pytest.raises(PublishError):
+                scene.dispatcher.run_once()
+
+        assert (scene.bench.dispatches(), scene.memory.probes) == (0, 1)
+        scene.memory.refuse_after = None
+        scene.dispatcher.run_once()
+        assert (scene.memory.ids(), scene.memory.probes) == ([task_id], 2)
+
+    def test_what_went_out_before_the_failure_stays_in_the_ledger(
+        self, bench: Bench, memory: Memory
+    ) -> None:
+        scene = Scene(bench, memory, message_size=1)
+        scene.worker()
+        ids = [bench.create() for _ in range(4)]
+        memory.refuse_after = 2
+
+        with pytest.raises(PublishError):
+            scene.dispatcher.run_once()
+        memory.refuse_after = None
+        scene.dispatcher.run_once()
+
+        assert memory.ids() == ids
+
+    def test_a_message_that_was_perhaps_sent_keeps_its_row(
+        self, bench: Bench, memory: Memory
+    ) -> None:
+        scene = Scene(bench, memory, message_size=1)
+        scene.worker()
+        ids = [bench.create() for _ in range(3)]
+        memory.refuse_after, memory.certain = 1, False
+
+        with pytest.raises(PublishError):
+            scene.dispatcher.run_once()
+
+        kept = bench.sql("SELECT array_agg(ids[1] ORDER BY id) FROM task_dispatch")
+        assert kept == ids[:2]
+
+
+class TestOverdue:
+    def test_a_message_goes_out_again_under_its_id_and_waits_twice_as_long(
+        self, scene: Scene
+    ) -> None:
+        scene.worker()
+        task_id = scene.bench.create()
+        scene.dispatcher.run_once()
+        ((_, dispatch_id, _),) = scene.memory.messages
+        scene.memory.take()
+        start = scene.bench.sql("SELECT publish_at FROM task_dispatch") - timedelta(seconds=30)
+
+        sent = []
+        for seconds in (29, 31, 60, 90, 92, 210, 213):
+            now = start + timedelta(seconds=seconds)
+            scene.worker(now=now)
+            scene.dispatcher.run_once(now=now)
+            sent += [(seconds, d, ids) for _, d, ids in scene.memory.messages]
+            scene.memory.take()
+
+        assert sent == [(s, dispatch_id, (task_id,)) for s in (31, 92, 213)]
+        assert scene.bench.dispatches() == 1
+
+    def test_nothing_is_sent_again_while_no_worker_lives(self, scene: Scene) -> None:
+        scene.worker()
+        scene.bench.create()
+        scene.dispatcher.run_once()
+        scene.memory.take()
+        weekend = datetime.now(UTC) + timedelta(days=2)
+
+        scanned = scene.dispatcher.run_once(now=weekend)
+
+        assert (scanned.republished, scene.memory.messages) == (0, [])
+
+
+class TestTwoDispatchers:
+    def test_one_id_goes_out_once(self, bench: Bench, memory: Memory) -> None:
+        scenes = [Scene(bench, memory, message_size=5) for _ in range(4)]
+        scenes[0].worker(children=20)
+        ids = [bench.create() for _ in range(100)]
+        together = threading.Barrier(4)
+
+        def scan(scene: Scene) -> None:
+            for _ in range(5):
+                together.wait(10)
+                scene.dispatcher.run_once()
+
+        for thread in [bench.beside(scan, scene) for scene in scenes]:
+            thread.join(20)
+
+        assert sorted(memory.ids()) == ids
+
+    def test_who_comes_second_steps_back(self, scene: Scene) -> None:
+        scene.worker()
+        scene.bench.create()
+        with scene.bench.engine.begin() as connection:
+            assert ledger.scanner_lock(connection)
+
+            assert scene.dispatcher.run_once().skipped
+
+        assert not scene.dispatcher.run_once().skipped
