@@ -14,7 +14,7 @@ from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.browse import attempts
 from tasks_app.pool.cancel import cancel
 from tasks_app.pool.release import release
-from tasks_app.pool.settle import settle_group, settle_one
+from tasks_app.pool.settle import settle_group, settle_one, still_held
 from tests.factory import claimed_task, count, ending, pending_task, pool_of_task, row_of
 from tests.pool.interleave import two
 
@@ -308,6 +308,28 @@ def test_the_members_of_a_group_whose_fence_holds_are_settled_without_the_others
 
 def test_an_empty_group_is_no_error(connection: Connection) -> None:
     assert settle_group(connection, []) == set()
+
+
+@pytest.mark.parametrize("wrong", ["token", "attempt", "task_id"])
+def test_a_fence_that_is_lost_is_not_held(connection: Connection, wrong: str) -> None:
+    fence = claimed_task(connection).fence
+    stale = {"token": uuid4(), "attempt": 2, "task_id": fence.task_id + 1}
+
+    held = still_held(connection, [fence._replace(**{wrong: stale[wrong]})])
+
+    assert held == set()
+    assert still_held(connection, [fence]) == {fence.task_id}
+
+
+def test_of_what_was_settled_or_given_back_nothing_is_held(connection: Connection) -> None:
+    settled, released, mine = (claimed_task(connection) for _ in range(3))
+    settle_one(connection, ending(settled))
+    release(connection, [released.fence])
+
+    held = still_held(connection, [t.fence for t in (settled, released, mine)])
+
+    assert held == {mine.task_id}
+    assert still_held(connection, []) == set()
 
 
 def test_a_result_that_cannot_be_stored_fails_the_whole_group_and_moves_nothing(
