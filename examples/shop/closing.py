@@ -10,8 +10,9 @@ from sqlalchemy import delete, func, select
 
 from shop import figures
 from shop.board import day_table
-from shop.checks import Evidence, run_checks
+from shop.checks import run_checks
 from shop.diary import Diary
+from shop.evidence import Evidence
 from shop.stage import Stage
 from shop.tables import Points
 from tasks_app.embedded import DEFAULT_FOLDER

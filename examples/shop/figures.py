@@ -35,7 +35,10 @@ _SPANS = """
     FROM task WHERE finished_at IS NOT NULL AND started_at >= due_at GROUP BY name
 """
 _FIRST = "SELECT extract(epoch FROM now() - min(finished_at)) FROM task WHERE run_ms >= 0"
-_WORKERS = "SELECT count(*) FROM task_worker WHERE seen_at > now() - interval '2 s'"
+_WORKERS = """
+    SELECT count(*) FROM task_worker
+    WHERE seen_at > now() - interval '2 s' AND 'points.grant' = ANY(handlers)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def first_done_s_ago(connection: Connection, diary: Diary) -> float | None:
 
 
 def live_workers(connection: Connection) -> int:
-    """Return how many worker children have shown that they live."""
+    """Return how many worker children, just now, have shown that they know our handlers."""
     return int(connection.execute(text(_WORKERS)).scalar_one())
 
 

@@ -23,7 +23,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.maintainer import Maintainer
 
 WORKERS = 2
-WORKER_PATIENCE_S = 30.0
+WORKER_PATIENCE_S = 60.0
 FLOWER_PORT = 5555
 
 

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 from shop import checks
-from shop.checks import Evidence, Verdict
 from shop.diary import Diary
+from shop.evidence import Evidence, Verdict
 from shop.tables import build_shop, drop_shop
 from sqlalchemy import Connection, text
 
