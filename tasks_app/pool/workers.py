@@ -10,7 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.causes import clean
 from tasks_app.pool.tables import NOW, WORKER
+
+LONGEST_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def beat(
             "node": node,
             "queues": list(queues),
             "handlers": list(handlers),
-            "running": json.dumps(list(running)),
+            "running": json.dumps([_storable(run) for run in running]),
             "now": now,
         },
     )
@@ -89,3 +92,8 @@ def leave(connection: Connection, owner: str) -> None:
 def prune(connection: Connection, older: timedelta, *, now: datetime | None = None) -> None:
     """Forget children that nobody heard of for so long."""
     connection.execute(_PRUNE, {"older": older, "now": now})
+
+
+def _storable(run: dict[str, Any]) -> dict[str, Any]:
+    """Clean what handlers said of themselves: no word of theirs may stop the heartbeat."""
+    return {k: clean(v, LONGEST_TEXT) if isinstance(v, str) else v for k, v in run.items()}

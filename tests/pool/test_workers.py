@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import Connection, Engine
 
 from tasks_app.pool.workers import beat, leave, live, prune
@@ -45,6 +46,18 @@ def test_a_child_that_was_not_heard_of_for_that_time_is_not_alive(connection: Co
 
     assert live(connection, WITHIN, now=NOON + WITHIN) == []
     assert len(live(connection, WITHIN, now=NOON + WITHIN - timedelta(microseconds=1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("note", "kept"), [("a\x00b", "a\ufffdb"), ("a\ud800b", "a?b"), ("é\\u0000", "é\\u0000")]
+)
+def test_a_note_that_no_column_accepts_does_not_stop_the_heartbeat(
+    connection: Connection, note: str, kept: str
+) -> None:
+    say(connection, running=[{"id": 1, "fraction": 0.5, "note": note}])
+
+    (worker,) = live(connection, WITHIN, now=NOON)
+    assert worker.running == [{"id": 1, "fraction": 0.5, "note": kept}]
 
 
 def test_children_are_listed_by_owner(connection: Connection) -> None:
