@@ -1,0 +1,86 @@
+"""A real ``celery -A tasks_app …`` process, with its log, in a folder and session of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from tests.waiting import until
+
+HOUSE = Path(__file__).parent / "house"
+
+
+class CeleryProcess:
+    """One command and the processes that it made."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], *arguments: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = folder / "log.txt"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "tasks_app", *arguments],
+                cwd=folder,
+                env={**kept, "PYTHONPATH": str(HOUSE), **environment},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The command's own process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the command has not ended."""
+        return self._process.poll() is None
+
+    def log(self) -> str:
+        """What it said so far."""
+        return self._log.read_text(errors="replace")
+
+    def says(self, words: str, timeout_s: float = 30.0) -> None:
+        """Wait until the log holds ``words``."""
+        with suppress(AssertionError):
+            until(lambda: words in self.log() or not self.alive, timeout_s)
+        assert words in self.log(), self.log()[-3000:]
+
+    def children(self) -> list[psutil.Process]:
+        """The processes that it made and that live."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children(recursive=True)
+        return []
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Signal the command and all its processes at once."""
+        os.killpg(self.pid, number)
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Wait for the end; return the exit status."""
+        return self._process.wait(timeout_s)
+
+    def stop(self) -> int:
+        """Ask it to end in good order; return the exit status."""
+        if self.alive:
+            self._process.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL the command alone."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        """Leave nothing behind, however the test went."""
+        with suppress(ProcessLookupError):
+            self.signal_all(signal.SIGCONT)
+            self.signal_all(signal.SIGKILL)
+        self._process.wait()

@@ -1,0 +1,157 @@
+"""Real workers and beats on the session's servers. A module shares them; each test has its rows."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tasks_app import NewTask, create_tasks
+from tasks_app.domain.task import Attempt, Task
+from tasks_app.embedded.valkey import Valkey
+from tasks_app.pool import browse
+from tests.broker.celery_process import CeleryProcess
+from tests.waiting import until
+
+POOLS = "task_pending, task_completed, task_error, task_attempt, task_dispatch, effect"
+_numbers = itertools.count(1)
+
+
+class House:
+    """Starts processes on one database and one broker database, and looks at the rows."""
+
+    def __init__(self, engine: Engine, url: str, broker: Valkey, folder: Path) -> None:
+        self.engine = engine
+        self.url = url
+        self.broker = broker
+        self.number = next(_numbers)
+        self._folder = folder
+        self._started: list[CeleryProcess] = []
+        self._names = itertools.count(1)
+
+    # -- processes
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What every process of this house is told; spans are short, so that tests are."""
+        return {
+            "TASKS_APP_DATABASE_URL": self.url,
+            "TASKS_APP_BROKER_URL": self.broker.url_of(self.number % 16),
+            "TASKS_APP_IMPORTS": "house_handlers",
+            "TASKS_APP_LEASE": "3s",
+            "TASKS_APP_REPUBLISH_AFTER": "2s",
+            "TASKS_APP_GIVE_BACK_AFTER": "500ms",
+            **more,
+        }
+
+    def start(self, *arguments: str, folder: Path | None = None, **more: str) -> CeleryProcess:
+        """Start ``celery -A tasks_app`` with these arguments."""
+        folder = folder or self._folder / f"process-{next(self._names)}"
+        process = CeleryProcess(folder, self.environment(**more), *arguments)
+        self._started.append(process)
+        return process
+
+    def worker(self, *arguments: str, children: int = 2, **more: Any) -> CeleryProcess:
+        """Start a worker and wait until its children are known to the scan."""
+        name = f"house{self.number}-{next(self._names)}"
+        arguments = ("-c", str(children), "-n", f"{name}@%h", "-l", "INFO", *arguments)
+        process = self.start("worker", *arguments, **more)
+        alive = "SELECT count(*) FROM task_worker WHERE node LIKE :node"
+        until(
+            lambda: not process.alive or self.sql(alive, node=f"{name}@%") == children,
+            60, f"the start of {arguments}: {process.log()[-2000:]}",
+        )  # fmt: skip
+        assert process.alive, process.log()
+        return process
+
+    def beat(self, **more: str) -> CeleryProcess:
+        """Start a beat and wait for its first words."""
+        process = self.start("beat", "-l", "INFO", **more)
+        process.says("beat: Starting")
+        return process
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for process in self._started:
+            process.end()
+        self.sql("DELETE FROM task_worker")
+
+    # -- rows
+
+    def clean(self) -> None:
+        """Empty the pools; workers stay known."""
+        self.sql("CREATE TABLE IF NOT EXISTS effect (task_id bigint, note text)")
+        self.sql(f"TRUNCATE {POOLS}")
+
+    def create(self, name: str, number: int = 1, payload: Any = None, **options: Any) -> list[int]:
+        """Create tasks of one name and commit."""
+        with self.engine.begin() as connection:
+            return create_tasks(connection, [NewTask(name, payload, options)] * number)  # type: ignore[arg-type]
+
+    def sql(self, statement: str, **values: Any) -> Any:
+        """Execute and commit; return the first column of the first row if there is one."""
+        with self.engine.begin() as connection:
+            result = connection.execute(text(statement), values)
+            return result.scalar() if result.returns_rows else None
+
+    def task(self, task_id: int) -> Task:
+        """Return the task from whichever pool it lies in."""
+        with self.engine.connect() as connection:
+            task = browse.get(connection, task_id)
+        assert task is not None
+        return task
+
+    def attempts(self, task_id: int) -> list[Attempt]:
+        """Return the attempts that did not succeed."""
+        with self.engine.connect() as connection:
+            return browse.attempts(connection, task_id)
+
+    def over(self, ids: Sequence[int], timeout_s: float = 30.0) -> dict[str, int]:
+        """Wait until all tasks are over; return how many ended in which state."""
+        left = "SELECT count(*) FROM task_pending WHERE id = ANY(:ids)"
+        until(lambda: self.sql(left, ids=ids) == 0, timeout_s, "the end of all tasks")
+        with self.engine.connect() as connection:
+            counted = text(
+                "SELECT state, count(*) FROM task_all WHERE id = ANY(:ids) GROUP BY state"
+            )
+            return {row[0]: row[1] for row in connection.execute(counted, {"ids": ids})}
+
+    def effects(self) -> tuple[int, int]:
+        """Return how many effects there are, and of how many tasks."""
+        with self.engine.connect() as connection:
+            counted = text("SELECT count(*), count(DISTINCT task_id) FROM effect")
+            return tuple(connection.execute(counted).one())  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def house(
+    shared_engine: Engine,
+    database_url: str,
+    broker: Valkey,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[House]:
+    """Processes that live as long as a module's tests."""
+    house = House(shared_engine, database_url, broker, tmp_path_factory.mktemp("house"))
+    house.sql("DELETE FROM task_worker")
+    house.clean()
+    yield house
+    house.end()
+
+
+@pytest.fixture(autouse=True)
+def _clean(house: House) -> None:
+    house.clean()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+Start = Callable[..., CeleryProcess]

@@ -1,0 +1,77 @@
+"""Handlers of the worker processes in these tests; their folder is put on PYTHONPATH."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from sqlalchemy import text
+
+from tasks_app import TaskContext, handler
+
+EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
+
+
+def effect(ctx: TaskContext) -> None:
+    """Write one row that commits with the outcome."""
+    ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": f"attempt {ctx.attempt}"})
+
+
+@handler("ok")
+def ok(ctx: TaskContext) -> None:
+    """Leave an effect."""
+    effect(ctx)
+
+
+@handler("plain")
+def plain(ctx: TaskContext) -> int:
+    """Leave no effect."""
+    return ctx.attempt
+
+
+@handler("who")
+def who(ctx: TaskContext) -> dict[str, Any]:
+    """Tell process and database backend."""
+    time.sleep(0.1)
+    backend = ctx.connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    return {"pid": os.getpid(), "parent": os.getppid(), "backend": backend}
+
+
+@handler("poison", retry="0.1s,0.1s")
+def poison(ctx: TaskContext) -> None:
+    """Kill the process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("memory", max_attempts=1)
+def memory(ctx: TaskContext) -> None:
+    """Raise what Celery would take as the end of the worker."""
+    raise MemoryError
+
+
+@handler("leave", max_attempts=1)
+def leave(ctx: TaskContext) -> None:
+    """Leave, as scripts do."""
+    raise SystemExit(1)
+
+
+@handler("hang", hard_timeout=1, max_attempts=1)
+def hang(ctx: TaskContext) -> None:
+    """Catch whatever is raised, and go on for ever."""
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            ctx.log.warning("not me")
+
+
+@handler("slow")
+def slow(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Leave an effect after a while."""
+    effect(ctx)
+    ctx.session.flush()
+    ends = time.monotonic() + payload["seconds"]
+    while time.monotonic() < ends:
+        time.sleep(0.01)
