@@ -7,24 +7,52 @@ configuration; 3 the database or the broker does not answer.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import click
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from tasks_app.cli.demo import demo
-from tasks_app.cli.schema import migrate
-from tasks_app.cli.stack import down, up, urls
-from tasks_app.cli.tasks import cancel, create, requeue
-from tasks_app.cli.views import list_, show, stats
-from tasks_app.cli.workers import scan, work
 from tasks_app.domain.errors import PublishError, TasksError
-from tasks_app.embedded import EmbeddedError
+from tasks_app.embedded.errors import EmbeddedError
 
 NO, USAGE, AWAY = 1, 2, 3
 _UNDEFINED_TABLE = "42P01"
 
 
+COMMANDS = {
+    "demo": "tasks_app.cli.demo:demo",
+    "up": "tasks_app.cli.stack:up",
+    "down": "tasks_app.cli.stack:down",
+    "urls": "tasks_app.cli.stack:urls",
+    "migrate": "tasks_app.cli.schema:migrate",
+    "list": "tasks_app.cli.views:list_",
+    "show": "tasks_app.cli.views:show",
+    "stats": "tasks_app.cli.views:stats",
+    "create": "tasks_app.cli.tasks:create",
+    "cancel": "tasks_app.cli.tasks:cancel",
+    "requeue": "tasks_app.cli.tasks:requeue",
+    "scan": "tasks_app.cli.workers:scan",
+    "work": "tasks_app.cli.workers:work",
+}
+"""In the order in which people meet them; each is imported when it is called."""
+
+
+class Commands(click.Group):
+    """The commands above."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        """Return the names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command; None: there is no such command."""
+        module, _, name = COMMANDS.get(cmd_name, "").partition(":")
+        command: click.Command | None = getattr(import_module(module), name) if module else None
+        return command
+
+
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done; 1 the answer is no; 2 wrong usage or configuration; "
     "3 the database or the broker does not answer.",
@@ -35,14 +63,6 @@ def group() -> None:
 
     The database is TASKS_APP_DATABASE_URL; without it, the embedded one of ./.tasks_app.
     """
-
-
-for command in (
-    *(demo, up, down, urls, migrate),
-    *(list_, show, stats, create, cancel, requeue),
-    *(scan, work),
-):
-    group.add_command(command)
 
 
 def main() -> None:

@@ -35,13 +35,13 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     Raises:
         InvalidTaskError: with the path of the bad value and what is allowed.
     """
-    options: Mapping[str, Any] = new.options
-    for name in options:
+    for name in new.options:
         if name not in _KNOWN:
             raise InvalidTaskError(
                 f"options.{name}", "is unknown", ", ".join(sorted(_KNOWN - {"order_key"}))
             )
-    if options.get("order_key") is not None:
+    options: Mapping[str, Any] = {k: v for k, v in new.options.items() if v is not None}
+    if "order_key" in options:
         raise InvalidTaskError(
             "options.order_key", "is reserved: ordered tasks are not built yet", "None"
         )

@@ -34,37 +34,37 @@ class TaskId(int):
 
 
 class TaskOptions(TypedDict, total=False):
-    """What ``create_task`` accepts beside a name and a payload."""
+    """What ``create_task`` accepts beside a name and a payload; None is as good as left out."""
 
-    queue: str
+    queue: str | None
     """Default: the handler's queue where it is known, else ``default``."""
-    priority: int
+    priority: int | None
     """0 is first, 9 last; default 5."""
-    run_at: datetime
+    run_at: datetime | None
     """Not before this aware instant. Excludes ``delay``."""
-    delay: Duration
+    delay: Duration | None
     """Not before this long after the insert, by the database's clock."""
-    biz_key: str
+    biz_key: str | None
     """The business object that the task is about, such as ``order:42``; searchable, not unique."""
-    unique_key: str
+    unique_key: str | None
     """At most one pending or running task of this name has it."""
-    order_key: str
+    order_key: str | None
     """Reserved; refused until ordered tasks exist."""
-    max_attempts: int
+    max_attempts: int | None
     """How many charged failures lead to the error pool; default: the policy's."""
-    retry: str | Sequence[Duration] | RetryPolicy
+    retry: str | Sequence[Duration] | RetryPolicy | None
     """The retry policy; default: the handler's."""
-    wait_first: bool
+    wait_first: bool | None
     """Already the first run waits level 1 of the policy."""
-    timeout: Duration
+    timeout: Duration | None
     """Raised inside the handler after this long."""
-    hard_timeout: Duration
+    hard_timeout: Duration | None
     """The child that runs the task is killed after this long."""
-    expires_at: datetime
+    expires_at: datetime | None
     """A task that becomes due later than this is not run but EXPIRED."""
-    enabled: bool
+    enabled: bool | None
     """False: when due, the task is SKIPPED."""
-    headers: Mapping[str, Any]
+    headers: Mapping[str, Any] | None
     """Small JSON object that travels with the task, for tracing and the like."""
 
 

@@ -60,6 +60,12 @@ def test_a_name_alone_is_a_task_with_defaults() -> None:
     )
 
 
+def test_an_option_that_is_none_is_as_good_as_left_out() -> None:
+    options = dict.fromkeys(TaskOptions.__annotations__)
+
+    assert row(**options) == row()
+
+
 def test_every_option_arrives_in_the_row() -> None:
     admitted = row(
         queue="q",
@@ -98,7 +104,6 @@ REFUSED_OPTIONS = [
     ("priority", "5", "an integer 0 .. 9"),
     ("priority", True, "an integer 0 .. 9"),
     ("priority", 5.0, "an integer 0 .. 9"),
-    ("priority", None, "an integer 0 .. 9"),
     ("priority", 10**5000, "an integer 0 .. 9"),
     ("queue", "", "text that matches"),
     ("queue", 0, "text that matches"),
@@ -137,17 +142,14 @@ REFUSED_OPTIONS = [
     ("max_attempts", True, "an integer 1 .. 32000"),
     ("max_attempts", "3", "an integer 1 .. 32000"),
     ("retry", "often", "such as '5s,30s,1m'"),
-    ("retry", None, "such as '5s,30s,1m'"),
     ("retry", [], "such as '5s,30s,1m'"),
     ("retry", b"5s", "such as '5s,30s,1m'"),
     ("retry", object(), "such as '5s,30s,1m'"),
     ("retry", Fixed("30s"), "such as '5s,30s,1m'"),
     ("retry", Fixed(timedelta(1), max_attempts=40_000), "such as '5s,30s,1m'"),
     ("wait_first", 1, "True or False"),
-    ("wait_first", None, "True or False"),
     ("enabled", "false", "True or False"),
     ("enabled", 0, "True or False"),
-    ("enabled", None, "True or False"),
     ("timeout", 0, "1 ms .. 24 days"),
     ("timeout", "30d", "1 ms .. 24 days"),
     ("timeout", -1, "seconds, a timedelta, or text"),
