@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from tasks_app.cli.main import group
@@ -56,7 +57,8 @@ def test_every_command_that_is_printed_exists_with_its_options(document: Path) -
     code = "\n".join((*re.findall(r"`([^`\n]+)`", page), *blocks(page, r"(?:bash|console)")))
 
     for name, rest in INVITED.findall(code):
-        command = group.commands[name]
+        command = group.get_command(click.Context(group), name)
+        assert command is not None, f"tasks-app {name}"
         known = {option for parameter in command.params for option in parameter.opts}
         asked = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", rest))
 
