@@ -346,6 +346,20 @@ def test_two_cancels_of_many_take_the_rows_in_one_order_and_do_not_deadlock(
     assert waiting.result() == CancelledMany(cancelled=3, requested=0)
 
 
+def test_a_cancel_of_low_is_open_then_cancel_many_waits_there_and_holds_nothing_higher(
+    engine: Engine, pair: Pair
+) -> None:
+    a, b = pair
+    low, high = (committed(a, pending_task) for _ in range(2))
+    cancel(a, low)
+    waiting = blocked(engine, b, a, lambda c: cancel_many(c, name="t", biz_key=None))
+
+    assert cancel(a, high) is Cancelled.CANCELLED
+    a.commit()
+
+    assert waiting.result() == CancelledMany(0, 0)
+
+
 # settle x rescue
 
 
@@ -696,6 +710,14 @@ def test_a_claim_is_open_then_the_sweep_passes_by(pair: Pair) -> None:
     a.commit()
 
     assert sweep(b, [task_id]) == {}
+
+
+def test_a_cancel_of_a_disabled_task_is_open_then_the_sweep_passes_by(pair: Pair) -> None:
+    a, b = pair
+    held, free = (committed(a, pending_task, enabled=False) for _ in range(2))
+    cancel(a, held)
+
+    assert sweep(b, [held, free]) == {free: State.SKIPPED}
 
 
 def test_a_sweep_is_open_then_the_claim_skips_the_row(pair: Pair) -> None:
