@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
@@ -12,14 +13,27 @@ from kombu.entity import Queue
 
 from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
 from tasks_app.broker.tasks import register
-from tasks_app.broker.worker import connect_worker
+from tasks_app.broker.worker import connect_worker, ends_the_process
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.registry import HANDLERS, load_handlers
 
 
+class PoolCelery(Celery):
+    """Celery's own way to a spawned child makes a new app: without our tasks, deaf to signals."""
+
+    def __reduce__(self) -> tuple[Callable[[], Celery], tuple[()]]:
+        """Let a spawned child import the app as everybody does."""
+        return _imported, ()
+
+
+def _imported() -> Celery:
+    app: Celery = importlib.import_module("tasks_app.celery").app
+    return app
+
+
 def make_celery(settings: Settings) -> Celery:
     """Return the app that ``celery -A tasks_app …`` finds."""
-    app = Celery("tasks_app", set_as_current=True)
+    app = PoolCelery("tasks_app", set_as_current=True)
     broker = settings.broker_url.get_secret_value() if settings.broker_url else None
     app.conf.update(
         celery_defaults(broker, settings.scan_interval.total_seconds()) | _celeryconfig()
@@ -28,6 +42,7 @@ def make_celery(settings: Settings) -> Celery:
     connect_worker(app, settings)
 
     @celeryd_init.connect(weak=False)
+    @ends_the_process
     def prepare(conf: Any, **_: Any) -> None:
         """Load the handlers before the worker chooses its queues."""
         load_handlers((*settings.modules, *conf.imports, *conf.include))

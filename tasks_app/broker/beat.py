@@ -13,7 +13,7 @@ from celery.beat import ScheduleEntry, Scheduler
 
 from tasks_app.broker.defaults import MAINTAIN, SCAN
 from tasks_app.broker.processes import Keeper, current_keeper
-from tasks_app.broker.worker import check_database
+from tasks_app.broker.worker import check_surroundings
 from tasks_app.domain.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class PoolScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         """Take the schedule from the configuration; maintain once at the start."""
-        check_database(load_settings())
+        check_surroundings(self.app, load_settings())
         self.install_default_entries(self.schedule)
         self.merge_inplace(self.app.conf.beat_schedule)
         self._run_inline(MAINTAIN)

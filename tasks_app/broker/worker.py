@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError
 
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.processes import (
@@ -19,7 +22,7 @@ from tasks_app.broker.processes import (
     stop_child,
 )
 from tasks_app.broker.refusal import guard_queues
-from tasks_app.domain.errors import ConfigurationError, SchemaError
+from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
@@ -58,14 +61,20 @@ def connect_worker(app: Celery, settings: Settings) -> None:
         os.environ[SLOTS_VARIABLE] = str(new_slot_path())
         guard_queues(instance.app, frozenset({*HANDLERS.queues, CONTROL_QUEUE}))
 
+    main: list[int] = []
+
     @signals.worker_init.connect(weak=False)
+    @ends_the_process
     def check(**_: Any) -> None:
-        """Refuse to start on a database that we cannot use."""
-        check_database(settings)
+        """Refuse to start without a broker, or on a database that we cannot use."""
+        main.append(os.getpid())
+        check_surroundings(app, settings)
 
     @signals.worker_process_init.connect(weak=False)
     def begin(**_: Any) -> None:
         """A prefork child starts; spawned ones have not loaded the handlers yet."""
+        if os.getpid() in main:  # the solo pool says so, too, before anybody knows the queues
+            return
         load_handlers((*settings.modules, *app.conf.imports, *app.conf.include))
         current_child()
 
@@ -87,6 +96,32 @@ def connect_worker(app: Celery, settings: Settings) -> None:
         remove_slots(_slot_path())
 
 
+def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
+    """Let what a signal's receiver raises end the process; Celery would log it and go on."""
+
+    @functools.wraps(receiver)
+    def strict(*args: Any, **kwargs: Any) -> None:
+        try:
+            receiver(*args, **kwargs)
+        except TasksError as error:
+            raise SystemExit(str(error)) from None
+        except Exception as error:
+            traceback.print_exc()
+            raise SystemExit(1) from error
+
+    return strict
+
+
+def check_surroundings(app: Celery, settings: Settings) -> None:
+    """Pass if a broker is configured and the database is ours; else end with one sentence."""
+    if not (app.conf.broker_url or app.conf.broker_read_url):
+        try:
+            _ = settings.broker  # Celery would look for one of its own choice, for ever
+        except ConfigurationError as error:
+            raise SystemExit(str(error)) from None
+    check_database(settings)
+
+
 def check_database(settings: Settings) -> None:
     """Pass if the database answers and has our schema; else end the process with one sentence.
 
@@ -94,11 +129,18 @@ def check_database(settings: Settings) -> None:
     """
     try:
         database = Database(settings.database)
-        with database.begin() as connection:
-            check_schema(connection)
-        database.dispose()
+        try:
+            with database.begin() as connection:
+                check_schema(connection)
+        finally:
+            database.dispose()
     except (ConfigurationError, SchemaError) as error:
         raise SystemExit(str(error)) from None
+    except ArgumentError:
+        raise SystemExit(
+            "TASKS_APP_DATABASE_URL is no URL that SQLAlchemy knows. "
+            "It looks like postgresql+psycopg://user:password@host/name."
+        ) from None
     except OperationalError:
         raise SystemExit(
             "The database does not answer. Check TASKS_APP_DATABASE_URL and that it runs."

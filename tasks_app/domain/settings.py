@@ -21,7 +21,9 @@ Positive = Annotated[int, Field(ge=1)]
 class Settings(BaseSettings):
     """Read once per process and handed down; frozen."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True
+    )
 
     database_url: SecretStr | None = None
     """``postgresql+psycopg://user:password@host/name``. No default: a guess would be worse."""

@@ -25,7 +25,7 @@ class CeleryProcess:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "tasks_app", *arguments],
+                [Path(sys.executable).with_name("celery"), "-A", "tasks_app", *arguments],
                 cwd=folder,
                 env={**kept, "PYTHONPATH": str(HOUSE), **environment},
                 stdout=log,

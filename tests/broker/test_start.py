@@ -1,0 +1,179 @@
+"""How processes begin and end: refusals in one sentence, other pools, settings, Flower."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+from celery import Celery
+from sqlalchemy import create_engine, text
+
+from tasks_app.broker.worker import check_surroundings, ends_the_process
+from tasks_app.domain.settings import Settings
+from tests.broker.celery_process import HOUSE
+from tests.broker.conftest import House
+from tests.waiting import until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+
+
+@pytest.fixture
+def empty_url(house: House, postgres) -> Iterator[str]:
+    """A database without our schema."""
+    administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
+    with administrator.connect() as connection:
+        connection.execute(text("CREATE DATABASE nothing_yet"))
+    yield postgres.url_of("nothing_yet")
+    with administrator.connect() as connection:
+        connection.execute(text("DROP DATABASE nothing_yet WITH (FORCE)"))
+    administrator.dispose()
+
+
+def last_words(house: House, command: str, **environment: str) -> str:
+    """Start it; return all that it said before it ended by itself."""
+    process = house.start(command, **environment)
+
+    status = process.wait(20)
+
+    assert status != 0
+    assert "Traceback" not in process.log()
+    return process.log()
+
+
+@pytest.mark.parametrize("command", ["worker", "beat"])
+def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
+    said = last_words(house, command, TASKS_APP_DATABASE_URL=empty_url)
+
+    assert re.search("^The schema is missing; .*Run: tasks-app migrate$", said, re.MULTILINE)
+
+
+def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
+    """Celery logs what a signal's receiver raises: the worker looked healthy and knew no task."""
+    said = last_words(house, "worker", TASKS_APP_IMPORTS="hose_handlers")
+
+    assert "TASKS_APP_IMPORTS names hose_handlers" in said
+
+
+def refusal(broker: str | None = "redis://127.0.0.1/0", **settings: str) -> str:
+    """What a process says when it ends because of its surroundings."""
+    app = Celery(broker=broker)
+    with pytest.raises(SystemExit) as end:
+        check_surroundings(app, Settings(**settings))
+    return str(end.value)
+
+
+def test_an_old_schema_is_refused(empty_url: str) -> None:
+    engine = create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE tasks_app_version (version_num varchar(32))"))
+        connection.execute(text("INSERT INTO tasks_app_version VALUES ('0000')"))
+    engine.dispose()
+
+    said = refusal(database_url=empty_url)
+
+    assert said.startswith("The schema has version 0000;")
+    assert said.endswith("Run: tasks-app migrate")
+
+
+def test_a_missing_database_url_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", "")
+
+    assert "TASKS_APP_DATABASE_URL" in refusal()
+
+
+def test_a_url_that_is_none_is_said_without_its_secrets() -> None:
+    for url in ("nonsense:secret", "postgres://someone:secret@127.0.0.1/x"):
+        said = refusal(database_url=url)
+
+        assert "TASKS_APP_DATABASE_URL" in said
+        assert "secret" not in said
+
+
+def test_a_database_that_does_not_answer_is_said() -> None:
+    said = refusal(database_url="postgresql+psycopg://nobody:secret@127.0.0.1:1/nothing")
+
+    assert "does not answer" in said
+    assert "secret" not in said
+
+
+def test_a_missing_broker_is_said() -> None:
+    """Else Celery would try its own default, an AMQP server on this machine, again and again."""
+    assert "TASKS_APP_BROKER_URL" in refusal(None, database_url="postgresql+psycopg:///x")
+
+
+def test_what_breaks_in_a_module_of_handlers_ends_the_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @ends_the_process
+    def receive(**_: object) -> None:
+        raise LookupError("no shop")
+
+    with pytest.raises(SystemExit) as end:
+        receive(sender=None)
+
+    assert end.value.code == 1
+    assert "no shop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pool", "children"), [("solo", 1), ("threads", 1)], ids=["solo", "threads"]
+)
+def test_other_pools_execute_and_end_in_good_order(house: House, pool: str, children: int) -> None:
+    worker = house.worker("-P", pool, children=children)
+    beat = house.beat()
+    ids = [*house.create("ok", 10), *house.create("leave", 2)]
+
+    states = house.over(ids)
+
+    assert states == {"SUCCEEDED": 10, "FAILED": 2}
+    assert house.effects() == (10, 10)
+    assert (beat.stop(), worker.stop()) == (0, 0)
+
+
+def test_children_that_are_spawned_execute_and_survive_poison(house: House, tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
+    worker = house.worker(folder=tmp_path, children=2)
+    beat = house.beat()
+    poison, ids = house.create("poison"), house.create("ok", 20)
+
+    states = house.over([*poison, *ids], 60)
+
+    assert states == {"SUCCEEDED": 20, "FAILED": 1}
+    assert [a.kind for a in house.attempts(poison[0])] == ["process died"] * 3
+    assert (beat.stop(), worker.stop()) == (0, 0)
+
+
+def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text("worker_prefetch_multiplier = 7\n")
+    show = "from tasks_app.celery import app; c = app.conf; print(c.worker_prefetch_multiplier)"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")}
+
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", show], cwd=folder, env={**kept, **house.environment()},
+            capture_output=True, check=True,
+        ).stdout.strip()
+        for folder in (tmp_path, HOUSE)
+    ]  # fmt: skip
+
+    assert said == [b"7", b"1"]
+
+
+def test_flower_answers(house: House, free_port: int) -> None:
+    house.start("flower", f"--port={free_port}", "--address=127.0.0.1")
+
+    def healthy() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/healthcheck") as answer:
+                return answer.read() == b"OK"
+        except (URLError, ConnectionError):
+            return False
+
+    until(healthy, 60)
