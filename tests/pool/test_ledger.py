@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from tasks_app.domain.states import Event
+from tasks_app.domain.task import TaskId
 from tasks_app.pool.ledger import add, finish, overdue, read, scanner_lock
 from tasks_app.pool.release import release
 from tasks_app.pool.requeue import requeue
@@ -25,7 +26,7 @@ def s(seconds: float) -> datetime:
 
 
 def test_an_entered_message_is_read_back(connection: Connection) -> None:
-    entered = add(connection, "q", [3, 1, 2], WAIT, now=NOON)
+    entered = add(connection, "q", [TaskId(3), 1, 2], WAIT, now=NOON)
 
     assert read(connection) == [entered]
     assert (entered.queue, entered.ids, entered.created_at) == ("q", (3, 1, 2), NOON)

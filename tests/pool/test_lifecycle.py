@@ -59,7 +59,11 @@ def carry_out(connection: Connection, verb: str, task_id: int, old, now, group: 
         case "sweep":
             sweep(connection, [task_id], now=now)
         case _:
-            for task in old[-2:]:  # the newest claim, and one before it that may be stale
+            before = snapshot(connection)
+            for stale in old[:-1]:
+                as_its_owner(connection, verb, stale, now, group)
+            assert snapshot(connection) == before, "a stale claim wrote"
+            for task in old[-1:]:
                 as_its_owner(connection, verb, task, now, group)
 
 
