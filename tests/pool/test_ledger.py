@@ -26,10 +26,10 @@ def s(seconds: float) -> datetime:
 
 
 def test_an_entered_message_is_read_back(connection: Connection) -> None:
-    entered = add(connection, "q", [TaskId(3), 1, 2], WAIT, now=NOON)
+    entered = add(connection, "q", [TaskId(3), 1, 2**40], WAIT, now=NOON)
 
     assert read(connection) == [entered]
-    assert (entered.queue, entered.ids, entered.created_at) == ("q", (3, 1, 2), NOON)
+    assert (entered.queue, entered.ids, entered.created_at) == ("q", (3, 1, 2**40), NOON)
 
 
 def test_messages_are_read_oldest_first(connection: Connection) -> None:
