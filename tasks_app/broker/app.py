@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from celery import Celery
@@ -36,7 +37,7 @@ def make_celery(settings: Settings) -> Celery:
     app = PoolCelery("tasks_app", set_as_current=True)
     broker = settings.broker_url.get_secret_value() if settings.broker_url else None
     app.conf.update(
-        celery_defaults(broker, settings.scan_interval.total_seconds()) | _celeryconfig()
+        _merged(celery_defaults(broker, settings.scan_interval.total_seconds()), _celeryconfig())
     )
     register(app)
     connect_worker(app, settings)
@@ -64,4 +65,17 @@ def _celeryconfig() -> dict[str, Any]:
         if error.name != name:
             raise
         return {}
-    return {key: value for key, value in vars(module).items() if key[0].islower()}
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if key[0].islower() and not isinstance(value, type(annotations) | ModuleType)
+    }
+
+
+def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Let their settings win; tables are merged, or a schedule of theirs would end our scan."""
+    merged = ours | theirs
+    for key, value in ours.items():
+        if isinstance(value, dict) and isinstance(theirs.get(key), dict):
+            merged[key] = value | theirs[key]
+    return merged

@@ -17,6 +17,8 @@ def celery_defaults(broker_url: str | None, scan_interval_s: float) -> dict[str,
     return {
         "broker_url": broker_url,
         "broker_connection_retry_on_startup": True,
+        # After Celery's 100 tries a worker ends; an outage of hours is no reason to.
+        "broker_connection_max_retries": None,
         "broker_transport_options": {
             # A dead peer must not block us for ever: kombu's own default is no timeout at all.
             "socket_connect_timeout": 2,
@@ -42,6 +44,8 @@ def celery_defaults(broker_url: str | None, scan_interval_s: float) -> dict[str,
         "task_default_queue": "default",
         "task_send_sent_event": False,
         "worker_hijack_root_logger": False,
+        # A child that imports much needs longer than Celery's 4 s, or it is killed for ever.
+        "worker_proc_alive_timeout": 30,
         # Counted in messages; what leaks in handlers ends with the child.
         "worker_max_tasks_per_child": 10_000,
         "beat_scheduler": "tasks_app.broker.beat:PoolScheduler",

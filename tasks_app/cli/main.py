@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -16,7 +17,11 @@ from tasks_app.domain.errors import PublishError, TasksError
 from tasks_app.embedded.errors import EmbeddedError
 
 NO, USAGE, AWAY = 1, 2, 3
-_UNDEFINED_TABLE = "42P01"
+_REFUSALS = {
+    "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
+    "42501": ("This database role may not do that. See the privileges in docs/operations.md.", NO),
+}
+"""By SQLSTATE: undefined table, insufficient privilege."""
 
 
 COMMANDS = {
@@ -66,7 +71,12 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run a command; errors are one sentence and the next step, never a traceback."""
+    """Run a command; errors are one sentence and the next step, never a traceback.
+
+    Handlers are looked for in the current folder, too, as Celery does.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         sys.exit(group.main(standalone_mode=False) or 0)
     except click.exceptions.Exit as error:
@@ -79,9 +89,10 @@ def main() -> None:
     except (OperationalError, PublishError) as error:
         _end(_away(error), AWAY)
     except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) != _UNDEFINED_TABLE:
+        state = getattr(error.orig, "sqlstate", None)
+        if state not in _REFUSALS:
             raise
-        _end("The schema is missing. Run: tasks-app migrate", NO)
+        _end(*_REFUSALS[state])
     except (TasksError, EmbeddedError) as error:
         _end(str(error), USAGE)
 

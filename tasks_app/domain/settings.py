@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     """Bytes of JSON that a handler may return; the history keeps every result."""
 
     lease: timedelta = timedelta(seconds=30)
-    """How long a vanished worker's tasks wait. Long enough for three missed renewals."""
+    """How long a vanished worker keeps its tasks. Long enough for three missed renewals."""
     scan_interval: timedelta = timedelta(seconds=1)
     """How late a task may start that no hint announced; one cheap query per queue."""
     give_back_after: timedelta = timedelta(seconds=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Sequence
 from types import FrameType
@@ -13,6 +14,8 @@ from tasks_app.runtime.registry import HANDLERS, Registry
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import slot_file
 from tasks_app.runtime.work import Work
+
+log = logging.getLogger(__name__)
 
 
 def run_work(  # noqa: PLR0913  what the command line and tests may choose
@@ -49,6 +52,7 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
     child.start()
+    log.info("ready: %s handlers, queues %s", len(registry.names), ", ".join(served))
     try:
         Work(settings, child, served, set(registry.names), concurrency).run(drain=drain)
     finally:
