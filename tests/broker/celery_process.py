@@ -21,6 +21,7 @@ class CeleryProcess:
 
     def __init__(self, folder: Path, environment: dict[str, str], *arguments: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.name = folder.name
         self._log = folder / "log.txt"
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
         with self._log.open("wb") as log:
@@ -67,10 +68,14 @@ class CeleryProcess:
         """Wait for the end; return the exit status."""
         return self._process.wait(timeout_s)
 
-    def stop(self) -> int:
-        """Ask it to end in good order; return the exit status."""
+    def ask(self) -> None:
+        """Ask it to end in good order."""
         if self.alive:
             self._process.terminate()
+
+    def stop(self) -> int:
+        """Ask it to end in good order; return the exit status."""
+        self.ask()
         return self.wait()
 
     def kill(self) -> None:

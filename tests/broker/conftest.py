@@ -55,18 +55,27 @@ class House:
         self._started.append(process)
         return process
 
-    def worker(self, *arguments: str, children: int = 2, **more: Any) -> CeleryProcess:
-        """Start a worker and wait until its children are known to the scan."""
+    def worker(
+        self, *arguments: str, children: int = 2, ready: bool = True, **more: Any
+    ) -> CeleryProcess:
+        """Start a worker; with ``ready``, wait until its children are known to the scan."""
         name = f"house{self.number}-{next(self._names)}"
         arguments = ("-c", str(children), "-n", f"{name}@%h", "-l", "INFO", *arguments)
         process = self.start("worker", *arguments, **more)
-        alive = "SELECT count(*) FROM task_worker WHERE node LIKE :node"
-        until(
-            lambda: not process.alive or self.sql(alive, node=f"{name}@%") == children,
-            60, f"the start of {arguments}: {process.log()[-2000:]}",
-        )  # fmt: skip
-        assert process.alive, process.log()
+        process.name = name
+        if ready:
+            self.ready(process, children)
         return process
+
+    def ready(self, process: CeleryProcess, children: int = 2) -> None:
+        """Wait until the worker's children are known to the scan."""
+        alive = "SELECT count(*) FROM task_worker WHERE node LIKE :node"
+
+        def known() -> bool:
+            return not process.alive or self.sql(alive, node=f"{process.name}@%") == children
+
+        until(known, 30, f"the start of {process.name}")
+        assert process.alive, process.log()
 
     def beat(self, **more: str) -> CeleryProcess:
         """Start a beat and wait for its first words."""

@@ -51,7 +51,7 @@ def last_words(house: House, command: str, **environment: str) -> str:
 def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
     said = last_words(house, command, TASKS_APP_DATABASE_URL=empty_url)
 
-    assert re.search("^The schema is missing; .*Run: tasks-app migrate$", said, re.MULTILINE)
+    assert re.search("The schema is missing; .*Run: tasks-app migrate$", said, re.MULTILINE)
 
 
 def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
@@ -122,32 +122,31 @@ def test_what_breaks_in_a_module_of_handlers_ends_the_process(
     assert "no shop" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("pool", "children"), [("solo", 1), ("threads", 1)], ids=["solo", "threads"]
-)
-def test_other_pools_execute_and_end_in_good_order(house: House, pool: str, children: int) -> None:
-    worker = house.worker("-P", pool, children=children)
-    beat = house.beat()
-    ids = [*house.create("ok", 10), *house.create("leave", 2)]
-
-    states = house.over(ids)
-
-    assert states == {"SUCCEEDED": 10, "FAILED": 2}
-    assert house.effects() == (10, 10)
-    assert (beat.stop(), worker.stop()) == (0, 0)
-
-
-def test_children_that_are_spawned_execute_and_survive_poison(house: House, tmp_path: Path) -> None:
+def test_every_pool_executes_and_ends_in_good_order(house: House, tmp_path: Path) -> None:
+    """Solo, threads, and children that are spawned; each serves a queue of its own."""
     (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
-    worker = house.worker(folder=tmp_path, children=2)
+    workers = {
+        "solo": house.worker("-P", "solo", "-Q", "solo", ready=False),
+        "threads": house.worker("-P", "threads", "-Q", "threads", ready=False),
+        "spawn": house.worker("-Q", "spawn", folder=tmp_path, ready=False),
+    }
     beat = house.beat()
-    poison, ids = house.create("poison"), house.create("ok", 20)
+    for name, worker in workers.items():
+        house.ready(worker, children=2 if name == "spawn" else 1)
+    served = "SELECT string_agg(array_to_string(queues, ','), ' ' ORDER BY queues) FROM task_worker"
+    assert house.sql(served) == "solo spawn spawn threads"
+    good = [i for queue in workers for i in house.create("ok", 10, queue=queue)]
+    leave = [i for queue in workers for i in house.create("leave", 2, queue=queue)]
+    poison = house.create("poison", queue="spawn")
 
-    states = house.over([*poison, *ids], 60)
+    states = house.over([*good, *leave, *poison], 60)
 
-    assert states == {"SUCCEEDED": 20, "FAILED": 1}
+    assert states == {"SUCCEEDED": 30, "FAILED": 7}
+    assert house.effects() == (30, 30)
     assert [a.kind for a in house.attempts(poison[0])] == ["process died"] * 3
-    assert (beat.stop(), worker.stop()) == (0, 0)
+    for process in (*workers.values(), beat):
+        process.ask()
+    assert [process.wait() for process in (*workers.values(), beat)] == [0, 0, 0, 0]
 
 
 def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -> None:
