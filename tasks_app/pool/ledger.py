@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from zlib import crc32
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.tables import DISPATCH, NOW
+from tasks_app.pool.tables import DISPATCH, NOW, SCHEMA
 
 LONGEST_WAIT = timedelta(minutes=10)
-_SCANNER = 7_246_101_957_004_331_001
-"""Key of the advisory lock that keeps two scanners apart: an economy, safety never rests on it."""
+_SCANNER = 7_246_101_957_004_331_001 + crc32((SCHEMA or "").encode())
+"""Key of the advisory lock that keeps two scanners of a pool apart: an economy, no safety in it."""
 
 
 @dataclass(frozen=True, slots=True)

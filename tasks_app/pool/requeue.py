@@ -78,16 +78,11 @@ def requeue(connection: Connection, task_id: int, *, now: datetime | None = None
         if connection.execute(source.find, {"id": task_id}).first() is None:
             continue
         values = {"id": task_id, "now": now}
-        if connection.execute(source.insert, values).first() is None:
-            raise _taken(connection, task_id)
+        while connection.execute(source.insert, values).first() is None:
+            holder = connection.execute(_HOLDER, {"id": task_id}).first()
+            if holder is not None:  # else it ended just now, and the key is free again
+                raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
         connection.execute(source.delete, {"id": task_id})
         return Requeued.REQUEUED
     known = connection.execute(_PENDING, {"id": task_id}).first()
     return Requeued.STILL_PENDING if known else Requeued.NOT_FOUND
-
-
-def _taken(connection: Connection, task_id: int) -> UniqueKeyTakenError:
-    holder = connection.execute(_HOLDER, {"id": task_id}).first()
-    if holder is None:
-        return UniqueKeyTakenError("the task", "its own", 0)
-    return UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
