@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 
 DEEPEST = 32
+DEEPEST_READABLE = 500
+"""Of what a stranger wrote; how deep Python's reader can go differs between its versions."""
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
 FLOATS_WITH_EXPONENT = 1e16
 """From here on Python writes floats, which are whole numbers then, with an exponent."""
@@ -72,12 +74,29 @@ def decode(text: str, what: str) -> Any:
         UnreadableTaskError: too deep, a number too long, or no JSON.
     """
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if text.count("[") + text.count("{") > DEEPEST_READABLE and _is_deep(value):
+            raise RecursionError
     except (ValueError, RecursionError) as error:
         raise UnreadableTaskError(
             f"The {what} cannot be read ({type(error).__name__}). "
             "Write tasks with create_task or task_create()."
         ) from error
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST_READABLE):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, dict | list)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def dump_model(model: BaseModel, path: str, *, round_trip: bool = False) -> Any:

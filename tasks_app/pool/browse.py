@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -10,6 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.errors import UnreadableTaskError
+from tasks_app.domain.payload import decode
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Attempt, Task
 from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING
@@ -102,6 +103,6 @@ def _task(row: Any) -> Task:
 def _readable(value: str | None) -> Any:
     """Decode JSON that a stranger may have written; None when that is impossible."""
     try:
-        return None if value is None else json.loads(value)
-    except (ValueError, RecursionError):
+        return None if value is None else decode(value, "value")
+    except UnreadableTaskError:
         return None
