@@ -23,6 +23,7 @@ class FaultProxy:
         self._sockets: set[socket.socket] = set()
         self._mutex = threading.Lock()
         self._needle: bytes | None = None
+        self._pass_on = True
         self.refusing = False
         self.lost = 0
         """How many replies were swallowed."""
@@ -37,6 +38,11 @@ class FaultProxy:
     def lose_reply_to(self, needle: bytes) -> None:
         """Pass the next request that holds ``needle`` on, and cut the client off from its reply."""
         self._needle = needle
+
+    def lose_request(self, needle: bytes) -> None:
+        """Cut the client off instead of passing its next request that holds ``needle`` on."""
+        self._needle = needle
+        self._pass_on = False
 
     def cut(self) -> None:
         """End every live connection."""
@@ -94,6 +100,9 @@ class FaultProxy:
                 if forth and self._needle is not None and self._needle in data:
                     self._needle = None
                     deaf.set()
+                    if not self._pass_on:
+                        self.lost += 1
+                        break
                 if not forth and deaf.is_set():  # the server has answered, so it has acted
                     self.lost += 1
                     break

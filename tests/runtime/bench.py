@@ -133,7 +133,7 @@ class Bench:
         for thread in self._threads:
             thread.join(10)
         for child in self._children:
-            child.executor.close()
+            child.runner.close()
             child.stop()
 
     # -- look

@@ -298,6 +298,33 @@ class TestTheConnectionIsLost:
         assert bench.state(task_id) == "FAILED"
         assert "OperationalError" in (bench.task(task_id).error or "")
 
+    def test_a_commit_that_never_arrived_is_not_settled_without_its_effects(
+        self, bench: Bench
+    ) -> None:
+        """A settle that is tried again would be SUCCEEDED with 0 effects (H6)."""
+
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            effect(ctx)
+            if ctx.attempt == 1:
+                proxy.lose_request(b"COMMIT")
+
+        task_id = bench.create()
+        url = make_url(bench.url)
+        with FaultProxy((url.host or "", url.port or 0)) as proxy:
+            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+
+            child.execute(None, [task_id])
+            until(lambda: child.desk.empty)
+            child.stop()
+            assert proxy.lost == 1
+        first = (bench.state(task_id), bench.effects(task_id), bench.task(task_id).failures)
+        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+        bench.drain()
+
+        assert first == ("PENDING", 0, 0)
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
     @pytest.mark.parametrize("needle", [b"COMMIT", b"SELECT pg_sleep(0) AS lost"])
     def test_a_lost_reply_leaves_the_effect_exactly_once(self, bench: Bench, needle: bytes) -> None:
         """COMMIT: it took place, and the release finds nothing. Before it: the task runs again."""

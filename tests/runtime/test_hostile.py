@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.runtime.bench import Bench
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Handle SIGINT as a process in the foreground does; asyncio looks at it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class UnspeakableError(Exception):
