@@ -20,6 +20,7 @@ from tasks_app.runtime.executor import Executor
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.middleware import Middleware
 from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import parent_of
@@ -57,8 +58,11 @@ class Child:
         self._slot = slots.take(self.identity.owner)
         settler = Settler(self.database, self.desk)
         self._settler = settler
-        self.executor = Executor(
+        self.runner = Runner(
             settings, registry, self.database, self.desk, self._slot, settler, middleware
+        )
+        self.executor = Executor(
+            settings, registry, self.database, self.desk, self._slot, settler, self.runner
         )
         self._undertaker = Undertaker(self.database, slots, registry, settings)
         self._clerk = Clerk(

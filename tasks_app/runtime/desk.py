@@ -61,8 +61,6 @@ class Desk:
         self.arrived = threading.Condition(self._mutex)
         """Notified when tasks arrive, may start, or the child stops."""
 
-    # -- main thread and runners
-
     def receive(self, tasks: Sequence[ClaimedTask]) -> None:
         """Put fresh claims on the desk."""
         with self.arrived:
@@ -131,8 +129,6 @@ class Desk:
             self._errands.append(errand)
         self.wake.set()
 
-    # -- the message in hand
-
     def open_message(self, dispatch_id: int) -> None:
         """Start with a message in this thread; 0: a hint, which the ledger does not know."""
         with self._mutex:
@@ -148,8 +144,6 @@ class Desk:
     def gave_back(self) -> bool:
         """Whether the clerk gave the rest of this thread's message back."""
         return threading.get_ident() in self._gave_back
-
-    # -- clerk
 
     def take_back(self, longer_than_s: float) -> list[int]:
         """If a task has run so long, return all waiting ones; give the messages they came in."""

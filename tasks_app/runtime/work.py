@@ -69,7 +69,7 @@ class Work:
         self._desk.stop()
         for runner in self._runners:
             runner.join()
-        self._child.executor.close()
+        self._child.runner.close()
 
     def _claim(self) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
@@ -95,15 +95,15 @@ class Work:
 
     def _run_handed_over(self) -> None:
         """A runner: tasks with a timeout are left to the reader, whose thread can raise it."""
-        unlimited: Callable[..., bool] = lambda task: not self._child.executor.has_limit(task)  # noqa: E731
+        unlimited: Callable[..., bool] = lambda task: not self._child.runner.has_limit(task)  # noqa: E731
         while not self._desk.stopping.is_set():
             run: Running | None = self._desk.start_next(unlimited)
             if run is not None:
-                self._child.executor.run(run)
+                self._child.runner.run(run)
                 continue
             with self._desk.arrived:
                 self._desk.arrived.wait(0.5)
-        self._child.executor.close()
+        self._child.runner.close()
 
     def _every(self, duty: Callable[[], None]) -> None:
         try:

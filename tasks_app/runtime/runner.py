@@ -1,0 +1,230 @@
+"""The runner: one started task to its outcome. Nothing that a handler raises comes out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.causes import cause_of
+from tasks_app.domain.decide import OUTCOME_UNKNOWN, ended_by, failed, succeeded
+from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.outcome import Fail
+from tasks_app.domain.payload import decode, encode
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause, ClaimedTask, Settlement
+from tasks_app.pool.claim import fetch_payload
+from tasks_app.runtime.context import TaskContext
+from tasks_app.runtime.database import Database, is_lost, is_unanswered
+from tasks_app.runtime.desk import Desk, Running
+from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
+from tasks_app.runtime.middleware import Middleware, chain
+from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.settler import Settler
+from tasks_app.runtime.slot import Slot
+
+log = logging.getLogger(__name__)
+handler_log = logging.getLogger("tasks_app.handlers")
+
+UNANSWERED_WAIT = timedelta(seconds=2)
+"""How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
+FAST_S = 0.05
+"""A handler whose last run took less is known to be fast; before others, outcomes are written."""
+
+
+class _FenceLostError(Exception):
+    """Our own, so that no handler can raise it."""
+
+
+class Runner:
+    """Runs tasks for one child; several threads may at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        settler: Settler,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._database = database
+        self._desk = desk
+        self._slot = slot
+        self._settler = settler
+        self._middleware = middleware
+        self._sync, self._async = SyncLane(database), AsyncLane(database)
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+        self._last_run_s: dict[str, float] = {}
+
+    def run(self, run: Running) -> None:
+        """Run one started task to its outcome. Nothing that a handler raises comes out."""
+        task = run.task
+        spec = self._registry.get(task.name)
+        if spec is None:  # claimed by names that we know, so this cannot be
+            self._give_back(task)
+            return
+        if self._last_run_s.get(task.name, FAST_S) >= FAST_S:
+            self._flush_quietly()
+        self._slot.start(task.run, self._hard_limit_s(task, spec))
+        try:
+            self._run_announced(run, spec)
+        except BaseException as error:
+            log.exception("task %s: its run ended in a way that it never should", task.task_id)
+            if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
+                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
+        finally:
+            self._slot.finish(task.run)
+            self._last_run_s[task.name] = time.monotonic() - run.since
+
+    def _run_announced(self, run: Running, spec: HandlerSpec) -> None:
+        task = run.task
+        lane: Lane = self._async if spec.is_async else self._sync
+        limit = self._limit_s(task, spec)
+        run.since = time.monotonic()
+        deadline = None if limit is None else run.since + limit
+        context = TaskContext(run, lane.open_session, deadline, handler_log)
+        try:
+            settlement = self._attempt(run, spec, lane, context, limit)
+            session = context.touched()
+            if settlement is None:
+                log.warning("task %s: the lease was lost before it began", task.task_id)
+                self._desk.drop(task.fence)
+            elif session is None:
+                self._keep(task, settlement)
+            else:
+                self._commit(lane, session, task, spec, settlement)
+        finally:
+            if context.opened() is not None:
+                lane.abandon(context.opened())
+
+    def _attempt(
+        self, run: Running, spec: HandlerSpec, lane: Lane, context: TaskContext, limit: float | None
+    ) -> Settlement | None:
+        """Call the handler; whatever it raises becomes an outcome, after a rollback.
+
+        None: the fence was lost already, so that the handler was not called.
+        """
+        task = run.task
+        try:
+            arguments = self._arguments(task, spec, context)
+            value = chain(
+                self._middleware, context, lambda: lane.call(spec.function, arguments, limit)
+            )
+            result = self._result(value)
+        except _FenceLostError:
+            return None
+        except BaseException as error:
+            session = context.touched()
+            if session is not None:
+                lane.abandon(session)
+            if is_lost(error):
+                return _unanswered(task)
+            return ended_by(task, spec, error, cause_of(error), self._rng)
+        return succeeded(task, result, _ms_since(run.since))
+
+    def _arguments(
+        self, task: ClaimedTask, spec: HandlerSpec, context: TaskContext
+    ) -> tuple[Any, ...]:
+        if not spec.takes_payload:
+            return (context,)
+        text = task.payload
+        if text is None:
+            with self._database.begin() as connection:
+                text = fetch_payload(connection, task.fence)
+        if text is None:
+            raise _FenceLostError
+        try:
+            return (context, spec.payload(decode(text, "payload")))
+        except ValidationError as error:
+            path, problem = explain(error)
+            raise Fail(f"{path} {problem}") from None
+        except UnreadableTaskError as error:
+            raise Fail(str(error)) from None
+
+    def _result(self, value: Any) -> str | None:
+        try:
+            return None if value is None else encode(value, "result", self._settings.result_limit)
+        except InvalidTaskError as error:
+            raise Fail(f"The handler's result cannot be stored: {error}") from None
+
+    def _commit(
+        self, lane: Lane, session: Any, task: ClaimedTask, spec: HandlerSpec, settlement: Settlement
+    ) -> None:
+        """Effect, outcome and move in one commit."""
+        try:
+            if lane.settle(session, settlement) is None:
+                log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
+                self._desk.drop(task.fence)
+                return
+            lane.commit(session)
+        except BaseException as error:  # listeners of the user's session run in here
+            lane.abandon(session)
+            if is_unanswered(error):
+                self._keep(task, _unanswered(task))
+            else:
+                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
+            return
+        self._desk.drop(task.fence)
+
+    def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
+        """Collect an outcome for the next group, or carry it out now where it must stand alone."""
+        if task.at_most_once:
+            if settlement.event is Event.RELEASE:
+                settlement = failed(
+                    task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT.")
+                )
+            self._settler.settle_until_answered(settlement)
+            self._desk.drop(task.fence)
+        elif settlement.event is Event.RELEASE:
+            self._give_back(task)
+        else:
+            self._desk.collect(settlement)
+
+    def _give_back(self, task: ClaimedTask) -> None:
+        """Release under the fence, uncharged: if its COMMIT did take place, 0 rows move."""
+        self._desk.give_back(task.fence, UNANSWERED_WAIT)
+
+    def _flush_quietly(self) -> None:
+        try:
+            self._settler.flush()
+        except SQLAlchemyError as error:
+            log.warning("outcomes wait for the database: %s", type(error).__name__)
+
+    def _limit_s(self, task: ClaimedTask, spec: HandlerSpec) -> float | None:
+        if task.timeout_ms is not None:
+            return task.timeout_ms / 1000
+        return None if spec.timeout is None else spec.timeout.total_seconds()
+
+    def has_limit(self, task: ClaimedTask) -> bool:
+        """Whether the task has a ``timeout``, which only a main thread can raise."""
+        spec = self._registry.get(task.name)
+        return spec is not None and not spec.is_async and self._limit_s(task, spec) is not None
+
+    def _hard_limit_s(self, task: ClaimedTask, spec: HandlerSpec) -> float:
+        if task.hard_timeout_ms is not None:
+            return task.hard_timeout_ms / 1000
+        return (spec.hard_timeout or self._settings.hard_timeout).total_seconds()
+
+    def close(self) -> None:
+        """Close this thread's event loop."""
+        self._async.close()
+
+
+def _unanswered(task: ClaimedTask) -> Settlement:
+    return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level)
+
+
+def _ms_since(instant: float) -> int:
+    return round((time.monotonic() - instant) * 1000)
