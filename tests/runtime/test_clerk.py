@@ -258,7 +258,9 @@ def test_a_stopped_child_gives_back_what_it_had_not_started(bench: Bench) -> Non
     assert [bench.task(i).failures for i in ids] == [0] * 5
 
 
-@pytest.mark.parametrize("verb", [b"UPDATE task_pending p\n    SET state = 'RUNNING'", b"COMMIT"])
+@pytest.mark.parametrize(
+    "verb", [b"UPDATE task_pending p\n    SET state = 'RUNNING'", b"COMMIT\x00"]
+)
 def test_a_claim_whose_reply_is_lost_is_given_back_uncharged(bench: Bench, verb: bytes) -> None:
     bench.succeeding()
     task_id = bench.create()

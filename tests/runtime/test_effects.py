@@ -307,7 +307,7 @@ class TestTheConnectionIsLost:
         def h(ctx: Any) -> None:
             effect(ctx)
             if ctx.attempt == 1:
-                proxy.lose_request(b"COMMIT")
+                proxy.lose_request(b"COMMIT\x00")
 
         task_id = bench.create()
         url = make_url(bench.url)
@@ -325,7 +325,7 @@ class TestTheConnectionIsLost:
         assert first == ("PENDING", 0, 0)
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
-    @pytest.mark.parametrize("needle", [b"COMMIT", b"SELECT pg_sleep(0) AS lost"])
+    @pytest.mark.parametrize("needle", [b"COMMIT\x00", b"SELECT pg_sleep(0) AS lost"])
     def test_a_lost_reply_leaves_the_effect_exactly_once(self, bench: Bench, needle: bytes) -> None:
         """COMMIT: it took place, and the release finds nothing. Before it: the task runs again."""
 
@@ -350,7 +350,7 @@ class TestTheConnectionIsLost:
         bench.drain()
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
-        assert bench.runs == ([1] if needle == b"COMMIT" else [1, 2])
+        assert bench.runs == ([1] if needle == b"COMMIT\x00" else [1, 2])
 
 
 def test_an_exit_inside_the_commit_leaves_nothing_running(bench: Bench) -> None:
