@@ -26,6 +26,8 @@ class PoolScheduler(Scheduler):
     """Celery's scheduler, with our two entries run here instead of sent."""
 
     sync_every = 180
+    producer = None
+    """Celery's own is made before each tick, and waits for a broker that is away."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._more = False

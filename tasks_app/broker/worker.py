@@ -51,6 +51,13 @@ class Watch(bootsteps.StartStopStep):
 def connect_worker(app: Celery, settings: Settings) -> None:
     """Connect to the signals of a worker's life."""
     app.steps["worker"].add(Watch)
+    main: list[int] = []
+    _connect_parent(app, settings, main)
+    _connect_children(app, settings, main)
+
+
+def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
+    """What the worker's main process does; it enters its pid in ``main``."""
 
     @signals.celeryd_after_setup.connect(weak=False)
     def introduce(sender: str, instance: Any, **_: Any) -> None:
@@ -61,14 +68,21 @@ def connect_worker(app: Celery, settings: Settings) -> None:
         os.environ[SLOTS_VARIABLE] = str(new_slot_path())
         guard_queues(instance.app, frozenset({*HANDLERS.queues, CONTROL_QUEUE}))
 
-    main: list[int] = []
-
     @signals.worker_init.connect(weak=False)
     @ends_the_process
     def check(**_: Any) -> None:
         """Refuse to start without a broker, or on a database that we cannot use."""
         main.append(os.getpid())
         check_surroundings(app, settings)
+
+    @signals.worker_shutting_down.connect(weak=False)
+    def drain(**_: Any) -> None:
+        """Tell the children to start nothing more; Celery itself only waits for them."""
+        SlotFile(_slot_path()).drain()
+
+
+def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
+    """How children begin and end; in threads and solo pools ``main`` is the child."""
 
     @signals.worker_process_init.connect(weak=False)
     def begin(**_: Any) -> None:

@@ -18,8 +18,8 @@ from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import ClaimedTask, Fence
 from tasks_app.pool.tables import NOW, PENDING, admits
 
-PAYLOADS_UP_TO = 64 * 1024
-"""Bytes as stored. Larger payloads are fetched one by one, so that a group stays bounded."""
+PAYLOADS_UP_TO = 16 * 1024
+"""Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ def _held(source: str, which: str, limit: str) -> str:
              WHEN p.at_most_once OR p.crashes + 1 >= :max_crashes THEN '{State.FAILED}'
              ELSE '{State.PENDING}' END AS goes_to,
         {NOW} + random() * CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)) AS due_at,
-        p.failures, (p.crashes + 1)::smallint AS crashes, p.retry_level, NULL::jsonb AS result,
+        p.failures, least(p.crashes + 1, 32767)::smallint AS crashes, p.retry_level,
+        NULL::jsonb AS result,
         CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE '{VANISHED}' END AS kind,
         CASE WHEN p.at_most_once THEN 'The worker vanished while an at_most_once task ran.'
              ELSE 'The task was on board when its worker vanished ('

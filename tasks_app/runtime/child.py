@@ -45,7 +45,7 @@ class Child:
         middleware: Sequence[Middleware] = (),
         threads: int = 1,
     ) -> None:
-        node = node or socket.gethostname()
+        node = (node or socket.gethostname()).encode("ascii", "replace").decode()
         self.identity = Identity(
             owner=f"{node[:80]}:{os.getpid()}:{uuid4().hex[:12]}",
             node=node,
@@ -54,7 +54,7 @@ class Child:
             parent=parent_of(slots),
         )
         self.database = Database(settings.database, handlers=threads)
-        self.desk = Desk()
+        self.desk = Desk(threads)
         self._slot = slots.take(self.identity.owner)
         settler = Settler(self.database, self.desk)
         self._settler = settler
@@ -85,13 +85,13 @@ class Child:
         if not self.identity.orphaned:
             self.executor.execute(dispatch_id, ids)
 
-    def bury(self) -> None:
-        """Bury the dead now; the clerk does it by itself, only later.
+    def bury(self) -> int:
+        """Bury the dead now, as the clerk does by itself later; return the graves still open.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
-        self._undertaker.look()
+        return self._undertaker.look()
 
     def stop(self) -> None:
         """Write what is finished, give back what has not started, leave the list."""

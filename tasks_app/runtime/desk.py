@@ -43,7 +43,8 @@ class Return:
 class Desk:
     """All claims of one child whose reply has arrived."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
         self._mutex = threading.Lock()
         self._waiting: deque[ClaimedTask] = deque()
         self._running: dict[Fence, Running] = {}
@@ -146,10 +147,11 @@ class Desk:
         return threading.get_ident() in self._gave_back
 
     def take_back(self, longer_than_s: float) -> list[int]:
-        """If a task has run so long, return all waiting ones; give the messages they came in."""
+        """If every thread is busy for so long, return all that waits; give their messages."""
         with self._mutex:
             now = time.monotonic()
-            if all(now - run.since < longer_than_s for run in self._running.values()):
+            slow = sum(now - run.since >= longer_than_s for run in self._running.values())
+            if slow < self._threads:
                 return []
             self._return_waiting()
             open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}

@@ -72,7 +72,7 @@ class Executor:
             self._slot.message(0)
 
     def _work_off(self, ids: list[int]) -> None:
-        while ids and not self._desk.stopping.is_set() and not self._desk.gave_back:
+        while ids and not self._over() and not self._desk.gave_back:
             group, rest = ids[: self._settings.claim_size], ids[self._settings.claim_size :]
             claimed = self._claim(group)
             if claimed is None:
@@ -86,12 +86,19 @@ class Executor:
 
     def run_waiting(self) -> None:
         """Run what is on the desk; a task that runs alone waits for its turn."""
-        while not self._desk.stopping.is_set():
+        while not self._over():
             run = self._desk.start_next()
             if run is not None:
                 self._runner.run(run)
             elif not self._desk.await_turn(TURN_PATIENCE_S):
                 return
+
+    def _over(self) -> bool:
+        """Whether nothing more may start; then what has not started goes back."""
+        if self._slot.draining:
+            self._desk.take_all_back()
+            return True
+        return self._desk.stopping.is_set()
 
     def _claim(self, ids: list[int]) -> list[ClaimedTask] | None:
         token = uuid4()

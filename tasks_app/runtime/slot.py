@@ -27,6 +27,7 @@ MOST_RUNS = 64
 _RECORD = struct.Struct(f"=q d 160s q d d d q {2 * MOST_RUNS}q")
 _SIZE = 1536
 _EMPTY = bytes(_SIZE)
+_FILE_SIZE = SLOTS * _SIZE + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +75,25 @@ class SlotFile:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
-            if file.tell() < SLOTS * _SIZE:
-                file.truncate(SLOTS * _SIZE)
+            if file.tell() < _FILE_SIZE:
+                file.truncate(_FILE_SIZE)
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), SLOTS * _SIZE)
+            self._map = mmap.mmap(file.fileno(), _FILE_SIZE)
         self._mutex = threading.Lock()
 
     def occupied(self) -> list[SlotView]:
         """Read the records in use."""
         views = (self.read(index) for index in range(SLOTS))
         return [view for view in views if view is not None]
+
+    @property
+    def draining(self) -> bool:
+        """Whether the parent was asked to stop: the children start nothing more."""
+        return self._map[-1] != 0
+
+    def drain(self) -> None:
+        """Tell the children. One byte, so that a signal handler may do it."""
+        self._map[-1] = 1
 
     def take(self, owner: str) -> Slot:
         """Take a free record for this process.
@@ -145,6 +155,11 @@ class Slot:
         self._beat = time.monotonic()
         self._running: dict[Run, tuple[float, float]] = {}
         self._lock = threading.Lock()
+
+    @property
+    def draining(self) -> bool:
+        """Whether this child is to start nothing more."""
+        return self._file.draining
 
     def message(self, dispatch_id: int) -> None:
         """Say which message is in hand; 0: none."""

@@ -39,13 +39,16 @@ class Undertaker:
         self._settings = settings
         self._rng = Random()  # noqa: S311  jitter, not a secret
 
-    def look(self) -> None:
-        """Bury every child of this worker whose process is gone.
+    def look(self) -> int:
+        """Bury every child of this worker whose process is gone; return the graves still open.
+
+        A grave stays open while somebody, perhaps another undertaker, holds one of its rows.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; look again later.
         """
         troubles: list[SQLAlchemyError] = []
+        still_open = 0
         for view in self._slots.occupied():
             if not view.dead:
                 continue
@@ -53,13 +56,14 @@ class Undertaker:
             if last is None or last.owner != view.owner:
                 continue
             try:
-                self._bury(last)
+                still_open += not self._bury(last)
             except SQLAlchemyError as error:  # one grave must not keep the others open
                 troubles.append(error)
         if troubles:
             raise troubles[0]
+        return still_open
 
-    def _bury(self, view: SlotView) -> None:
+    def _bury(self, view: SlotView) -> bool:
         """Give the neighbours back, then charge; what somebody's lock holds up waits for a look.
 
         In this order, and without waiting for locks: an open transaction on the guilty row must
@@ -75,7 +79,7 @@ class Undertaker:
         self._charge(view, guilty if view.running else claims)
         with self._database.begin() as connection:
             if claims_of(connection, view.owner):
-                return
+                return False
             if view.dispatch_id:
                 ledger.finish(connection, view.dispatch_id)
             workers.leave(connection, view.owner)
@@ -87,6 +91,7 @@ class Undertaker:
                 len(guilty),
                 len(innocent),
             )
+        return True
 
     def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
         """One runner is guilty alone; of several, or of none, nobody knows which one it was."""

@@ -84,9 +84,11 @@ class Work:
         if not self._desk.empty:
             return False
         self._tidy_at = 0.0
-        self._every(self._child.bury)
         self._every(self._tidy)
-        return self._claim() == 0
+        try:
+            return self._child.bury() == 0 and self._claim() == 0
+        except SQLAlchemyError:
+            return False
 
     def _nap(self) -> None:
         """Wait for the next scan, or shortly while runners are still busy."""

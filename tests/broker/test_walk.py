@@ -140,6 +140,13 @@ def test_a_child_past_its_hard_limit_is_killed_and_only_that_task_is_charged(
 
 
 def test_a_worker_that_is_asked_ends_with_status_0(house: House, worker: CeleryProcess) -> None:
-    """The last of this module: it takes the worker away."""
-    assert worker.stop() == 0
+    """The last of this module: it takes the worker away, in the middle of two long messages."""
+    house.create("brief", 200)
+    until(lambda: house.sql("SELECT count(*) FROM task_completed") > 3)
+
+    status = worker.stop()
+
+    assert status == 0
     assert house.sql("SELECT count(*) FROM task_worker") == 0
+    assert house.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
+    assert house.sql("SELECT count(*) FROM task_pending WHERE failures + crashes = 0") > 100

@@ -54,6 +54,20 @@ def test_nothing_is_taken_back_while_nothing_runs_long() -> None:
     assert desk.start_next() is not None
 
 
+def test_a_free_thread_keeps_what_waits_here() -> None:
+    desk = Desk(threads=2)
+    desk.receive([task(1), task(2), task(3)])
+    desk.start_next()
+
+    desk.take_back(0.0)
+    kept = desk.returning()
+    desk.start_next()
+    desk.take_back(0.0)
+
+    assert kept == []
+    assert [item.fence.task_id for item in desk.returning()] == [3]
+
+
 def test_every_task_is_either_started_or_taken_back_never_both() -> None:
     """Four starters against one clerk, a hundred times."""
     for _ in range(100):

@@ -220,3 +220,19 @@ def test_what_was_given_back_and_claimed_anew_belongs_to_its_new_owner(
 
     assert counts(bench, [task_id]) == [("RUNNING", 0, 0)]
     assert bench.task(task_id).owner == "new"
+
+
+def test_a_grave_stays_open_while_somebody_holds_the_guilty_row(bench: Bench, dead: Dead) -> None:
+    bench.succeeding(max_attempts=1)
+    task_id = bench.create()
+    dead([task_id])
+    burier = undertaker(bench)
+
+    with bench.engine.begin() as person:
+        person.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": task_id})
+        open_meanwhile = burier.look()
+    open_afterwards = burier.look()
+
+    assert (open_meanwhile, open_afterwards) == (1, 0)
+    assert bench.state(task_id) == "PENDING"
+    assert bench.task(task_id).failures == 1

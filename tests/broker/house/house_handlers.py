@@ -31,6 +31,12 @@ def plain(ctx: TaskContext) -> int:
     return ctx.attempt
 
 
+@handler("brief")
+def brief(ctx: TaskContext) -> None:
+    """Be neither fast nor so slow that others are given back."""
+    time.sleep(0.2)
+
+
 @handler("who")
 def who(ctx: TaskContext) -> dict[str, Any]:
     """Tell process and database backend."""
