@@ -13,14 +13,9 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
+from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
 from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
-
-_FENCES = """
-    fence AS MATERIALIZED (SELECT * FROM unnest(
-        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
-        AS f(id, attempt, token)),
-"""
 
 
 def _held(source: str, which: str, lock: str) -> str:
@@ -35,10 +30,8 @@ def _held(source: str, which: str, lock: str) -> str:
     """
 
 
-_BY_FENCE = f"{PENDING} p JOIN fence f ON f.id = p.id"
-_WHICH = "p.id = ANY(CAST(:ids AS bigint[])) AND p.attempt = f.attempt AND p.lease_token = f.token"
-_GROUP = leave(_held(_BY_FENCE, _WHICH, SKIP_LOCKED), before=_FENCES)
-_ONE = leave(_held(_BY_FENCE, _WHICH, WAIT), before=_FENCES)
+_GROUP = leave(_held(FENCED, MATCHES, SKIP_LOCKED))
+_ONE = leave(_held(FENCED, MATCHES, WAIT))
 _TOKEN = leave(_held(f"{PENDING} p", "p.lease_token = :token", SKIP_LOCKED))
 
 
@@ -58,13 +51,7 @@ def release(
         return set()
     rows = connection.execute(
         _ONE if block else _GROUP,
-        {
-            "ids": [f.task_id for f in fences],
-            "attempts": [f.attempt for f in fences],
-            "tokens": [f.token for f in fences],
-            "wait": wait,
-            "now": now,
-        },
+        {**fence_arrays(fences), "wait": wait, "now": now},
     )
     return {row.id for row in rows}
 

@@ -14,16 +14,12 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Fence
+from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
 from tasks_app.pool.tables import NOW, PENDING
 
 _RENEW = text(f"""
-    WITH fence AS MATERIALIZED (SELECT * FROM unnest(
-        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
-        AS f(id, attempt, token)),
-    held AS MATERIALIZED (
-        SELECT p.id FROM {PENDING} p JOIN fence f ON f.id = p.id
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.RUNNING}'
-          AND p.attempt = f.attempt AND p.lease_token = f.token
+    WITH held AS MATERIALIZED (
+        SELECT p.id FROM {FENCED} WHERE p.state = '{State.RUNNING}' AND {MATCHES}
         ORDER BY p.id FOR NO KEY UPDATE OF p SKIP LOCKED)
     UPDATE {PENDING} p SET lease_until = {NOW} + CAST(:lease AS interval)
     FROM held h WHERE p.id = h.id
@@ -51,13 +47,7 @@ def renew(
     """Extend the leases of ``fences`` to ``lease`` from now."""
     rows = connection.execute(
         _RENEW,
-        {
-            "ids": [f.task_id for f in fences],
-            "attempts": [f.attempt for f in fences],
-            "tokens": [f.token for f in fences],
-            "lease": lease,
-            "now": now,
-        },
+        {**fence_arrays(fences), "lease": lease, "now": now},
     ).all()
     return Renewed(
         frozenset(row.id for row in rows), frozenset(row.id for row in rows if row.cancelled)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.decide import OUTCOME_UNKNOWN
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
+from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
 from tasks_app.pool.moves import SKIP_LOCKED, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -41,18 +42,7 @@ def _held(source: str, which: str, limit: str) -> str:
 
 
 _EXPIRED = leave(_held(f"{PENDING} p", f"p.lease_until < {NOW}", "LIMIT :most"))
-_CLAIMS = leave(
-    _held(
-        f"{PENDING} p JOIN fence f ON f.id = p.id",
-        "p.id = ANY(CAST(:ids AS bigint[])) AND p.attempt = f.attempt AND p.lease_token = f.token",
-        "",
-    ),
-    before="""
-    fence AS MATERIALIZED (SELECT * FROM unnest(
-        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
-        AS f(id, attempt, token)),
-    """,
-)
+_CLAIMS = leave(_held(FENCED, MATCHES, ""))
 
 
 def rescue_expired(
@@ -83,13 +73,6 @@ def rescue_claims(
         return {}
     rows = connection.execute(
         _CLAIMS,
-        {
-            "ids": [f.task_id for f in fences],
-            "attempts": [f.attempt for f in fences],
-            "tokens": [f.token for f in fences],
-            "lease": lease,
-            "max_crashes": max_crashes,
-            "now": now,
-        },
+        {**fence_arrays(fences), "lease": lease, "max_crashes": max_crashes, "now": now},
     )
     return {row.id: State(row.goes_to) for row in rows}

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import Event, State, next_state
 from tasks_app.domain.task import Fence, Settlement
+from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
 from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -49,13 +50,7 @@ def _statement(lock: str) -> Any:
 _GROUP, _ONE = _statement(SKIP_LOCKED), _statement(WAIT)
 _HISTORY = (Event.RETRY, Event.FAIL)
 
-_HELD = text(f"""
-    SELECT p.id FROM {PENDING} p JOIN unnest(
-        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
-        AS f(id, attempt, token) ON f.id = p.id
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.RUNNING}'
-      AND p.attempt = f.attempt AND p.lease_token = f.token
-""")
+_HELD = text(f"SELECT p.id FROM {FENCED} WHERE p.state = '{State.RUNNING}' AND {MATCHES}")
 
 
 def settle_group(
@@ -73,12 +68,7 @@ def settle_group(
 
 def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
     """Return the ids whose fence still holds, without waiting for whoever locks their rows."""
-    values = {
-        "ids": [f.task_id for f in fences],
-        "attempts": [f.attempt for f in fences],
-        "tokens": [f.token for f in fences],
-    }
-    return set(connection.execute(_HELD, values).scalars())
+    return set(connection.execute(_HELD, fence_arrays(fences)).scalars())
 
 
 def settle_one(
@@ -93,9 +83,7 @@ def _arrays(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
     ordered = sorted(settlements, key=lambda s: s.fence.task_id)
     causes = [s.cause for s in ordered]
     return {
-        "ids": [s.fence.task_id for s in ordered],
-        "attempts": [s.fence.attempt for s in ordered],
-        "tokens": [s.fence.token for s in ordered],
+        **fence_arrays([s.fence for s in ordered]),
         "targets": [next_state(State.RUNNING, s.event).value for s in ordered],
         "waits": [s.wait.total_seconds() if s.wait else 0.0 for s in ordered],
         "failures": [s.failures for s in ordered],
