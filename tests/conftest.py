@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,3 +94,12 @@ def connection(engine: Engine) -> Iterator[Connection]:
 def project() -> Path:
     """The folder of this checkout."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder for servers: not ``tmp_path``, which pytest closes to the user they run as."""
+    folder = Path(tempfile.mkdtemp(prefix="tasks_app-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

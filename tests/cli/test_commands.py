@@ -280,8 +280,8 @@ def test_scan_publishes_nothing_where_no_worker_lives(shell: Shell) -> None:
 
 
 @pytest.mark.processes
-def test_up_urls_down_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = Shell(monkeypatch, tmp_path)
+def test_up_urls_down_in_a_folder(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(monkeypatch, open_folder)
     try:
         up = shell("up", "-d")
         urls = shell.json("urls")

@@ -63,16 +63,16 @@ def test_its_first_task_is_the_one_of_the_examples() -> None:
 
 
 @pytest.mark.processes
-def test_the_first_steps_work_as_they_are_printed(tmp_path: Path) -> None:
+def test_the_first_steps_work_as_they_are_printed(open_folder: Path) -> None:
     steps = next(block for block in blocks(README, "bash") if "examples/hello.py" in block)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "examples").symlink_to(PROJECT / "examples")
+    (open_folder / ".venv").symlink_to(sys.prefix)
+    (open_folder / "examples").symlink_to(PROJECT / "examples")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "PYTHONPATH"))}
 
     try:
         done = subprocess.run(
             ["bash", "-ec", steps],
-            cwd=tmp_path,
+            cwd=open_folder,
             env=clean,
             check=False,
             capture_output=True,
@@ -81,7 +81,7 @@ def test_the_first_steps_work_as_they_are_printed(tmp_path: Path) -> None:
         )
     finally:
         subprocess.run(
-            [sys.executable, "-m", "tasks_app", "down"], cwd=tmp_path, env=clean, check=True
+            [sys.executable, "-m", "tasks_app", "down"], cwd=open_folder, env=clean, check=True
         )
 
     assert done.returncode == 0, done.stderr
