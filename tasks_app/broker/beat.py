@@ -14,6 +14,7 @@ from celery.beat import ScheduleEntry, Scheduler
 from tasks_app.broker.defaults import MAINTAIN, SCAN
 from tasks_app.broker.processes import Keeper, current_keeper
 from tasks_app.broker.worker import check_surroundings
+from tasks_app.domain.causes import brief
 from tasks_app.domain.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -72,9 +73,4 @@ class PoolScheduler(Scheduler):
             self._more = False
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
-                log.warning("%s failed %s times in a row: %s", task, self._failures, _short(error))
-
-
-def _short(error: Exception) -> str:
-    cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"[:200]
+                log.warning("%s failed %s times in a row: %s", task, self._failures, brief(error))

@@ -9,6 +9,7 @@ from celery import Celery
 
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.processes import current_child, current_keeper
+from tasks_app.domain.causes import brief
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ def register(app: Celery) -> None:
             return
         try:
             current_child().execute(dispatch_id, ids)
-        except Exception:
-            log.exception("message %s ended early; the scan comes back to its tasks", dispatch_id)
+        except Exception as error:
+            log.error("message %s ended early; the scan comes back: %s", dispatch_id, brief(error))  # noqa: TRY400  no traceback: it may show payloads
 
     @app.task(name=SCAN, max_retries=0, ignore_result=True)
     def scan() -> None:

@@ -32,6 +32,16 @@ def cause_of(error: BaseException) -> Cause:
     )
 
 
+def brief(error: BaseException) -> str:
+    """Name an error for a log: its first line, so neither SQL and parameters nor row contents.
+
+    A driver's error puts the failing row, payload and all, into the lines behind the first.
+    """
+    cause = getattr(error, "orig", None) or error
+    lines = _message(cause).splitlines()
+    return clean(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200)
+
+
 def clean(text: str, longest: int) -> str:
     """Return ``text`` without NUL and lone surrogates, cut to ``longest`` characters."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 
+from tasks_app.domain.causes import brief
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import Fence
 from tasks_app.pool import ledger, workers
@@ -82,7 +83,7 @@ class Clerk:
                 try:
                     duty()
                 except Exception as error:
-                    log.warning("clerk: %s failed, again soon: %s", duty.__name__, _short(error))
+                    log.warning("clerk: %s failed, again soon: %s", duty.__name__, brief(error))
             self._desk.wake.wait(self._nap_s())
             self._desk.wake.clear()
 
@@ -182,9 +183,3 @@ class Clerk:
                 row["fraction"], row["note"] = run.progress
             rows.append(row)
         return rows
-
-
-def _short(error: Exception) -> str:
-    """Name an error without SQL and parameters, which may hold payloads."""
-    cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"[:200]

@@ -99,6 +99,7 @@ class Database:
         engine = create_engine(
             self._url,
             isolation_level="READ COMMITTED",
+            hide_parameters=options == _OURS,  # errors of ours get into logs, and carry payloads
             pool_size=size,
             max_overflow=5,
             pool_pre_ping=False,

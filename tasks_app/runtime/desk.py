@@ -219,7 +219,7 @@ class Desk:
             return list(self._running.values())
 
     def cancel(self, task_ids: frozenset[int]) -> None:
-        """Tell running and waiting tasks that somebody wants them to stop."""
+        """Tell running tasks that somebody wants them to stop."""
         with self._mutex:
             for run in self._running.values():
                 if run.task.task_id in task_ids:

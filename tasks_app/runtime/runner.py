@@ -81,7 +81,8 @@ class Runner:
         try:
             self._run_announced(run, spec)
         except BaseException as error:
-            log.exception("task %s: its run ended in a way that it never should", task.task_id)
+            kind = type(error).__name__  # its text may be the handler's, and hold anything
+            log.error("task %s: its run ended in a way it never should: %s", task.task_id, kind)  # noqa: TRY400
             if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
         finally:

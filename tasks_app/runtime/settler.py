@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tasks_app.domain.causes import clean
+from tasks_app.domain.causes import brief, clean
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, Settlement
 from tasks_app.pool.settle import settle_group, settle_one, still_held
@@ -73,7 +73,9 @@ class Settler:
             except SQLAlchemyError as error:
                 if _is_data_error(error):
                     if settlement.event is Event.FAIL:
-                        log.exception("task %s cannot be settled", settlement.fence.task_id)
+                        log.error(  # noqa: TRY400
+                            "task %s cannot be settled: %s", settlement.fence.task_id, brief(error)
+                        )
                         return None
                     settlement = _unstorable(settlement, error)
                     continue
@@ -108,10 +110,10 @@ class Settler:
         elif _is_data_error(error) and settlements[0].event is not Event.FAIL:
             self._write([_unstorable(settlements[0], error)])
         elif _is_data_error(error):  # not even the failure fits: the lease, then the rescuer decide
-            log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, error.orig)
+            log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
             self._desk.drop(settlements[0].fence)
         else:
-            log.warning("a settle was refused, trying again: %s", error.orig)
+            log.warning("a settle was refused, trying again: %s", brief(error))
 
 
 def _is_data_error(error: BaseException) -> bool:
