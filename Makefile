@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model torture-smoke format docs lock clean
+.PHONY: help setup demo test check model torture-smoke edge format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -37,6 +37,9 @@ model: $(READY)  ## every configuration and mutant of the protocol's model (minu
 
 torture-smoke: $(READY)  ## kill -9 everything during 20,000 tasks, then count (about 3 minutes)
 	@$(BIN)/python -m torture $(ARGS)
+
+edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
+	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)
 
 format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .

@@ -1,0 +1,18 @@
+"""The long proofs of the Celery edge: minutes, many kills. ``make edge`` runs them, ``make test`` not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.broker.conftest import _clean, free_port, house  # noqa: F401  the same house
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in this folder."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.edge)
