@@ -1,4 +1,4 @@
-"""The long proofs of the Celery edge: minutes, many kills. ``make edge`` runs them, ``make test`` not."""
+"""The long proofs of the Celery edge: minutes, many kills. `make edge` runs them."""
 
 from __future__ import annotations
 
