@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Tests wait more than they work; each job starts servers of its own, about 150 MB.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check model torture-smoke edge format docs lock clean
@@ -23,7 +25,7 @@ demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
 	@$(BIN)/tasks-app demo $(ARGS)
 
 test: $(READY)  ## the whole suite, on servers that it starts itself
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(READY)  ## format, lint, types, floors, the quick part of the model
 	@$(BIN)/ruff format --check .
