@@ -1,34 +1,37 @@
 """tasks_app: durable jobs for people who already have PostgreSQL and Celery.
 
-Importing this package imports neither Celery nor a broker client.
+Importing this package imports nothing: each name is fetched from its room when it is first used.
+So every start of ``celery``, which looks at our commands, and every probe costs next to nothing.
 """
 
 from __future__ import annotations
 
-from tasks_app.domain.errors import (
-    HandlerTimeoutError,
-    InvalidTaskError,
-    TasksError,
-    UniqueKeyTakenError,
-)
-from tasks_app.domain.outcome import Cancel, Fail, Retry, Skip, Snooze
-from tasks_app.domain.retry import Exponential, Fixed, Levels
-from tasks_app.domain.settings import Settings
-from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
-from tasks_app.pool.cancel import Cancelled
-from tasks_app.pool.requeue import Requeued
-from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.producer import (
-    acreate_task,
-    acreate_tasks,
-    cancel_task,
-    cancel_tasks,
-    create_task,
-    create_tasks,
-    get_task,
-    requeue_task,
-)
-from tasks_app.runtime.registry import handler
+TYPE_CHECKING = False  # type checkers know the name; the module typing would cost 5 ms
+if TYPE_CHECKING:
+    from tasks_app.domain.errors import (
+        HandlerTimeoutError,
+        InvalidTaskError,
+        TasksError,
+        UniqueKeyTakenError,
+    )
+    from tasks_app.domain.outcome import Cancel, Fail, Retry, Skip, Snooze
+    from tasks_app.domain.retry import Exponential, Fixed, Levels
+    from tasks_app.domain.settings import Settings
+    from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
+    from tasks_app.pool.cancel import Cancelled
+    from tasks_app.pool.requeue import Requeued
+    from tasks_app.runtime.context import TaskContext
+    from tasks_app.runtime.producer import (
+        acreate_task,
+        acreate_tasks,
+        cancel_task,
+        cancel_tasks,
+        create_task,
+        create_tasks,
+        get_task,
+        requeue_task,
+    )
+    from tasks_app.runtime.registry import handler
 
 __all__ = [
     "Cancel",
@@ -61,3 +64,35 @@ __all__ = [
     "handler",
     "requeue_task",
 ]
+
+_ROOMS = {
+    "domain.errors": "HandlerTimeoutError InvalidTaskError TasksError UniqueKeyTakenError",
+    "domain.outcome": "Cancel Fail Retry Skip Snooze",
+    "domain.retry": "Exponential Fixed Levels",
+    "domain.settings": "Settings",
+    "domain.task": "NewTask Task TaskId TaskOptions",
+    "pool.cancel": "Cancelled",
+    "pool.requeue": "Requeued",
+    "runtime.context": "TaskContext",
+    "runtime.producer": "acreate_task acreate_tasks cancel_task cancel_tasks create_task"
+    " create_tasks get_task requeue_task",
+    "runtime.registry": "handler",
+}
+"""The imports above once more, for the running program."""
+_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # or every misspelt name would pass their checks
+
+    def __getattr__(name: str) -> object:
+        """Fetch a public name from its room, once."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415  not before a name is wanted
+
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """Show the names that were not fetched yet, too."""
+        return sorted({*globals(), *__all__})
