@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
     from tasks_app.runtime.context import TaskContext
+    from tasks_app.runtime.hooks import Notice, subscribe
+    from tasks_app.runtime.middleware import middleware
     from tasks_app.runtime.producer import (
         acreate_task,
         acreate_tasks,
@@ -43,6 +45,7 @@ __all__ = [
     "InvalidTaskError",
     "Levels",
     "NewTask",
+    "Notice",
     "Requeued",
     "Retry",
     "Settings",
@@ -62,7 +65,9 @@ __all__ = [
     "create_tasks",
     "get_task",
     "handler",
+    "middleware",
     "requeue_task",
+    "subscribe",
 ]
 
 _ROOMS = {
@@ -74,6 +79,8 @@ _ROOMS = {
     "pool.cancel": "Cancelled",
     "pool.requeue": "Requeued",
     "runtime.context": "TaskContext",
+    "runtime.hooks": "Notice subscribe",
+    "runtime.middleware": "middleware",
     "runtime.producer": "acreate_task acreate_tasks cancel_task cancel_tasks create_task"
     " create_tasks get_task requeue_task",
     "runtime.registry": "handler",

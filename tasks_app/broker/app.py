@@ -16,6 +16,7 @@ from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
 from tasks_app.broker.tasks import register
 from tasks_app.broker.worker import connect_worker, ends_the_process
 from tasks_app.domain.settings import Settings
+from tasks_app.runtime.middleware import load_middleware
 from tasks_app.runtime.registry import HANDLERS, load_handlers
 
 
@@ -45,8 +46,9 @@ def make_celery(settings: Settings) -> Celery:
     @celeryd_init.connect(weak=False)
     @ends_the_process
     def prepare(conf: Any, **_: Any) -> None:
-        """Load the handlers before the worker chooses its queues."""
+        """Load the handlers before the worker chooses its queues, and what goes around them."""
         load_handlers((*settings.modules, *conf.imports, *conf.include))
+        load_middleware(settings.layers)
         if not conf.task_queues:
             conf.task_queues = [
                 Queue(name)  # type: ignore[no-untyped-call]

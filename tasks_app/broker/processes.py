@@ -13,6 +13,7 @@ from tasks_app.runtime.child import Child
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher, Scanned
 from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.middleware import load_middleware
 from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.rescuer import Rescuer
 from tasks_app.runtime.slot_folder import slot_file
@@ -56,12 +57,14 @@ def current_child() -> Child:
         child = _children.get(os.getpid())
         if child is None:
             queues = os.environ.get(QUEUES_VARIABLE)
+            settings = load_settings()
             child = Child(
-                load_settings(),
+                settings,
                 HANDLERS,
                 slot_file(),
                 queues=queues.split(",") if queues else HANDLERS.queues,
                 node=os.environ.get(NODE_VARIABLE),
+                middleware=load_middleware(settings.layers),
             )
             _children.clear()
             _children[os.getpid()] = child

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OUTCOME_UNKNOWN = "outcome unknown"
 PROCESS_DIED = "process died"
+VANISHED = "worker vanished"
 
 
 def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
@@ -36,7 +37,13 @@ def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
 def succeeded(task: ClaimedTask, result: str | None, run_ms: int) -> Settlement:
     """The handler returned."""
     return Settlement(
-        task.fence, Event.SUCCEED, task.failures, task.retry_level, result=result, run_ms=run_ms
+        task.fence,
+        Event.SUCCEED,
+        task.failures,
+        task.retry_level,
+        result=result,
+        run_ms=run_ms,
+        task=task,
     )
 
 
@@ -63,6 +70,7 @@ def ended_by(
                 task.retry_level,
                 wait=error.after,
                 cause=cause,
+                task=task,
             )
         case Retry():
             return charged(task, spec, cause, rng, after=error.after)
@@ -84,12 +92,13 @@ def charged(
         return failed(task, cause)
     level = task.retry_level + 1
     wait = policy_of(task, spec).wait(level, rng) if after is None else after
-    return Settlement(task.fence, Event.RETRY, failures, level, wait=wait, cause=cause)
+    return Settlement(task.fence, Event.RETRY, failures, level, wait=wait, cause=cause, task=task)
 
 
 def failed(task: ClaimedTask, cause: Cause) -> Settlement:
     """The error pool, now."""
-    return Settlement(task.fence, Event.FAIL, task.failures + 1, task.retry_level, cause=cause)
+    failures = task.failures + 1
+    return Settlement(task.fence, Event.FAIL, failures, task.retry_level, cause=cause, task=task)
 
 
 def died(task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random) -> Settlement:
@@ -121,9 +130,15 @@ def _by_rule(
             level = max(1, task.retry_level)
             wait = policy_of(task, spec).wait(level, rng)
             return Settlement(
-                task.fence, Event.RETRY, task.failures, task.retry_level, wait=wait, cause=cause
+                task.fence,
+                Event.RETRY,
+                task.failures,
+                task.retry_level,
+                wait=wait,
+                cause=cause,
+                task=task,
             )
 
 
 def _over(task: ClaimedTask, event: Event, cause: Cause) -> Settlement:
-    return Settlement(task.fence, event, task.failures, task.retry_level, cause=cause)
+    return Settlement(task.fence, event, task.failures, task.retry_level, cause=cause, task=task)

@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     """``redis://…`` or ``amqp://…``; only workers and beat need it."""
     imports: str = ""
     """Modules that declare handlers, separated by commas."""
+    middleware: str = ""
+    """Functions around every run, as ``module:function``, outermost first, separated by commas."""
     schema_name: str | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
     """Schema of our tables; None means the connection's search path."""
 
@@ -103,7 +105,12 @@ class Settings(BaseSettings):
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules of ``imports``."""
-        return tuple(name.strip() for name in self.imports.split(",") if name.strip())
+        return _listed(self.imports)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The functions of ``middleware``."""
+        return _listed(self.middleware)
 
     @property
     def database(self) -> str:
@@ -132,6 +139,10 @@ class Settings(BaseSettings):
                 'or run: tasks-app up -d && eval "$(tasks-app urls)"'
             )
         return self.broker_url.get_secret_value()
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def load_settings() -> Settings:

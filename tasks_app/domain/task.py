@@ -186,6 +186,8 @@ class Settlement:
     cause: Cause | None = None
     run_ms: int | None = None
     """How long the handler ran, by the worker's monotonic clock."""
+    task: ClaimedTask | None = field(default=None, compare=False, repr=False)
+    """Whose run it was, for those who are told of it; the write needs the fence alone."""
 
 
 @dataclass(frozen=True, slots=True)

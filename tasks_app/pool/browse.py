@@ -34,6 +34,10 @@ _ATTEMPTS = text(f"""
     SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at
     FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at
 """)
+_OUTLINES = text(f"""
+    SELECT t.id, t.state, t.name, t.queue, t.biz_key, t.attempt, t.failures, t.error
+    FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
+""")
 _STATS = text(f"""
     SELECT name, queue, state, count(*) AS number,
         min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at
@@ -42,6 +46,20 @@ _STATS = text(f"""
           UNION ALL SELECT name, queue, state, due_at FROM {COMPLETED}) t
     GROUP BY name, queue, state ORDER BY name, queue, state
 """)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What there is to say of a task without its data."""
+
+    id: int
+    state: State
+    name: str
+    queue: str
+    biz_key: str | None
+    attempt: int
+    failures: int
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +78,12 @@ def get(connection: Connection, task_id: int) -> Task | None:
     """Return the task from whichever pool it lies in, or None."""
     row = connection.execute(_GET, {"id": task_id}).first()
     return None if row is None else _task(row)
+
+
+def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:
+    """Return the tasks of these ids, from whichever pools they lie in."""
+    rows = connection.execute(_OUTLINES, {"ids": sorted(map(int, ids))}) if ids else ()
+    return [Outline(row.id, State(row.state), *row[2:]) for row in rows]
 
 
 def find(  # noqa: PLR0913  filters, all by keyword

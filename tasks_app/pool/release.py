@@ -42,18 +42,18 @@ def release(
     wait: timedelta = timedelta(0),
     block: bool = False,
     now: datetime | None = None,
-) -> set[int]:
-    """Give claims back, due after ``wait``; return the ids that moved.
+) -> dict[int, State]:
+    """Give claims back, due after ``wait``; return where each went.
 
     Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost.
     """
     if not fences:
-        return set()
+        return {}
     rows = connection.execute(
         _ONE if block else _GROUP,
         {**fence_arrays(fences), "wait": wait, "now": now},
     )
-    return {row.id for row in rows}
+    return {row.id: State(row.goes_to) for row in rows}
 
 
 def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:

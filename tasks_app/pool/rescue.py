@@ -12,14 +12,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.decide import OUTCOME_UNKNOWN
+from tasks_app.domain.decide import OUTCOME_UNKNOWN, VANISHED
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
 from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
 from tasks_app.pool.moves import SKIP_LOCKED, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
-
-VANISHED = "worker vanished"
 
 
 def _held(source: str, which: str, limit: str) -> str:

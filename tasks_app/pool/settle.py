@@ -55,15 +55,15 @@ _HELD = text(f"SELECT p.id FROM {FENCED} WHERE p.state = '{State.RUNNING}' AND {
 
 def settle_group(
     connection: Connection, settlements: Sequence[Settlement], *, now: datetime | None = None
-) -> set[int]:
-    """Settle what can be settled without waiting for a lock; return the ids that were.
+) -> dict[int, State]:
+    """Settle what can be settled without waiting for a lock; return where each went.
 
     Of the others the fence is lost, or somebody holds their row: :func:`still_held` tells.
     """
     if not settlements:
-        return set()
+        return {}
     rows = connection.execute(_GROUP, {**_arrays(settlements), "now": now})
-    return {row.id for row in rows}
+    return {row.id: State(row.goes_to) for row in rows}
 
 
 def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:

@@ -9,7 +9,7 @@ from types import FrameType
 
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.child import Child
-from tasks_app.runtime.middleware import Middleware
+from tasks_app.runtime.middleware import Middleware, load_middleware
 from tasks_app.runtime.registry import HANDLERS, Registry
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import slot_file
@@ -25,7 +25,7 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
     queues: Sequence[str] = (),
     concurrency: int = 1,
     drain: bool = False,
-    middleware: Sequence[Middleware] = (),
+    middleware: Sequence[Middleware] | None = None,
     slots: SlotFile | None = None,
     handle_signals: bool = False,
 ) -> None:
@@ -41,7 +41,7 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
         registry,
         slots or slot_file(),
         queues=served,
-        middleware=middleware,
+        middleware=load_middleware(settings.layers) if middleware is None else middleware,
         threads=concurrency,
     )
 

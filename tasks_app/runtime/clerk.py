@@ -15,13 +15,14 @@ from datetime import timedelta
 
 from tasks_app.domain.causes import brief
 from tasks_app.domain.settings import Settings
-from tasks_app.domain.task import Fence
+from tasks_app.domain.states import Event
 from tasks_app.pool import ledger, workers
 from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
 from tasks_app.pool.settle import still_held
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.desk import Desk, Errand
+from tasks_app.runtime.desk import Desk, Errand, Return
+from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
@@ -115,10 +116,11 @@ class Clerk:
 
     def _release(self) -> None:
         """Release what is on its way back; what somebody's lock holds up is asked for again."""
-        by_wait: dict[timedelta, list[Fence]] = defaultdict(list)
+        by_wait: dict[timedelta, list[Return]] = defaultdict(list)
         for item in self._desk.returning():
-            by_wait[item.wait].append(item.fence)
-        for wait, fences in by_wait.items():
+            by_wait[item.wait].append(item)
+        for wait, items in by_wait.items():
+            fences = [item.fence for item in items]
             with self._database.begin() as connection:
                 done = release(connection, fences, wait=wait)
                 left = [fence for fence in fences if fence.task_id not in done]
@@ -126,6 +128,11 @@ class Clerk:
             for fence in fences:
                 if fence.task_id not in held:
                     self._desk.drop(fence)
+            HOOKS.tell(
+                of_return(item.task, done[item.task.task_id], Event.RELEASE, wait)
+                for item in items
+                if item.task.task_id in done
+            )
 
     def last_round(self) -> None:
         """Try to release and each errand once more, when the thread has ended.

@@ -36,8 +36,13 @@ class Running:
 class Return:
     """A claim to be released, due again after ``wait``."""
 
-    fence: Fence
+    task: ClaimedTask
     wait: timedelta
+
+    @property
+    def fence(self) -> Fence:
+        """The fence alone."""
+        return self.task.fence
 
 
 class Desk:
@@ -113,11 +118,11 @@ class Desk:
             self._finished.pop(fence, None)
             self._returning.pop(fence, None)
 
-    def give_back(self, fence: Fence, wait: timedelta) -> None:
+    def give_back(self, task: ClaimedTask, wait: timedelta) -> None:
         """Let a running task go, uncharged; the clerk releases it until that is answered."""
         with self._mutex:
-            self._ended(fence)
-            self._returning[fence] = Return(fence, wait)
+            self._ended(task.fence)
+            self._returning[task.fence] = Return(task, wait)
         self.wake.set()
 
     def _ended(self, fence: Fence) -> None:
@@ -165,7 +170,7 @@ class Desk:
 
     def _return_waiting(self) -> None:
         for task in self._waiting:
-            self._returning[task.fence] = Return(task.fence, timedelta(0))
+            self._returning[task.fence] = Return(task, timedelta(0))
         self._waiting.clear()
 
     def returning(self) -> list[Return]:

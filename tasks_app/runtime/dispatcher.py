@@ -12,12 +12,13 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.settings import Settings
-from tasks_app.pool import ledger, workers
+from tasks_app.pool import browse, ledger, workers
 from tasks_app.pool.ledger import Dispatch
 from tasks_app.pool.park import park
 from tasks_app.pool.scan import DueTask, due
 from tasks_app.pool.sweep import sweep
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
 from tasks_app.runtime.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -81,11 +82,13 @@ class Dispatcher:
             lanes = self._lanes(connection, now)
             late = ledger.overdue(connection, list(lanes), self._settings.republish_after, now=now)
             fresh: list[Dispatch] = []
+            swept: list[Notice] = []
             more = False
             for lane in lanes.values():
-                made, left_over = self._enter(connection, lane, now)
+                made, left_over = self._enter(connection, lane, swept, now)
                 fresh += made
                 more |= left_over
+        HOOKS.tell(swept)
         self._publish(fresh, late)
         return Scanned(sum(len(d.ids) for d in fresh), len(late), more)
 
@@ -103,7 +106,7 @@ class Dispatcher:
         return lanes
 
     def _enter(
-        self, connection: Connection, lane: Lane, now: datetime | None
+        self, connection: Connection, lane: Lane, swept: list[Notice], now: datetime | None
     ) -> tuple[list[Dispatch], bool]:
         """Fill the room that the queue has; return the new ledger rows, and if rows were left."""
         newest = {i: d.created_at for d in lane.out for i in d.ids}
@@ -113,7 +116,7 @@ class Dispatcher:
             return [], True
         found = due(connection, lane.queue, room + len(newest), now=now)
         visible = [task for task in found if not lane.hides(task, newest)]
-        ready = tidy(connection, visible, lane.names, self._settings, now=now)[:room]
+        ready = tidy(connection, visible, lane.names, self._settings, swept, now=now)[:room]
         size = min(max(1, -(-len(ready) // messages)), self._settings.message_size)
         made = [
             ledger.add(
@@ -149,10 +152,14 @@ def tidy(
     found: Sequence[DueTask],
     names: set[str],
     settings: Settings,
+    swept: list[Notice],
     *,
     now: datetime | None = None,
 ) -> list[int]:
-    """Return the ids that may run; sweep what must not run, and park what nobody knows."""
+    """Return the ids that may run; sweep what must not run, and park what nobody knows.
+
+    What there is to tell of the swept ones is added to ``swept``; it is true after the COMMIT.
+    """
     unknown: dict[str, list[int]] = defaultdict(list)
     gone: list[int] = []
     ready: list[int] = []
@@ -164,7 +171,9 @@ def tidy(
         else:
             ready.append(task.id)
     if gone:
-        sweep(connection, gone, now=now)
+        gone = list(sweep(connection, gone, now=now))
+        if HOOKS.wanted:
+            swept += [of_outline(o, Kind.RELEASED) for o in browse.outlines(connection, gone)]
     for name, ids in unknown.items():
         reason = f"no live worker of this queue has a handler named {name}"
         park(connection, ids, reason, settings.park_for, now=now)

@@ -16,6 +16,7 @@ from tasks_app.pool.claim import Claimer, claim, claim_next
 from tasks_app.pool.release import release_token
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
@@ -108,8 +109,13 @@ class Executor:
         except SQLAlchemyError as error:
             self._doubt(token, error)
             return None
-        self._desk.receive(claimed)
+        self._receive(claimed)
         return claimed
+
+    def _receive(self, claimed: Sequence[ClaimedTask]) -> None:
+        """Tell of them first: another thread may start one as soon as it is on the desk."""
+        HOOKS.tell(of_claim(Kind.RECEIVED, task) for task in claimed)
+        self._desk.receive(claimed)
 
     def claim_next(self, queues: Sequence[str], most: int) -> int:
         """Claim due tasks straight from the pool; return how many are on the desk now."""
@@ -120,7 +126,7 @@ class Executor:
         except SQLAlchemyError as error:
             self._doubt(token, error)
             raise
-        self._desk.receive(claimed)
+        self._receive(claimed)
         return len(claimed)
 
     def _doubt(self, token: Any, error: SQLAlchemyError) -> None:

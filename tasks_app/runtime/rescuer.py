@@ -10,8 +10,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import State
+from tasks_app.pool import browse
 from tasks_app.pool.rescue import rescue_expired
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +42,11 @@ class Rescuer:
                     max_crashes=self._settings.max_crashes,
                     now=now,
                 )
+                outlines = browse.outlines(connection, list(rescued)) if HOOKS.wanted else []
         except SQLAlchemyError:
             self._wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
             raise
         if rescued:
             log.warning("rescued %s tasks of vanished workers", len(rescued))
+            HOOKS.tell(of_outline(outline, Kind.RESCUED) for outline in outlines)
         return rescued

@@ -25,6 +25,7 @@ from tasks_app.pool.claim import fetch_payload
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost, is_unanswered
 from tasks_app.runtime.desk import Desk, Running
+from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
 from tasks_app.runtime.registry import Registry
@@ -93,6 +94,7 @@ class Runner:
         task = run.task
         lane: Lane = self._async if spec.is_async else self._sync
         limit = self._limit_s(task, spec)
+        HOOKS.tell([of_claim(Kind.STARTED, task)])
         run.since = time.monotonic()
         deadline = None if limit is None else run.since + limit
         context = TaskContext(run, lane.open_session, deadline, handler_log)
@@ -165,7 +167,8 @@ class Runner:
     ) -> None:
         """Effect, outcome and move in one commit."""
         try:
-            if lane.settle(session, settlement) is None:
+            state = lane.settle(session, settlement)
+            if state is None:
                 log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
                 self._desk.drop(task.fence)
                 return
@@ -178,6 +181,7 @@ class Runner:
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
             return
         self._desk.drop(task.fence)
+        HOOKS.tell([of_settlement(settlement, task, state)])
 
     def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""
@@ -195,7 +199,7 @@ class Runner:
 
     def _give_back(self, task: ClaimedTask) -> None:
         """Release under the fence, uncharged: if its COMMIT did take place, 0 rows move."""
-        self._desk.give_back(task.fence, UNANSWERED_WAIT)
+        self._desk.give_back(task, UNANSWERED_WAIT)
 
     def _flush_quietly(self) -> None:
         try:

@@ -15,6 +15,7 @@ from tasks_app.domain.task import Cause, Settlement
 from tasks_app.pool.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.database import Database, is_unanswered
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +42,18 @@ class Settler:
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; everything stays on the desk.
         """
-        with self._turn:
-            settlements = self._desk.finished()
-            if not settlements:
-                return
-            try:
-                self._write(settlements)
-            finally:
-                self._desk.put_off(LOCKED_WAIT_S)
+        notices: list[Notice] = []
+        try:
+            with self._turn:
+                settlements = self._desk.finished()
+                if not settlements:
+                    return
+                try:
+                    self._write(settlements, notices)
+                finally:
+                    self._desk.put_off(LOCKED_WAIT_S)
+        finally:
+            HOOKS.tell(notices)
 
     def flush_until_answered(self) -> None:
         """Return when the database has answered for every outcome, however long it is away."""
@@ -69,7 +74,10 @@ class Settler:
         while True:
             try:
                 with self._database.begin() as connection:
-                    return settle_one(connection, settlement)
+                    state = settle_one(connection, settlement)
+                if state is not None and settlement.task is not None:
+                    HOOKS.tell([of_settlement(settlement, settlement.task, state)])
+                return state
             except SQLAlchemyError as error:
                 if _is_data_error(error):
                     if settlement.event is Event.FAIL:
@@ -82,7 +90,7 @@ class Settler:
                 log.warning("a settle was not answered, trying again: %s", type(error).__name__)
                 time.sleep(PATIENCE_S)
 
-    def _write(self, settlements: list[Settlement]) -> None:
+    def _write(self, settlements: list[Settlement], notices: list[Notice]) -> None:
         """Write a group in one transaction; what the database refuses splits it."""
         try:
             with self._database.begin() as connection:
@@ -92,8 +100,14 @@ class Settler:
         except DBAPIError as error:
             if is_unanswered(error):
                 raise
-            self._split(settlements, error)
+            self._split(settlements, error, notices)
             return
+        if HOOKS.wanted:
+            notices += [
+                of_settlement(s, s.task, done[s.fence.task_id])
+                for s in settlements
+                if s.fence.task_id in done and s.task is not None
+            ]
         for settlement in settlements:
             task_id = settlement.fence.task_id
             if task_id in held:
@@ -102,13 +116,15 @@ class Settler:
                 log.warning("task %s: the lease was lost, its outcome is not kept", task_id)
             self._desk.drop(settlement.fence)
 
-    def _split(self, settlements: list[Settlement], error: DBAPIError) -> None:
+    def _split(
+        self, settlements: list[Settlement], error: DBAPIError, notices: list[Notice]
+    ) -> None:
         """One member's data stops a group: write each alone. A deadlock or timeout passes."""
         if len(settlements) > 1:
             for settlement in settlements:
-                self._write([settlement])
+                self._write([settlement], notices)
         elif _is_data_error(error) and settlements[0].event is not Event.FAIL:
-            self._write([_unstorable(settlements[0], error)])
+            self._write([_unstorable(settlements[0], error)], notices)
         elif _is_data_error(error):  # not even the failure fits: the lease, then the rescuer decide
             log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
             self._desk.drop(settlements[0].fence)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
+from datetime import timedelta
 from random import Random
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.decide import PROCESS_DIED, died
 from tasks_app.domain.settings import Settings
+from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, ClaimedTask
 from tasks_app.pool import ledger, workers
 from tasks_app.pool.claim import claims_of
@@ -21,6 +23,7 @@ from tasks_app.pool.release import release
 from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.slot import SlotFile, SlotView
 
@@ -72,10 +75,11 @@ class Undertaker:
         with self._database.begin() as connection:
             claims = claims_of(connection, view.owner)
         guilty = [task for task in claims if task.run in view.running]
-        innocent = [task.fence for task in claims if task.run not in view.running]
+        innocent = [task for task in claims if task.run not in view.running]
         if view.running and innocent:
             with self._database.begin() as connection:
-                release(connection, innocent)
+                moved = release(connection, [task.fence for task in innocent])
+            _tell(innocent, moved, Event.RELEASE)
         self._charge(view, guilty if view.running else claims)
         with self._database.begin() as connection:
             if claims_of(connection, view.owner):
@@ -101,15 +105,21 @@ class Undertaker:
                 for task in suspects
             ]
             with self._database.begin() as connection:
-                settle_group(connection, settlements)
+                moved = settle_group(connection, settlements)
+            HOOKS.tell(
+                of_settlement(settlement, task, moved[task.task_id])
+                for settlement, task in zip(settlements, suspects, strict=True)
+                if task.task_id in moved
+            )
             return
         with self._database.begin() as connection:
-            rescue_claims(
+            moved = rescue_claims(
                 connection,
                 [task.fence for task in suspects],
                 lease=self._settings.lease,
                 max_crashes=self._settings.max_crashes,
             )
+        _tell(suspects, moved, Event.RESCUE)
 
     @staticmethod
     def _cause(view: SlotView) -> Cause:
@@ -119,3 +129,11 @@ class Undertaker:
                 PROCESS_DIED, f"Its process {view.pid} was killed at its hard limit of {limit:g} s."
             )
         return Cause(PROCESS_DIED, f"Its process {view.pid} died while only this task ran in it.")
+
+
+def _tell(tasks: list[ClaimedTask], moved: dict[int, State], event: Event) -> None:
+    HOOKS.tell(
+        of_return(task, moved[task.task_id], event, timedelta(0))
+        for task in tasks
+        if task.task_id in moved
+    )

@@ -18,6 +18,7 @@ from tasks_app.pool.scan import due
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.desk import Running
 from tasks_app.runtime.dispatcher import tidy
+from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.rescuer import Rescuer
 
@@ -120,9 +121,12 @@ class Work:
             return
         self._tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
+        swept: list[Notice] = []
         with self._child.database.begin() as connection:
             for queue in self._queues:
-                tidy(connection, due(connection, queue, TIDY_AT_MOST), self._names, self._settings)
+                found = due(connection, queue, TIDY_AT_MOST)
+                tidy(connection, found, self._names, self._settings, swept)
+        HOOKS.tell(swept)
         if now >= self._maintain_at:
             self._maintain_at = now + MAINTAIN_EVERY_S
             self._maintainer.run_once()

@@ -25,7 +25,7 @@ def test_a_released_claim_is_pending_again_and_nothing_is_charged(
 ) -> None:
     task = claimed_task(connection, pending_task(connection, failures=1, crashes=1), now=None)
 
-    assert release(connection, [task.fence], block=block, now=LATER) == {task.task_id}
+    assert release(connection, [task.fence], block=block, now=LATER).keys() == {task.task_id}
 
     row = row_of(connection, task.task_id)
     assert (row.state, row.failures, row.crashes, row.retry_level) == ("PENDING", 1, 1, 0)
@@ -49,7 +49,9 @@ def test_a_stale_fence_releases_nothing(connection: Connection, block, wrong: st
     fence = claimed_task(connection).fence
     stale = {"token": uuid4(), "attempt": fence.attempt + 1, "task_id": fence.task_id + 1}
 
-    assert release(connection, [fence._replace(**{wrong: stale[wrong]})], block=block) == set()
+    assert (
+        release(connection, [fence._replace(**{wrong: stale[wrong]})], block=block).keys() == set()
+    )
     assert pool_of_task(connection, fence.task_id) == "pending RUNNING"
 
 
@@ -60,7 +62,7 @@ def test_a_released_task_that_was_to_be_cancelled_does_not_come_back(
     task = claimed_task(connection)
     cancel(connection, task.task_id)
 
-    assert release(connection, [task.fence], block=block) == {task.task_id}
+    assert release(connection, [task.fence], block=block).keys() == {task.task_id}
     assert pool_of_task(connection, task.task_id) == "completed CANCELLED"
 
 
@@ -68,11 +70,11 @@ def test_of_a_group_those_go_back_whose_fence_holds(connection: Connection) -> N
     good, stale = claimed_task(connection), claimed_task(connection)
     release(connection, [stale.fence])
 
-    assert release(connection, [good.fence, stale.fence]) == {good.task_id}
+    assert release(connection, [good.fence, stale.fence]).keys() == {good.task_id}
 
 
 def test_nothing_to_release_is_no_error(connection: Connection) -> None:
-    assert release(connection, []) == set()
+    assert release(connection, []).keys() == set()
 
 
 def test_a_claim_whose_reply_was_lost_is_given_back_by_its_token_uncharged(

@@ -1,0 +1,204 @@
+"""Hooks: who wants to know how runs go is told here, when it is true.
+
+A run that ended is told of when the database has answered, with the state in which the task really
+lies. Nothing that a subscriber does, raises or breaks reaches a task; only its time is the task's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TypeVar
+
+from tasks_app.domain.causes import brief
+from tasks_app.domain.decide import VANISHED
+from tasks_app.domain.states import Event, State
+from tasks_app.domain.task import Cause, ClaimedTask, Settlement
+from tasks_app.pool.browse import Outline
+
+log = logging.getLogger(__name__)
+
+
+class Kind(StrEnum):
+    """What there is to tell of a task."""
+
+    RECEIVED = "received"
+    """Claimed by this process."""
+    STARTED = "started"
+    """Its handler is about to be called."""
+    RETRIED = "retried"
+    """The attempt failed; it comes back after ``wait``."""
+    SNOOZED = "snoozed"
+    """Its handler asked to be called again after ``wait``."""
+    RELEASED = "released"
+    """It went back unstarted, or through no fault of its own."""
+    RESCUED = "rescued"
+    """Its process vanished with it; it comes back."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """It lies in the error pool."""
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    EXPIRED = "expired"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the task is over, unless an operator requeues it."""
+        return self in _FINAL.values()
+
+
+_FINAL = {
+    State.SUCCEEDED: Kind.SUCCEEDED,
+    State.FAILED: Kind.FAILED,
+    State.CANCELLED: Kind.CANCELLED,
+    State.SKIPPED: Kind.SKIPPED,
+    State.EXPIRED: Kind.EXPIRED,
+}
+_AGAIN = {
+    Event.RETRY: Kind.RETRIED,
+    Event.SNOOZE: Kind.SNOOZED,
+    Event.RELEASE: Kind.RELEASED,
+    Event.RESCUE: Kind.RESCUED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing that is true of one task. What may hold secrets is not in its ``repr``."""
+
+    kind: Kind
+    task_id: int
+    name: str
+    queue: str
+    biz_key: str | None = None
+    attempt: int = 0
+    failures: int = 0
+    """Charged so far, this attempt's included."""
+    wait: timedelta | None = None
+    """Until it is due again."""
+    run_ms: int | None = None
+    """How long the handler of a succeeded task ran."""
+    cause: Cause | None = field(default=None, repr=False)
+    """Why it did not succeed."""
+    payload: str | None = field(default=None, repr=False)
+    """JSON text; None: it is large, or was not at hand."""
+    result: str | None = field(default=None, repr=False)
+    """JSON text of what the handler returned."""
+
+
+Subscriber = Callable[[Notice], object]
+S = TypeVar("S", bound=Subscriber)
+
+
+class Hooks:
+    """The subscribers of one process."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Subscriber] = []
+        self._failures: dict[Subscriber, int] = {}
+
+    def subscribe(self, subscriber: S) -> S:
+        """Tell ``subscriber`` from now on; also as a decorator."""
+        if subscriber not in self._subscribers:
+            self._subscribers.append(subscriber)
+        return subscriber
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Tell it nothing more."""
+        if subscriber in self._subscribers:
+            self._subscribers.remove(subscriber)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody listens: then it is worth to look things up for them."""
+        return bool(self._subscribers)
+
+    def tell(self, notices: Iterable[Notice]) -> None:
+        """Tell everybody, in order. Hold no lock while you call; nothing is raised."""
+        subscribers = tuple(self._subscribers)
+        if not subscribers:
+            return
+        for notice in notices:
+            for subscriber in subscribers:
+                try:
+                    subscriber(notice)
+                except BaseException as error:
+                    self._complain(subscriber, error)
+
+    def _complain(self, subscriber: Subscriber, error: BaseException) -> None:
+        """Log the 1st, 2nd, 4th, 8th … failure of each: it may fail at every task."""
+        failures = self._failures.get(subscriber, 0) + 1
+        self._failures[subscriber] = failures
+        if failures & (failures - 1) == 0:
+            name = getattr(subscriber, "__qualname__", type(subscriber).__name__)
+            log.error("subscriber %s failed %s times: %s", name, failures, brief(error))
+
+
+HOOKS = Hooks()
+"""Where ``@subscribe`` enters."""
+subscribe = HOOKS.subscribe
+
+
+def of_claim(kind: Kind, task: ClaimedTask) -> Notice:
+    """Return what there is to tell of a task in this process's hands."""
+    return Notice(
+        kind,
+        task.task_id,
+        task.name,
+        task.queue,
+        task.biz_key,
+        task.fence.attempt,
+        task.failures,
+        payload=task.payload,
+    )
+
+
+def of_return(task: ClaimedTask, state: State, event: Event, wait: timedelta) -> Notice:
+    """Return what there is to tell of a claim that came back without an outcome."""
+    cause = Cause(VANISHED, "It was on board when its process or worker vanished.")
+    settlement = Settlement(
+        task.fence,
+        event,
+        task.failures,
+        task.retry_level,
+        wait=wait,
+        cause=cause if event is Event.RESCUE else None,
+    )
+    return of_settlement(settlement, task, state)
+
+
+def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> Notice:
+    """Return what there is to tell of a run that ended, and of the state to which it led."""
+    again = state is State.PENDING
+    return Notice(
+        _AGAIN[settlement.event] if again else _FINAL[state],
+        task.task_id,
+        task.name,
+        task.queue,
+        task.biz_key,
+        task.fence.attempt,
+        settlement.failures,
+        settlement.wait if again else None,
+        settlement.run_ms,
+        settlement.cause,
+        task.payload,
+        settlement.result,
+    )
+
+
+def of_outline(outline: Outline, returned: Kind) -> Notice:
+    """Return what there is to tell of a row that others than its runner moved."""
+    kind, _, message = (outline.error or "").partition(": ")
+    return Notice(
+        _FINAL.get(outline.state, returned),
+        outline.id,
+        outline.name,
+        outline.queue,
+        outline.biz_key,
+        outline.attempt,
+        outline.failures,
+        cause=Cause(kind, message) if kind else None,
+    )
