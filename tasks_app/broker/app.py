@@ -10,7 +10,6 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import celeryd_init
-from kombu.entity import Queue
 
 from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
 from tasks_app.broker.tasks import register
@@ -36,9 +35,11 @@ def _imported() -> Celery:
 def make_celery(settings: Settings) -> Celery:
     """Return the app that ``celery -A tasks_app …`` finds."""
     app = PoolCelery("tasks_app", set_as_current=True)
+    theirs = _celeryconfig()
     broker = settings.broker_url.get_secret_value() if settings.broker_url else None
+    broker = theirs.get("broker_url", theirs.get("broker_write_url", broker))
     app.conf.update(
-        _merged(celery_defaults(broker, settings.scan_interval.total_seconds()), _celeryconfig())
+        _merged(celery_defaults(broker, settings.scan_interval.total_seconds()), theirs)
     )
     register(app)
     connect_worker(app, settings)
@@ -50,10 +51,8 @@ def make_celery(settings: Settings) -> Celery:
         load_handlers((*settings.modules, *conf.imports, *conf.include))
         load_middleware(settings.layers)
         if not conf.task_queues:
-            conf.task_queues = [
-                Queue(name)  # type: ignore[no-untyped-call]
-                for name in (*HANDLERS.queues, CONTROL_QUEUE)
-            ]
+            make = app.amqp.Queues({}).new_missing  # as Celery makes those of -Q
+            conf.task_queues = [make(name) for name in (*HANDLERS.queues, CONTROL_QUEUE)]
 
     return app
 

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks_app.broker.transports import BOUNDED, transport_settings
+
 CONTROL_QUEUE = "tasks_app"
 """For our own scan and maintenance messages; every plain worker consumes it."""
 EXECUTE, SCAN, MAINTAIN = "tasks_app.execute", "tasks_app.scan", "tasks_app.maintain"
 
-_BOUNDED = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
-"""A broker that is away fails a publish at once; the scan comes back to the rows."""
 
-
-def celery_defaults(broker_url: str | None, scan_interval_s: float) -> dict[str, Any]:
+def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:
     """Return Celery's settings for an app that lives on our pool."""
     return {
+        **transport_settings(broker_url),
         "broker_url": broker_url,
         "broker_connection_retry_on_startup": True,
         # After Celery's 100 tries a worker ends; an outage of hours is no reason to.
         "broker_connection_max_retries": None,
-        "broker_transport_options": {
-            # A dead peer must not block us for ever: kombu's own default is no timeout at all.
-            "socket_connect_timeout": 2,
-            "socket_timeout": 5,
-            "socket_keepalive": True,
-            "health_check_interval": 15,
-            "global_keyprefix": "tasks_app:",
-            **_BOUNDED,
-        },
-        "task_publish_retry_policy": _BOUNDED,
+        "task_publish_retry_policy": BOUNDED,
         # The database is the truth; late acks would only add redelivery storms.
         "task_acks_late": False,
         "task_reject_on_worker_lost": False,

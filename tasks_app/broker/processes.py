@@ -51,8 +51,8 @@ class Keeper:
         self._maintainer.run_once()
 
 
-def current_child() -> Child:
-    """Return this process's child, started on first use."""
+def current_child(threads: int = 1) -> Child:
+    """Return this process's child, started on first use: then it learns of its threads."""
     with _mutex:
         child = _children.get(os.getpid())
         if child is None:
@@ -65,6 +65,7 @@ def current_child() -> Child:
                 queues=queues.split(",") if queues else HANDLERS.queues,
                 node=os.environ.get(NODE_VARIABLE),
                 middleware=load_middleware(settings.layers),
+                threads=threads,
             )
             _children.clear()
             _children[os.getpid()] = child

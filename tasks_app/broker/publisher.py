@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from amqp.exceptions import ChannelError
 from celery import Celery
 
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.domain.errors import PublishError
+from tasks_app.domain.errors import NoQueueError, PublishError
 
 PATIENCE_S = 2.0
+NO_ROUTE = 312
 
 
 class CeleryPublisher:
@@ -19,17 +22,35 @@ class CeleryPublisher:
         self._app = app
 
     def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
-        """Send one message.
+        """Send one message. Queues are made by the workers that serve them, never here.
 
         Raises:
-            PublishError: it was perhaps not sent.
+            NoQueueError: nobody has made that queue, or somebody deleted it.
+            PublishError: the message was perhaps not sent.
         """
         try:
-            self._app.tasks[EXECUTE].apply_async(
-                args=(dispatch_id, list(ids)), queue=queue, ignore_result=True, argsrepr="(ids)"
-            )
+            with self._app.producer_or_acquire() as producer:
+                self._send(producer, queue, dispatch_id, ids)
         except Exception as error:
+            if isinstance(error, ChannelError) and error.reply_code == NO_ROUTE:
+                raise NoQueueError(queue) from error
             raise _away(error) from error
+
+    def _send(self, producer: Any, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
+        try:
+            self._app.tasks[EXECUTE].apply_async(
+                args=(dispatch_id, list(ids)),
+                queue=queue,
+                ignore_result=True,
+                argsrepr="(ids)",
+                producer=producer,
+                declare=[],
+                mandatory=True,  # RabbitMQ says when no queue took it
+            )
+        except Exception:
+            # A late answer to this message would be taken for the next one's.
+            producer.connection.collect()
+            raise
 
     def probe(self) -> None:
         """Pass if the broker answers.

@@ -19,14 +19,23 @@ log = logging.getLogger(__name__)
 OURS = (EXECUTE, SCAN, MAINTAIN)
 
 
-def guard_queues(app: Celery, queues: frozenset[str]) -> None:
-    """Make the worker refuse tasks that are not ours when they come over one of ``queues``."""
+def guard_queues(app: Celery, ours: frozenset[str]) -> None:
+    """Make the worker refuse tasks that are not ours when they come over one of our queues.
+
+    Which queue it was the message tells, and a forged one may lie. It gains nothing: a worker that
+    also serves queues of others reads any task there, and one that does not refuses them all.
+    """
+
+    def came_over_ours(message: Any) -> bool:
+        if ours >= app.amqp.queues.consume_from.keys():
+            return True
+        return (message.delivery_info or {}).get("routing_key") in ours
 
     def guarded(task: Any, app: Any, consumer: Any) -> Callable[..., Any]:
         run = default(task, app, consumer)
 
         def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
-            if (message.delivery_info or {}).get("routing_key") not in queues:
+            if not came_over_ours(message):
                 return run(message, body, ack, reject, callbacks)
             log.error("refused task %s on a queue of tasks_app", task.name)
             message.reject_log_error(log, consumer.connection_errors)

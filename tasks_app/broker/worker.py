@@ -101,7 +101,7 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
     def ready(sender: Any, **_: Any) -> None:
         """In threads and solo pools the process itself is the child."""
         if not isinstance(sender.pool, PreforkPool):
-            current_child()
+            current_child(sender.pool.num_processes)
 
     @signals.worker_shutdown.connect(weak=False)
     def over(**_: Any) -> None:

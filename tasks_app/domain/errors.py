@@ -76,6 +76,16 @@ class PublishError(TasksError):
         self.certain = certain
 
 
+class NoQueueError(PublishError):
+    """The broker has no queue of that name now, so it certainly did not keep the message."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"The broker has no queue {queue} now. A worker that serves it makes it again.",
+            certain=True,
+        )
+
+
 class HandlerTimeoutError(TasksError, TimeoutError):
     """Raised inside a handler that ran longer than its ``timeout``."""
 

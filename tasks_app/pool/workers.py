@@ -24,6 +24,8 @@ class Worker:
     node: str
     queues: tuple[str, ...]
     handlers: tuple[str, ...]
+    threads: int
+    """How many messages it works off at a time."""
     running: Any
     """A list of ``{"id", "name", "seconds"}``, with ``fraction`` and ``note`` where told."""
     started_at: datetime
@@ -31,26 +33,27 @@ class Worker:
 
 
 _BEAT = text(f"""
-    INSERT INTO {WORKER} (owner, node, queues, handlers, running, started_at, seen_at)
-    VALUES (:owner, :node, CAST(:queues AS text[]), CAST(:handlers AS text[]),
+    INSERT INTO {WORKER} (owner, node, queues, handlers, threads, running, started_at, seen_at)
+    VALUES (:owner, :node, CAST(:queues AS text[]), CAST(:handlers AS text[]), :threads,
         CAST(:running AS jsonb), {NOW}, {NOW})
     ON CONFLICT (owner) DO UPDATE SET running = EXCLUDED.running, seen_at = EXCLUDED.seen_at
 """)
 _LIVE = text(f"""
-    SELECT owner, node, queues, handlers, running::text AS running, started_at, seen_at
+    SELECT owner, node, queues, handlers, threads, running::text AS running, started_at, seen_at
     FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner
 """)
 _LEAVE = text(f"DELETE FROM {WORKER} WHERE owner = :owner")
 _PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
 
 
-def beat(
+def beat(  # noqa: PLR0913  one per column
     connection: Connection,
     *,
     owner: str,
     node: str,
     queues: Sequence[str],
     handlers: Sequence[str],
+    threads: int = 1,
     running: Sequence[dict[str, Any]] = (),
     now: datetime | None = None,
 ) -> None:
@@ -62,6 +65,7 @@ def beat(
             "node": node,
             "queues": list(queues),
             "handlers": list(handlers),
+            "threads": threads,
             "running": json.dumps([_storable(run) for run in running]),
             "now": now,
         },
@@ -76,6 +80,7 @@ def live(connection: Connection, within: timedelta, *, now: datetime | None = No
             row.node,
             tuple(row.queues),
             tuple(row.handlers),
+            row.threads,
             json.loads(row.running),
             row.started_at,
             row.seen_at,

@@ -51,6 +51,7 @@ class Child:
             node=node,
             queues=tuple(queues),
             handlers=registry.names,
+            threads=threads,
             parent=parent_of(slots),
         )
         self.database = Database(settings.database, handlers=threads)

@@ -171,6 +171,7 @@ class Clerk:
                 node=self._identity.node,
                 queues=self._identity.queues,
                 handlers=self._identity.handlers,
+                threads=self._identity.threads,
                 running=self._running(),
             )
             if fences:

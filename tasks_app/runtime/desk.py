@@ -152,11 +152,14 @@ class Desk:
         return threading.get_ident() in self._gave_back
 
     def take_back(self, longer_than_s: float) -> list[int]:
-        """If every thread is busy for so long, return all that waits; give their messages."""
+        """If every thread is busy for so long, return all that waits; give their messages.
+
+        Of a pool's threads only those with a message look at the desk; without messages all do.
+        """
         with self._mutex:
             now = time.monotonic()
             slow = sum(now - run.since >= longer_than_s for run in self._running.values())
-            if slow < self._threads:
+            if slow < (len(self._messages) or self._threads):
                 return []
             self._return_waiting()
             open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.errors import PublishError
+from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import browse, ledger, workers
 from tasks_app.pool.ledger import Dispatch
@@ -32,7 +32,7 @@ class Lane:
     """One queue as the dispatcher sees it: who serves it, and what is out."""
 
     queue: str
-    children: int = 0
+    threads: int = 0
     names: set[str] = field(default_factory=set)
     out: list[Dispatch] = field(default_factory=list)
 
@@ -89,8 +89,8 @@ class Dispatcher:
                 fresh += made
                 more |= left_over
         HOOKS.tell(swept)
-        self._publish(fresh, late)
-        return Scanned(sum(len(d.ids) for d in fresh), len(late), more)
+        out = self._publish(fresh, late)
+        return Scanned(sum(len(d.ids) for d in fresh if d.id in out), len(late), more)
 
     def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, Lane]:
         """Return the queues that a live child serves; for others nothing is published."""
@@ -98,7 +98,7 @@ class Dispatcher:
         for worker in workers.live(connection, self._settings.lease, now=now):
             for queue in worker.queues:
                 lane = lanes.setdefault(queue, Lane(queue))
-                lane.children += 1
+                lane.threads += worker.threads
                 lane.names.update(worker.handlers)
         for dispatch in ledger.read(connection):
             if dispatch.queue in lanes:
@@ -110,7 +110,7 @@ class Dispatcher:
     ) -> tuple[list[Dispatch], bool]:
         """Fill the room that the queue has; return the new ledger rows, and if rows were left."""
         newest = {i: d.created_at for d in lane.out for i in d.ids}
-        messages = 2 * lane.children + SPARE_MESSAGES - len(lane.out)
+        messages = 2 * lane.threads + SPARE_MESSAGES - len(lane.out)
         room = min(messages * self._settings.message_size, self._settings.ledger_ids - len(newest))
         if room <= 0:
             return [], True
@@ -130,21 +130,30 @@ class Dispatcher:
         ]
         return made, len(found) == room + len(newest)
 
-    def _publish(self, fresh: Sequence[Dispatch], late: Sequence[Dispatch]) -> None:
-        unsent = deque(dispatch.id for dispatch in fresh)
+    def _publish(self, fresh: Sequence[Dispatch], late: Sequence[Dispatch]) -> set[int]:
+        """Send; take back the new rows of messages that certainly went nowhere.
+
+        Returns the ids of the others.
+        """
+        out: set[int] = set()
         try:
             for dispatch in (*fresh, *late):
-                self._publisher.publish(dispatch.queue, dispatch.id, dispatch.ids)
-                if unsent:
-                    unsent.popleft()
-        except PublishError as error:
-            self._probe_first = True
-            if unsent and not error.certain:
-                unsent.popleft()
-            if unsent:
+                out.add(dispatch.id)
+                try:
+                    self._publisher.publish(dispatch.queue, dispatch.id, dispatch.ids)
+                except PublishError as error:
+                    if error.certain:
+                        out.discard(dispatch.id)
+                    if not isinstance(error, NoQueueError):  # that one is of this queue alone
+                        self._probe_first = True
+                        raise
+                    log.info("%s", error)
+        finally:
+            nowhere = [dispatch.id for dispatch in fresh if dispatch.id not in out]
+            if nowhere:
                 with self._database.begin() as connection:
-                    ledger.finish(connection, *unsent)
-            raise
+                    ledger.finish(connection, *nowhere)
+        return out
 
 
 def tidy(

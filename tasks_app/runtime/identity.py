@@ -14,6 +14,8 @@ class Identity:
     node: str
     queues: tuple[str, ...]
     handlers: tuple[str, ...]
+    threads: int
+    """How many messages it works off at a time."""
     parent: int | None
     """The pid of the process that watches this one; None: nobody does."""
 

@@ -23,9 +23,9 @@ from tasks_app.domain.task import Run
 
 SLOTS = 256
 MOST_RUNS = 64
-"""Tasks that one child may run at a time."""
-_RECORD = struct.Struct(f"=q d 160s q d d d q {2 * MOST_RUNS}q")
-_SIZE = 1536
+"""Tasks, and messages, that one child may have in hand at a time; of more it tells the first."""
+_RECORD = struct.Struct(f"=q d 160s d d d q q {3 * MOST_RUNS}q")
+_SIZE = 1792
 _EMPTY = bytes(_SIZE)
 _FILE_SIZE = SLOTS * _SIZE + 1
 
@@ -38,8 +38,8 @@ class SlotView:
     pid: int
     born: float
     owner: str
-    dispatch_id: int
-    """0: no message in hand."""
+    messages: tuple[int, ...]
+    """The dispatch ids of the messages in hand; in a pool of threads there are several."""
     since: float
     """When the first of ``running`` started; 0: nothing runs."""
     kill_at: float
@@ -126,13 +126,13 @@ class SlotFile:
     def read(self, index: int) -> SlotView | None:
         """Read one record; None: it is free."""
         values = _RECORD.unpack_from(self._map, index * _SIZE)
-        pid, born, owner, dispatch_id, since, kill_at, beat, count = values[:8]
+        pid, born, owner, since, kill_at, beat, runs, in_hand = values[:8]
         if pid == 0:
             return None
         name = owner.rstrip(b"\0").decode()
-        numbers = values[8 : 8 + 2 * count]
+        numbers, messages = values[8 : 8 + 2 * runs], values[8 + 2 * MOST_RUNS :][:in_hand]
         running = tuple(map(Run, numbers[::2], numbers[1::2]))
-        return SlotView(index, pid, born, name, dispatch_id, since, kill_at, beat, running)
+        return SlotView(index, pid, born, name, messages, since, kill_at, beat, running)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -151,7 +151,7 @@ class Slot:
         self._index = index
         self._born = born
         self._pid = os.getpid()
-        self._dispatch_id = 0
+        self._messages: dict[int, int] = {}
         self._beat = time.monotonic()
         self._running: dict[Run, tuple[float, float]] = {}
         self._lock = threading.Lock()
@@ -162,9 +162,12 @@ class Slot:
         return self._file.draining
 
     def message(self, dispatch_id: int) -> None:
-        """Say which message is in hand; 0: none."""
+        """Say which message is in this thread's hands; 0: none."""
         with self._lock:
-            self._dispatch_id = dispatch_id
+            if dispatch_id:
+                self._messages[threading.get_ident()] = dispatch_id
+            else:
+                self._messages.pop(threading.get_ident(), None)
             self._write()
 
     def start(self, run: Run, hard_limit_s: float) -> None:
@@ -193,17 +196,20 @@ class Slot:
 
     def _write(self) -> None:
         runs = list(self._running)[:MOST_RUNS]
+        messages = list(self._messages.values())[:MOST_RUNS]
         times = self._running.values()
         record = _RECORD.pack(
             self._pid,
             self._born,
             self.owner.encode()[:160],
-            self._dispatch_id,
             min((start for start, _ in times), default=0.0),
             min((kill_at for _, kill_at in times), default=0.0),
             self._beat,
             len(runs),
+            len(messages),
             *(number for run in runs for number in run),
             *[0] * (2 * (MOST_RUNS - len(runs))),
+            *messages,
+            *[0] * (MOST_RUNS - len(messages)),
         )
         self._file.write(self._index, record)

@@ -84,8 +84,7 @@ class Undertaker:
         with self._database.begin() as connection:
             if claims_of(connection, view.owner):
                 return False
-            if view.dispatch_id:
-                ledger.finish(connection, view.dispatch_id)
+            ledger.finish(connection, *view.messages)
             workers.leave(connection, view.owner)
         if self._slots.free(view):
             log.warning(

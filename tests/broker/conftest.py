@@ -14,9 +14,9 @@ from sqlalchemy.exc import OperationalError
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.task import Attempt, Task
-from tasks_app.embedded.valkey import Valkey
 from tasks_app.pool import browse
 from tests.broker.celery_process import CeleryProcess
+from tests.broker.rabbitmq import Rabbit, virtual_host, why_not
 from tests.waiting import until
 
 POOLS = "task_pending, task_completed, task_error, task_attempt, task_dispatch, effect"
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 class House:
     """Starts processes on one database and one broker database, and looks at the rows."""
 
-    def __init__(self, engine: Engine, url: str, broker: Valkey, folder: Path) -> None:
+    def __init__(self, engine: Engine, url: str, broker: Any, folder: Path) -> None:
         self.engine = engine
         self.url = url
         self.broker = broker
@@ -145,13 +145,28 @@ class House:
 
 
 @pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[Rabbit]:
+    """A virtual host of RabbitMQ; who wants it is skipped where there is none."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"RabbitMQ is not tested: {reason}")
+    with virtual_host() as rabbit:
+        yield rabbit
+
+
+@pytest.fixture(scope="module")
 def house(
+    request: pytest.FixtureRequest,
     shared_engine: Engine,
     database_url: str,
-    broker: Valkey,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[House]:
-    """Processes that live as long as a module's tests."""
+    """Processes that live as long as a module's tests.
+
+    On Valkey; a module may name other brokers' fixtures, and is run on each, with
+    ``@pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True)``.
+    """
+    broker = request.getfixturevalue(getattr(request, "param", "broker"))
     house = House(shared_engine, database_url, broker, tmp_path_factory.mktemp("house"))
     house.sql("DELETE FROM task_worker")
     house.clean()

@@ -23,12 +23,12 @@ def say(connection: Connection, owner: str = "w1", now=NOON, **changes) -> None:
 def test_a_child_that_was_heard_of_is_alive(connection: Connection) -> None:
     running = [{"id": 7, "name": "a", "seconds": 1.5, "note": "é"}]
 
-    say(connection, queues=["q", "r"], running=running)
+    say(connection, queues=["q", "r"], threads=4, running=running)
 
     (worker,) = live(connection, WITHIN, now=NOON)
     assert (worker.owner, worker.node) == ("w1", "host")
     assert (worker.queues, worker.handlers) == (("q", "r"), ("a", "b"))
-    assert worker.running == running
+    assert (worker.threads, worker.running) == (4, running)
     assert (worker.started_at, worker.seen_at) == (NOON, NOON)
 
 

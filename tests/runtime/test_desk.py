@@ -68,6 +68,32 @@ def test_a_free_thread_keeps_what_waits_here() -> None:
     assert [item.fence.task_id for item in desk.returning()] == [3]
 
 
+def test_a_thread_without_a_message_takes_nothing_from_the_desk() -> None:
+    """A pool of eight threads with one message: when its task is slow, nobody else comes."""
+    desk = Desk(threads=8)
+    desk.open_message(7)
+    desk.receive([task(1), task(2)])
+    desk.start_next()
+
+    messages = desk.take_back(0.0)
+
+    assert messages == [7]
+    assert [fence.task_id for fence in fences_on_the_way_back(desk)] == [2]
+
+
+def test_a_quick_neighbour_with_a_message_keeps_what_waits_here() -> None:
+    desk = Desk(threads=8)
+    desk.open_message(7)
+    neighbour = threading.Thread(target=desk.open_message, args=(8,))
+    neighbour.start()
+    neighbour.join()
+    desk.receive([task(1), task(2)])
+    desk.start_next()
+
+    assert desk.take_back(0.0) == []
+    assert fences_on_the_way_back(desk) == []
+
+
 def test_every_task_is_either_started_or_taken_back_never_both() -> None:
     """Four starters against one clerk, a hundred times."""
     for _ in range(100):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.domain.errors import PublishError
+from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.pool import ledger, workers
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher
@@ -25,11 +25,14 @@ class Memory:
         self.messages: list[tuple[str, int, tuple[int, ...]]] = []
         self.refuse_after: int | None = None
         self.certain = True
+        self.missing: set[str] = set()
         self.probes = 0
 
     def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
         if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
             raise PublishError("away", certain=self.certain)
+        if queue in self.missing:
+            raise NoQueueError(queue)
         self.messages.append((queue, dispatch_id, tuple(ids)))
 
     def probe(self) -> None:
@@ -64,13 +67,18 @@ class Scene:
         self.dispatcher = Dispatcher(self.settings, self.database, memory)
 
     def worker(
-        self, *names: str, queue: str = "default", children: int = 1, now: datetime | None = None
+        self,
+        *names: str,
+        queue: str = "default",
+        children: int = 1,
+        threads: int = 1,
+        now: datetime | None = None,
     ) -> None:
         with self.bench.engine.begin() as connection:
             for number in range(children):
                 workers.beat(
                     connection, owner=f"{queue} {number} {names}", node="n", queues=[queue],
-                    handlers=names or ("t",), now=now,
+                    handlers=names or ("t",), threads=threads, now=now,
                 )  # fmt: skip
 
     def finish(self) -> None:
@@ -131,14 +139,14 @@ def test_the_ledger_row_is_committed_before_its_message_goes_out(scene: Scene) -
     assert rows == [1]
 
 
-@pytest.mark.parametrize("children", [1, 3])
-def test_the_room_is_two_messages_per_child_and_some_to_spare(
-    bench: Bench, memory: Memory, children: int
+@pytest.mark.parametrize(("children", "threads"), [(1, 1), (3, 1), (1, 4)])
+def test_the_room_is_two_messages_per_child_or_thread_and_some_to_spare(
+    bench: Bench, memory: Memory, children: int, threads: int
 ) -> None:
     scene = Scene(bench, memory, message_size=2)
-    scene.worker(children=children)
+    scene.worker(children=children, threads=threads)
     ids = [bench.create() for _ in range(40)]
-    room = 2 * children + SPARE_MESSAGES
+    room = 2 * children * threads + SPARE_MESSAGES
 
     scanned = scene.dispatcher.run_once()
     again = scene.dispatcher.run_once()
@@ -298,6 +306,24 @@ class TestABrokerThatIsAway:
 
         kept = bench.sql("SELECT array_agg(ids[1] ORDER BY id) FROM task_dispatch")
         assert kept == ids[:2]
+
+    def test_a_queue_that_the_broker_does_not_know_holds_up_no_other(
+        self, bench: Bench, memory: Memory
+    ) -> None:
+        """Its worker is coming back, say: it makes the queue, and the next pass sends."""
+        scene = Scene(bench, memory)
+        scene.worker(queue="a")
+        scene.worker(queue="b")
+        first, second = bench.create(queue="a"), bench.create(queue="b")
+        memory.missing = {"a"}
+
+        scanned = scene.dispatcher.run_once()
+        only = memory.take()
+        memory.missing = set()
+        scene.dispatcher.run_once()
+
+        assert (only, memory.ids(), memory.probes) == ([second], [first], 0)
+        assert scanned.published == 1
 
 
 class TestOverdue:

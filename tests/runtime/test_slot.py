@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tasks_app.domain.task import Run
 from tasks_app.runtime import watch
-from tasks_app.runtime.slot import SLOTS, SlotFile
+from tasks_app.runtime.slot import MOST_RUNS, SLOTS, SlotFile
 from tasks_app.runtime.watch import kill_overdue
 from tests.runtime.mortal import Mortal
 from tests.waiting import until
@@ -46,7 +47,7 @@ def test_a_record_can_be_read_by_whoever_maps_the_file(slots: SlotFile) -> None:
 
     (view,) = SlotFile(slots.path).occupied()
 
-    assert (view.owner, view.dispatch_id, view.running) == ("me", 7, (Run(42, 3),))
+    assert (view.owner, view.messages, view.running) == ("me", (7,), (Run(42, 3),))
     assert view.kill_at - view.since == pytest.approx(60)
     assert not view.dead
 
@@ -64,7 +65,33 @@ def test_a_finished_run_and_an_empty_hand_leave_the_record(slots: SlotFile) -> N
     (none,) = slots.occupied()
 
     assert one.running == (Run(2, 1),)
-    assert (none.running, none.since, none.kill_at, none.dispatch_id) == ((), 0, 0, 0)
+    assert (none.running, none.since, none.kill_at, none.messages) == ((), 0, 0, ())
+
+
+def test_each_thread_has_a_message_of_its_own_in_hand(slots: SlotFile) -> None:
+    slot = slots.take("me")
+    slot.message(7)
+    other = threading.Thread(target=slot.message, args=(8,))
+    other.start()
+    other.join()
+    (both,) = slots.occupied()
+
+    slot.message(0)
+
+    (one,) = slots.occupied()
+    assert (both.messages, one.messages) == ((7, 8), (8,))
+
+
+def test_of_more_than_fit_a_record_tells_the_first(slots: SlotFile) -> None:
+    first, second = slots.take("first"), slots.take("second")
+    second.start(Run(9, 9), 60)
+    for number in range(MOST_RUNS + 1):
+        first.start(Run(number + 1, 1), 60)
+
+    one, other = slots.occupied()
+
+    assert one.running == tuple(Run(number + 1, 1) for number in range(MOST_RUNS))
+    assert other.running == (Run(9, 9),)
 
 
 def test_a_slot_that_was_left_is_given_out_again(slots: SlotFile) -> None:

@@ -1,0 +1,63 @@
+"""What each kind of broker needs, with the reason beside it; the rest is in ``defaults``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BOUNDED = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
+"""A broker that is away fails a publish at once; the scan comes back to the rows."""
+
+_REDIS: dict[str, Any] = {
+    "broker_transport_options": {
+        # A dead peer must not block us for ever: kombu's own default is no timeout at all.
+        "socket_connect_timeout": 2,
+        "socket_timeout": 5,
+        "socket_keepalive": True,
+        "health_check_interval": 15,
+        # Several apps may share one Redis.
+        "global_keyprefix": "tasks_app:",
+        **BOUNDED,
+    },
+}
+_RABBITMQ: dict[str, Any] = {
+    "broker_transport_options": {
+        # As above; the handshake, an answer, and a peer that no longer reads.
+        "connect_timeout": 2,
+        "read_timeout": 5,
+        "write_timeout": 5,
+        # Without it a message that RabbitMQ could not take looks sent.
+        "confirm_publish": True,
+        **BOUNDED,
+    },
+    # A peer that is gone without a word is noticed after two of these, not after four minutes.
+    "broker_heartbeat": 10,
+    # A channel that RabbitMQ closes (its consumer_timeout, say) is opened again; Celery would end.
+    "broker_channel_error_retry": True,
+    # Survive the loss of a node, and the only replicated kind that RabbitMQ 4 has.
+    "task_default_queue_type": "quorum",
+    "task_create_missing_queue_type": "quorum",
+    # Their QoS is per consumer; the global one is refused.
+    "worker_detect_quorum_queues": True,
+    # An exclusive queue stays locked until RabbitMQ notices that its connection died, which keeps
+    # the worker from coming back; a transient one that is not exclusive is deprecated in 4. These
+    # go 10 s after their consumer.
+    "control_queue_exclusive": False,
+    "control_queue_durable": True,
+    # We never delay in the broker: so spare Celery's 28 queues for that.
+    "worker_consumer": "tasks_app.broker.consumer:RabbitConsumer",
+}
+_SETTINGS = {
+    "amqp": _RABBITMQ,
+    "amqps": _RABBITMQ,
+    "pyamqp": _RABBITMQ,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "sentinel": _REDIS,
+}
+
+
+def transport_settings(broker_url: Any) -> dict[str, Any]:
+    """Return Celery's settings for the kind of broker that the URL (or the first of them) names."""
+    first = broker_url[0] if isinstance(broker_url, list | tuple) and broker_url else broker_url
+    kind = str(first or "").partition("://")[0].partition("+")[0]
+    return _SETTINGS.get(kind, {"broker_transport_options": BOUNDED})

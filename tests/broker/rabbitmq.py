@@ -1,0 +1,62 @@
+"""A virtual host of our own on the RabbitMQ that TASKS_APP_TEST_RABBITMQ_URL names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+VARIABLE = "TASKS_APP_TEST_RABBITMQ_URL"
+
+
+class Rabbit:
+    """One virtual host; as a house's broker it stands where Valkey stands."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def url_of(self, _number: int) -> str:
+        """Return the URL, of which there is only one."""
+        return self.url
+
+
+def why_not() -> str | None:
+    """Return why RabbitMQ cannot be tested here, and what to do; None: it can."""
+    url = os.environ.get(VARIABLE)
+    if not url:
+        return f"{VARIABLE} is not set. Start RabbitMQ and set it to amqp://guest:guest@127.0.0.1//"
+    if not _is_shared(url) or shutil.which("rabbitmqctl"):
+        return None
+    return (
+        f"{VARIABLE} names the virtual host / and there is no rabbitmqctl here to make another. "
+        "Make one for tests, and name it in the URL."
+    )
+
+
+@contextlib.contextmanager
+def virtual_host() -> Iterator[Rabbit]:
+    """Give a new virtual host, and remove it with all its queues; or the one that the URL names."""
+    url = os.environ[VARIABLE]
+    if not _is_shared(url):
+        yield Rabbit(url)
+        return
+    name = f"tasks_app-test-{uuid.uuid4().hex[:12]}"
+    parts = urlsplit(url)
+    _control("add_vhost", name)
+    try:
+        _control("set_permissions", "-p", name, parts.username or "guest", ".*", ".*", ".*")
+        yield Rabbit(parts._replace(path=f"/{name}").geturl())
+    finally:
+        _control("delete_vhost", name)
+
+
+def _is_shared(url: str) -> bool:
+    return urlsplit(url).path in ("", "/", "//", "/%2F", "/%2f")
+
+
+def _control(*arguments: str) -> None:
+    subprocess.run(["rabbitmqctl", "-q", *arguments], check=True, capture_output=True, timeout=60)
