@@ -47,7 +47,9 @@ class Shell:
     """Runs ``tasks-app`` in a folder with an environment; in this process unless told otherwise."""
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path, **environment: str) -> None:
-        for name in [name for name in os.environ if name.startswith("TASKS_APP_")]:
+        found = {"TASKS_APP_DATABASE_URL", "TASKS_APP_BROKER_URL"}  # a command may set these
+        for name in found | {name for name in os.environ if name.startswith("TASKS_APP_")}:
+            patch.setenv(name, "")  # so that it is taken back in any case
             patch.delenv(name)
         for name, value in environment.items():
             patch.setenv(name, value)
