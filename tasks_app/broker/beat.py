@@ -7,6 +7,7 @@ whatever slips through is a message that finds nothing to claim.
 from __future__ import annotations
 
 import logging
+import socket
 from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
@@ -15,7 +16,10 @@ from tasks_app.broker.defaults import MAINTAIN, SCAN
 from tasks_app.broker.processes import Keeper, current_keeper
 from tasks_app.broker.worker import check_surroundings
 from tasks_app.domain.causes import brief
+from tasks_app.domain.errors import PublishError
 from tasks_app.domain.settings import load_settings
+from tasks_app.runtime.database import is_unanswered
+from tasks_app.runtime.pulse import BEAT, Pulse
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,10 @@ class PoolScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._more = False
         self._failures = 0
+        settings = load_settings()
+        good_for_s = (settings.healthy_for + settings.scan_interval).total_seconds()
+        self._pulse = Pulse(BEAT, f"beat@{socket.gethostname()}", good_for_s=good_for_s)
+        self._trouble = ""
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -44,6 +52,7 @@ class PoolScheduler(Scheduler):
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Run what is due; return the seconds until the next look."""
+        self._pulse.beat(self._trouble)
         wait = float(super().tick(*args, **kwargs))
         if not self._more:
             return wait
@@ -57,6 +66,11 @@ class PoolScheduler(Scheduler):
         else:
             super().apply_entry(entry, producer)
 
+    def close(self) -> None:
+        """End in good order."""
+        super().close()
+        self._pulse.end()
+
     @property
     def _keeper(self) -> Keeper:
         return current_keeper(self.app)
@@ -68,9 +82,11 @@ class PoolScheduler(Scheduler):
                 self._more = self._keeper.scan().more
             else:
                 self._keeper.maintain()
-            self._failures = 0
+            self._failures, self._trouble = 0, ""
         except Exception as error:
             self._more = False
+            away = isinstance(error, PublishError) or is_unanswered(error)
+            self._trouble = "" if away else f"{task} fails ({type(error).__name__})"
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
                 log.warning("%s failed %s times in a row: %s", task, self._failures, brief(error))

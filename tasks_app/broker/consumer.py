@@ -1,8 +1,14 @@
-"""Celery's consumer on RabbitMQ: without its queues for delays, and with a clear last word."""
+"""The consumer of a worker: it goes on watching while it waits for a broker.
+
+Celery connects again in a loop of its own, and no timer fires meanwhile: for as long as the broker
+is away, nobody would kill what runs past its hard limit, and probes would call the worker dead.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from amqp.exceptions import PreconditionFailed
 from celery.exceptions import WorkerShutdown
@@ -13,11 +19,30 @@ log = logging.getLogger(__name__)
 _DELAYS = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
 
 
-class RabbitConsumer(Consumer):
-    """Our due times stand in the database, so 28 queues for delays would stand empty.
+class PatientConsumer(Consumer):
+    """Celery's consumer otherwise."""
 
-    Who sends own Celery tasks with a countdown over quorum queues sets ``worker_consumer`` back to
-    ``celery.worker.consumer:Consumer``.
+    def ensure_connected(self, conn: Any) -> Any:
+        """Connect, however long it takes; kombu calls back every second."""
+        attempt = conn.ensure_connection
+
+        def watchful(errback: Any, max_retries: Any, callback: Callable[[], None]) -> Any:
+            def each_second() -> None:
+                self.controller.watch()
+                callback()
+
+            return attempt(errback, max_retries, callback=each_second)
+
+        conn.ensure_connection = watchful
+        return super().ensure_connected(conn)
+
+
+class RabbitConsumer(PatientConsumer):
+    """The same on RabbitMQ: without Celery's queues for delays, and with a clear last word.
+
+    Our due times stand in the database, so 28 queues for delays would stand empty. Who sends own
+    Celery tasks with a countdown over quorum queues sets ``worker_consumer`` back to
+    ``tasks_app.broker.consumer:PatientConsumer``.
     """
 
     class Blueprint(Consumer.Blueprint):

@@ -37,6 +37,7 @@ def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         # A child that imports much needs longer than Celery's 4 s, or it is killed for ever.
         "worker_proc_alive_timeout": 30,
+        "worker_consumer": "tasks_app.broker.consumer:PatientConsumer",
         # Counted in messages; what leaks in handlers ends with the child.
         "worker_max_tasks_per_child": 10_000,
         "beat_scheduler": "tasks_app.broker.beat:PoolScheduler",

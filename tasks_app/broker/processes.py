@@ -14,6 +14,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher, Scanned
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.middleware import load_middleware
+from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.rescuer import Rescuer
 from tasks_app.runtime.slot_folder import slot_file
@@ -40,10 +41,12 @@ class Keeper:
         self._dispatcher = Dispatcher(settings, self.database, CeleryPublisher(app))
         self._rescuer = Rescuer(settings, self.database)
         self._maintainer = Maintainer(self.database)
+        self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
 
     def scan(self) -> Scanned:
         """Rescue what is over, then publish what is due."""
         self._rescuer.run_once()
+        self._pulse.beat()
         return self._dispatcher.run_once()
 
     def maintain(self) -> None:

@@ -23,26 +23,38 @@ from tasks_app.broker.processes import (
 )
 from tasks_app.broker.refusal import guard_queues
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
-from tasks_app.domain.settings import Settings
+from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.pulse import WORKER, Pulse
 from tasks_app.runtime.registry import HANDLERS, load_handlers
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
-from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue
+from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue, silent_clerk
 
 log = logging.getLogger(__name__)
 
 
 class Watch(bootsteps.StartStopStep):
-    """A timer of the worker's own loop that reads the slots and kills what is overdue."""
+    """A timer of the worker's own loop that reads the slots and kills what is overdue.
+
+    For probes it shows that the loop runs.
+    """
 
     requires = ("celery.worker.components:Timer",)
 
     def start(self, worker: Any) -> None:
         """Begin to look."""
-        slots = SlotFile(_slot_path())
-        self._entry = worker.timer.call_repeatedly(LOOK_EVERY_S, kill_overdue, (slots,))
+        self._slots = SlotFile(_slot_path())
+        good_for_s = load_settings().healthy_for.total_seconds()
+        worker.pulse = self._pulse = Pulse(WORKER, str(worker.hostname), good_for_s=good_for_s)
+        worker.watch = self.look
+        worker.timer.call_repeatedly(LOOK_EVERY_S, self.look)
+
+    def look(self) -> None:
+        """Look once."""
+        kill_overdue(self._slots)
+        self._pulse.beat(silent_clerk(self._slots))
 
     def stop(self, worker: Any) -> None:
         """Go on looking while the pool drains: the timer ends with the process."""
@@ -104,10 +116,11 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
             current_child(sender.pool.num_processes)
 
     @signals.worker_shutdown.connect(weak=False)
-    def over(**_: Any) -> None:
-        """The worker ends: in the same pools with its child, in all with its slots."""
+    def over(sender: Any, **_: Any) -> None:
+        """The worker ends: in the same pools with its child, in all with its slots and pulse."""
         stop_child()
         remove_slots(_slot_path())
+        sender.pulse.end()
 
 
 def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:

@@ -55,7 +55,8 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
         with transaction() as connection:
             check_schema(connection)
         arguments = ["work", "--alone", f"--concurrency={concurrency}", *["--drain"] * drain]
-        sys.exit(supervise(work_command(*arguments, *(f"--queue={queue}" for queue in queues))))
+        command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
+        sys.exit(supervise(command, given.healthy_for.total_seconds()))
     _log_to_stderr()
     run_work(given, queues=queues, concurrency=concurrency, drain=drain, handle_signals=True)
 

@@ -55,6 +55,10 @@ class Settings(BaseSettings):
     """When a message that nobody finished is published again; doubles up to ten minutes."""
     hard_timeout: timedelta = timedelta(hours=1)
     """A child that runs one task for longer is killed, unless task or handler says otherwise."""
+    healthy_for: timedelta = timedelta(seconds=30)
+    """Silence after which `healthz` says no. A broker's time-outs may hold a worker up so long."""
+    run_dir: str | None = None
+    """Where `healthz` finds its files; None means a folder of this user's in the temporary one."""
 
     message_size: Annotated[int, Field(ge=1, le=500)] = 500
     """Most ids in one message; beyond 500 the gain is gone and give-backs get costly."""
@@ -73,6 +77,7 @@ class Settings(BaseSettings):
         "park_for",
         "republish_after",
         "hard_timeout",
+        "healthy_for",
         mode="before",
     )
     @classmethod

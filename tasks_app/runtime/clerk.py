@@ -24,6 +24,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk, Errand, Return
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
+from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
 from tasks_app.runtime.undertaker import Undertaker
@@ -60,6 +61,8 @@ class Clerk:
         self._undertaker = undertaker
         self._identity = identity
         self._renew_at = self._bury_at = 0.0
+        patience = settings.healthy_for + settings.renew_every
+        self._pulse = Pulse(DB, good_for_s=patience.total_seconds())
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tasks_app clerk", daemon=True)
 
@@ -176,6 +179,7 @@ class Clerk:
             )
             if fences:
                 self._desk.cancel(renew(connection, fences, self._settings.lease).cancelled)
+        self._pulse.beat()
         self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()
 
     def _running(self) -> Sequence[dict[str, object]]:

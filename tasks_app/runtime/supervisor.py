@@ -9,21 +9,23 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
+from tasks_app.runtime.pulse import WORKER, Pulse
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
-from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue
+from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue, silent_clerk
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_S = 5.0
 
 
-def supervise(command: Sequence[str]) -> int:
+def supervise(command: Sequence[str], healthy_for_s: float = 30.0) -> int:
     """Run ``command`` as a child until it ends by itself or we are asked to stop.
 
     Returns:
@@ -32,6 +34,7 @@ def supervise(command: Sequence[str]) -> int:
     """
     path = new_slot_path()
     slots = SlotFile(path)
+    pulse = Pulse(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
     environment = {**os.environ, SLOTS_VARIABLE: str(path)}
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -41,7 +44,7 @@ def supervise(command: Sequence[str]) -> int:
         while True:
             started = time.monotonic()
             child = subprocess.Popen(command, env=environment)  # noqa: S603
-            status = _watch(child, slots, asked)
+            status = _watch(child, slots, pulse, asked)
             in_order = all(view.pid != child.pid for view in slots.occupied())
             if asked or (status >= 0 and in_order):
                 return max(status, 0)
@@ -50,11 +53,13 @@ def supervise(command: Sequence[str]) -> int:
             time.sleep(min(pause_s, LONGEST_PAUSE_S))
     finally:
         remove_slots(path)
+        pulse.end()
 
 
-def _watch(child: subprocess.Popen[bytes], slots: SlotFile, asked: list[int]) -> int:
+def _watch(child: subprocess.Popen[bytes], slots: SlotFile, pulse: Pulse, asked: list[int]) -> int:
     told = False
     while True:
+        pulse.beat(silent_clerk(slots))
         try:
             return child.wait(LOOK_EVERY_S)
         except subprocess.TimeoutExpired:

@@ -19,6 +19,15 @@ SILENT_S = 60.0
 LOOK_EVERY_S = 0.5
 
 
+def silent_clerk(slots: SlotFile) -> str:
+    """Name a child that lives while its clerk does not; empty: there is none."""
+    for view in slots.occupied():
+        silent_s = time.monotonic() - view.beat
+        if silent_s > SILENT_S and not view.dead:
+            return f"the clerk of child {view.pid} is silent for {silent_s:.0f} s"
+    return ""
+
+
 def kill_overdue(slots: SlotFile) -> list[int]:
     """Kill what has to go; return the pids. Our own process is never one of them."""
     killed = []

@@ -31,6 +31,7 @@ class House:
         self.url = url
         self.broker = broker
         self.number = next(_numbers)
+        self.run_folder = folder / "run"
         self._folder = folder
         self._started: list[CeleryProcess] = []
         self._names = itertools.count(1)
@@ -46,6 +47,7 @@ class House:
             "TASKS_APP_LEASE": "3s",
             "TASKS_APP_REPUBLISH_AFTER": "2s",
             "TASKS_APP_GIVE_BACK_AFTER": "500ms",
+            "TASKS_APP_RUN_DIR": str(self.run_folder),
             **more,
         }
 

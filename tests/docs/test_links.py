@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tasks_app.cli.main import group
+from tasks_app.cli.group import group
 from tests.docs.reading import DOCUMENTS, PROJECT, blocks, links, models, named_tests
 from verification import configurations
 

@@ -1,0 +1,52 @@
+"""How commands end when they fail: one sentence, the next step, and an exit code.
+
+0 done; 1 the answer is no (not found, schema behind, a check failed); 2 wrong usage or
+configuration; 3 the database or the broker does not answer.
+"""
+
+from __future__ import annotations
+
+import click
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from tasks_app.domain.errors import PublishError, TasksError
+from tasks_app.embedded.errors import EmbeddedError
+
+NO, USAGE, AWAY = 1, 2, 3
+_REFUSALS = {
+    "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
+    "42501": ("This database role may not do that. See the privileges in docs/operations.md.", NO),
+}
+"""By SQLSTATE: undefined table, insufficient privilege."""
+
+
+def ending(error: BaseException) -> int | None:
+    """Say what went wrong; return the exit code. None: only its traceback can tell."""
+    if isinstance(error, click.ClickException):
+        error.show()
+        return USAGE
+    said = _said(error)
+    if said is None:
+        return None
+    message, status = said
+    click.echo(message, err=True)
+    return status
+
+
+def _said(error: BaseException) -> tuple[str, int] | None:
+    match error:
+        case click.Abort() | KeyboardInterrupt() | EOFError():
+            return "Stopped.", NO
+        case PublishError():
+            return str(error), AWAY
+        case OperationalError():
+            return (
+                "The database does not answer. Check TASKS_APP_DATABASE_URL, "
+                "or start an embedded one with: tasks-app up -d"
+            ), AWAY
+        case ProgrammingError():
+            return _REFUSALS.get(getattr(error.orig, "sqlstate", None) or "")
+        case TasksError() | EmbeddedError():
+            return str(error), USAGE
+        case _:
+            return None

@@ -1,0 +1,82 @@
+"""The group of all commands: ``tasks-app …`` and, inside Celery, ``celery -A tasks_app pool …``.
+
+Every start of ``celery`` imports this module, so it imports click and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+COMMANDS = {
+    "demo": "tasks_app.cli.demo:demo",
+    "up": "tasks_app.cli.stack:up",
+    "down": "tasks_app.cli.stack:down",
+    "urls": "tasks_app.cli.stack:urls",
+    "migrate": "tasks_app.cli.schema:migrate",
+    "list": "tasks_app.cli.views:list_",
+    "show": "tasks_app.cli.views:show",
+    "stats": "tasks_app.cli.views:stats",
+    "create": "tasks_app.cli.tasks:create",
+    "cancel": "tasks_app.cli.tasks:cancel",
+    "requeue": "tasks_app.cli.tasks:requeue",
+    "healthz": "tasks_app.cli.healthz:healthz",
+    "scan": "tasks_app.cli.workers:scan",
+    "work": "tasks_app.cli.workers:work",
+}
+"""In the order in which people meet them; each is imported when it is called."""
+
+
+class Commands(click.Group):
+    """The commands above, and what happens when one of them fails."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        """Return the names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command; None: there is no such command."""
+        module, _, name = COMMANDS.get(cmd_name, "").partition(":")
+        command: click.Command | None = getattr(import_module(module), name) if module else None
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; errors are one sentence and the next step, never a traceback.
+
+        Handlers are looked for in the current folder, too, as Celery does.
+        """
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.Exit:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            from tasks_app.cli.endings import ending  # noqa: PLC0415  SQLAlchemy costs 200 ms
+
+            status = ending(error)
+            if status is None:
+                raise
+            sys.exit(status)
+
+
+def _group(name: str) -> click.Group:
+    made = Commands(
+        name,
+        help="""Durable jobs on PostgreSQL and Celery.
+
+        The database is TASKS_APP_DATABASE_URL; without it, the embedded one of ./.tasks_app.
+        """,
+        epilog="Exit codes: 0 done; 1 the answer is no; 2 wrong usage or configuration; "
+        "3 the database or the broker does not answer.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    return click.version_option(package_name="tasks_app", prog_name="tasks-app")(made)
+
+
+group, pool = _group("tasks-app"), _group("pool")
+"""One group under two names: Celery goes by the name that the command itself has."""

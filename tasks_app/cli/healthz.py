@@ -1,0 +1,20 @@
+"""``healthz``: the answer for probes of containers."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tasks_app.runtime.pulse import ROLES, probe
+
+
+@click.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="Whose health.")
+@click.option("--node", help="Only this one, such as celery@host. Default: all on this machine.")
+def healthz(role: str, node: str | None) -> None:
+    """Tell whether worker, beat or database is alive: exit 0 or 1, with one line why.
+
+    It reads files only, so it is quick, and may run every few seconds.
+    """
+    sys.exit(probe(role, node))

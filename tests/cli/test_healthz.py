@@ -1,0 +1,94 @@
+"""`healthz` as a probe calls it: quick, and with an exit code."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tasks_app.runtime.pulse import Pulse
+
+pytestmark = pytest.mark.processes
+
+BIN = Path(sys.executable).parent
+FORMS = (
+    (str(BIN / "tasks-app"), "healthz"),
+    (sys.executable, "-m", "tasks_app", "healthz"),
+    (str(BIN / "celery"), "-A", "tasks_app", "pool", "healthz"),
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TASKS_APP_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("TASKS_APP_LEASE", "nonsense")  # a probe needs no settings
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("form", FORMS[:2], ids=["script", "module"])
+def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
+    Pulse("worker", "a@host", good_for_s=60).beat()
+
+    good = run(*form, "--role", "worker")
+    named = run(*form, "--role", "worker", "--node", "b@host")
+    bad = run(*form, "--role", "beat")
+
+    assert (good.returncode, good.stdout.startswith("worker a@host: alive")) == (0, True)
+    assert (named.returncode, bad.returncode) == (1, 1)
+    assert bad.stdout.startswith("beat: no sign of life")
+
+
+def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TASKS_APP_LEASE")
+    Pulse("db", good_for_s=60).beat()
+
+    wrong, helped = run(*FORMS[0], "--role", "x"), run(*FORMS[0], "--help")
+    in_celery = run(*FORMS[2], "--role=db")
+
+    assert (wrong.returncode, helped.returncode, in_celery.returncode) == (2, 0, 0)
+    assert "'worker', 'beat', 'db'" in wrong.stderr
+    assert "--node" in helped.stdout
+    assert in_celery.stdout.startswith("db: alive")
+
+
+def test_it_costs_hardly_more_than_the_start_of_python() -> None:
+    """Interleaved, so that the load of the machine meets all alike."""
+    Pulse("worker", "a@host", good_for_s=60).beat()
+    commands = {
+        "bare": (sys.executable, "-c", "pass"),
+        "healthz": (*FORMS[0], "--role", "worker"),
+    }
+    spans: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(9):
+        for name, command in commands.items():
+            begin = time.perf_counter()
+            assert run(*command).returncode == 0
+            spans[name].append(time.perf_counter() - begin)
+
+    bare, healthz = (statistics.median(spans[name]) for name in ("bare", "healthz"))
+
+    assert healthz - bare <= max(0.030, bare), (bare, healthz)
+
+
+def test_it_imports_nothing_that_costs() -> None:
+    code = (
+        "import sys; sys.argv = ['x', 'healthz', '--role', 'worker']; from tasks_app.cli.main"
+        " import main\ntry: main()\nfinally: print(*sys.modules)"
+    )
+
+    modules = set(run(sys.executable, "-c", code).stdout.split())
+
+    assert "tasks_app.runtime.pulse" in modules
+    assert not modules & {"click", "sqlalchemy", "pydantic", "celery", "re", "pathlib", "typing"}
+    assert os.environ["TASKS_APP_LEASE"] == "nonsense"

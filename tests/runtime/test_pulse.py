@@ -1,0 +1,152 @@
+"""The files that probes read, without any process around them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks_app.runtime import pulse
+from tasks_app.runtime.pulse import Pulse, judge
+from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(pulse.RUN_DIR_VARIABLE, str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def written_by_somebody_who_died(name: str, **environment: str) -> None:
+    code = f"from tasks_app.runtime.pulse import *; Pulse('worker', {name!r}, good_for_s=60).beat()"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
+
+
+def test_who_never_showed_itself_is_not_healthy(folder: Path) -> None:
+    assert judge("worker") == (False, f"worker: no sign of life in {folder}")
+    assert judge("worker", "a@host") == (False, f"worker a@host: no sign of life in {folder}")
+
+
+def test_a_fresh_beat_is_healthy_until_it_is_stale() -> None:
+    Pulse("worker", "a@host", good_for_s=0.2).beat()
+
+    fresh, word = judge("worker")
+    until(lambda: not judge("worker")[0])
+
+    assert (fresh, word.partition("alive")[0]) == (True, "worker a@host: ")
+    assert judge("worker", "a@host")[1].endswith("(allowed are 0.2 s)")
+
+
+def test_trouble_is_said() -> None:
+    mine = Pulse("beat", "b", good_for_s=60)
+
+    mine.beat("tasks_app.scan fails (TypeError)")
+    bad = judge("beat")
+    mine.beat()
+
+    assert bad == (False, "beat b: tasks_app.scan fails (TypeError)")
+    assert judge("beat")[0]
+
+
+def test_one_bad_worker_is_enough_and_a_name_asks_for_one() -> None:
+    Pulse("worker", "good", good_for_s=60).beat()
+    Pulse("worker", "bad", good_for_s=60).beat("hungry")
+
+    assert judge("worker") == (False, "worker bad: hungry")
+    assert judge("worker", "good")[0]
+    assert not judge("beat")[0]
+
+
+def test_who_was_killed_is_passed_over_as_long_as_another_lives() -> None:
+    written_by_somebody_who_died("dead")
+    alone = judge("worker")
+    Pulse("worker", "alive", good_for_s=60).beat()
+
+    assert alone == (False, "worker dead: its process is gone")
+    assert judge("worker")[0]
+    assert not judge("worker", "dead")[0]
+
+
+def test_the_database_belongs_to_nobody_and_outlives_who_asked_it(folder: Path) -> None:
+    code = "from tasks_app.runtime.pulse import *; Pulse('db', good_for_s=60).beat()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+    assert judge("db")[0]
+
+
+def test_an_orderly_end_leaves_no_file(folder: Path) -> None:
+    mine = Pulse("worker", "a/b", good_for_s=60)
+    mine.beat()
+    there = [path.name for path in folder.iterdir()]
+
+    mine.end()
+    mine.end()
+
+    assert there == ["worker-a_b"]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_from_before_a_restart_of_the_machine_is_stale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = time.monotonic()
+    Pulse("worker", "a", good_for_s=60).beat()
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now - 1000)
+
+    assert not judge("worker")[0]
+
+
+def test_what_cannot_be_read_is_no_sign_of_life(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "worker-a").write_text("nonsense")
+    (folder / "worker-b").mkdir()
+
+    assert "no sign of life" in judge("worker")[1]
+
+
+def test_a_disk_that_takes_nothing_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(pulse.RUN_DIR_VARIABLE, str(tmp_path / "file" / "run"))
+
+    Pulse("worker", "a", good_for_s=60).beat()
+
+    assert not judge("worker")[0]
+
+
+def test_without_a_folder_given_it_is_a_private_one_among_the_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ours_in(tmp_path, monkeypatch)
+
+    Pulse("worker", "a", good_for_s=60).beat()
+
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert judge("worker")[0]
+
+
+def test_a_folder_of_somebody_else_is_neither_written_nor_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ours_in(tmp_path, monkeypatch)
+    Pulse("worker", "a", good_for_s=60).beat()
+    before = (folder / "worker-a").read_text()
+    elsewhere = folder.rename(tmp_path / f"tasks_app-{os.getuid() + 1}")
+    monkeypatch.setattr(pulse.os, "getuid", lambda: elsewhere.stat().st_uid + 1)
+
+    Pulse("worker", "a", good_for_s=60).beat()
+
+    assert (elsewhere / "worker-a").read_text() == before
+    assert not judge("worker")[0]
+    assert not judge("worker", "a")[0]
+
+
+def ours_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(pulse.RUN_DIR_VARIABLE)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path / f"tasks_app-{os.getuid()}"
