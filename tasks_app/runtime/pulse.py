@@ -31,7 +31,7 @@ class Pulse:
     def beat(self, trouble: str = "") -> None:
         """Show that we live, and what is wrong all the same."""
         mine = f"{self._path}.{os.getpid()}"
-        line = f"{self._pid} {time.monotonic():.3f} {self._good_for_s:.3f} {trouble}\n"
+        line = f"{self._pid} {time.monotonic()!r} {self._good_for_s!r} {trouble}\n"
         try:
             os.makedirs(self._folder, _PRIVATE, exist_ok=True)  # noqa: PTH103  pathlib: 8 ms
             if not _is_ours(self._folder):
