@@ -51,9 +51,6 @@ class Shell:
         for name in found | {name for name in os.environ if name.startswith("TASKS_APP_")}:
             patch.setenv(name, "")  # so that it is taken back in any case
             patch.delenv(name)
-        for name in ("TASKS_APP_DATABASE_URL", "TASKS_APP_BROKER_URL"):
-            patch.setenv(name, "")  # commands may fill them in; the patch takes that back
-            patch.delenv(name)
         for name, value in environment.items():
             patch.setenv(name, value)
         patch.setenv("PYTHONPATH", str(folder))
