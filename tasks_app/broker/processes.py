@@ -7,11 +7,14 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from tasks_app.broker.event_pipe import EventPipe
+from tasks_app.broker.events import EventWriter
 from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.settings import load_settings
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher, Scanned
+from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.middleware import load_middleware
 from tasks_app.runtime.pulse import DB, Pulse
@@ -60,11 +63,14 @@ def current_child(threads: int = 1) -> Child:
         child = _children.get(os.getpid())
         if child is None:
             queues = os.environ.get(QUEUES_VARIABLE)
-            settings = load_settings()
+            settings, slots = load_settings(), slot_file()
+            if settings.events != "off":
+                pipe = EventPipe.beside(slots.path)
+                HOOKS.subscribe(EventWriter(pipe, lambda: slots.reporting, settings))
             child = Child(
                 settings,
                 HANDLERS,
-                slot_file(),
+                slots,
                 queues=queues.split(",") if queues else HANDLERS.queues,
                 node=os.environ.get(NODE_VARIABLE),
                 middleware=load_middleware(settings.layers),

@@ -18,9 +18,13 @@ LARGEST_ID = 2**63 - 1
 
 
 def register(app: Celery) -> None:
-    """Register our tasks; Celery's own retries stay off, the database is the authority."""
+    """Register our tasks; Celery's own retries stay off, the database is the authority.
 
-    @app.task(name=EXECUTE, max_retries=0, ignore_result=True)
+    They carry tasks and are none: Celery sends no events of them, not even when a child was killed.
+    """
+    quiet = {"max_retries": 0, "ignore_result": True, "send_events": False}
+
+    @app.task(name=EXECUTE, **quiet)
     def execute(dispatch_id: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:
         """Carry out one message. A forged one can at most start tasks that are due anyway."""
         if rest or more or not _is_id_or_none(dispatch_id) or not _are_ids(ids):
@@ -31,12 +35,12 @@ def register(app: Celery) -> None:
         except Exception as error:
             log.error("message %s ended early; the scan comes back: %s", dispatch_id, brief(error))  # noqa: TRY400  no traceback: it may show payloads
 
-    @app.task(name=SCAN, max_retries=0, ignore_result=True)
+    @app.task(name=SCAN, **quiet)
     def scan() -> None:
         """Scan and rescue, where no PoolScheduler does it inline."""
         _quietly(SCAN, lambda: current_keeper(app).scan())
 
-    @app.task(name=MAINTAIN, max_retries=0, ignore_result=True)
+    @app.task(name=MAINTAIN, **quiet)
     def maintain() -> None:
         """Make partitions ahead."""
         _quietly(MAINTAIN, lambda: current_keeper(app).maintain())

@@ -22,6 +22,7 @@ from tasks_app.broker.processes import (
     stop_child,
 )
 from tasks_app.broker.refusal import guard_queues
+from tasks_app.broker.reporter import Reporter
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
 from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.pool.schema import check_schema
@@ -63,6 +64,7 @@ class Watch(bootsteps.StartStopStep):
 def connect_worker(app: Celery, settings: Settings) -> None:
     """Connect to the signals of a worker's life."""
     app.steps["worker"].add(Watch)
+    app.steps["worker"].add(Reporter)
     main: list[int] = []
     _connect_parent(app, settings, main)
     _connect_children(app, settings, main)

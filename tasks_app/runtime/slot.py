@@ -27,7 +27,9 @@ MOST_RUNS = 64
 _RECORD = struct.Struct(f"=q d 160s d d d q q {3 * MOST_RUNS}q")
 _SIZE = 1792
 _EMPTY = bytes(_SIZE)
-_FILE_SIZE = SLOTS * _SIZE + 1
+_DRAINING, _REPORTING = SLOTS * _SIZE, SLOTS * _SIZE + 1
+"""Bytes behind the records: what the parent tells all children."""
+_FILE_SIZE = SLOTS * _SIZE + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,20 @@ class SlotFile:
     @property
     def draining(self) -> bool:
         """Whether the parent was asked to stop: the children start nothing more."""
-        return self._map[-1] != 0
+        return self._map[_DRAINING] != 0
 
     def drain(self) -> None:
         """Tell the children. One byte, so that a signal handler may do it."""
-        self._map[-1] = 1
+        self._map[_DRAINING] = 1
+
+    @property
+    def reporting(self) -> bool:
+        """Whether somebody wants to hear of single tasks now."""
+        return self._map[_REPORTING] != 0
+
+    def report(self, wanted: bool) -> None:  # noqa: FBT001  a switch
+        """Tell the children whether to write events."""
+        self._map[_REPORTING] = wanted
 
     def take(self, owner: str) -> Slot:
         """Take a free record for this process.

@@ -1,0 +1,164 @@
+"""Celery events: each task under its own id and name, and nothing that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tasks_app import requeue_task
+from tests.broker.celery_process import CeleryProcess
+from tests.broker.conftest import House
+from tests.broker.house.flower_handlers import SECRET
+from tests.broker.listening import Listener
+from tests.waiting import until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+
+FLOWER = {"TASKS_APP_IMPORTS": "flower_handlers", "TASKS_APP_EVENTS_SHOW": "points,shop"}
+SECRETS = {"card": SECRET, "shop": "north"}
+
+
+@pytest.fixture(scope="module")
+def listener(house: House) -> Iterator[Listener]:
+    listener = Listener(house.environment()["TASKS_APP_BROKER_URL"])
+    yield listener
+    listener.end()
+
+
+@pytest.fixture(scope="module")
+def worker(house: House, listener: Listener) -> CeleryProcess:
+    """A worker without -E, which is asked for events as Flower asks, and a beat."""
+    worker = house.worker(**FLOWER)
+    house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
+    until(listener.workers, 20, "the worker's first event")
+    switch(listener, "enable")
+    return worker
+
+
+def switch(listener: Listener, how: str) -> None:
+    """Let the worker send events of tasks, or not."""
+    command = getattr(listener.app.control, f"{how}_events")
+    assert command(destination=list(listener.workers()), reply=True, timeout=5)
+
+
+def shown(listener: Listener, task_id: int, state: str) -> Any:
+    """Wait until Flower would show the task in this state; return what it shows."""
+    until(lambda: listener.shows(task_id) == state, 20, f"{state} of {task_id}")
+    return listener.task(task_id)
+
+
+def test_a_success_is_shown_with_its_course_and_without_its_data(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    (task_id,) = house.create("fine", payload=SECRETS, biz_key="order:7")
+
+    task = shown(listener, task_id, "SUCCESS")
+
+    assert listener.types(task_id) == ["received", "started", "succeeded"]
+    assert (task.name, task.worker.hostname.partition("@")[0]) == ("fine", worker.name)
+    assert task.kwargs == "{'biz_key': 'order:7', 'shop': 'north', 'payload': '40 bytes'}"
+    assert task.result == "{'points': 10, 'result': '35 bytes'}"
+    assert task.runtime >= 0
+    assert task.received <= task.started <= task.succeeded
+    assert listener.workers() == {task.worker.hostname}
+
+
+def test_a_retry_is_red_no_longer_when_it_succeeds(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    (task_id,) = house.create("flaky", payload=SECRETS)
+
+    task = shown(listener, task_id, "SUCCESS")
+
+    first, again = ["received", "started", "retried"], ["retried", "received", "started"]
+    assert listener.types(task_id) == [*first, *again, "succeeded"]
+    assert task.retries == 1
+    assert task.exception == "ValueError: no credit for ***"
+    assert "raise ValueError" in task.traceback
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "state", "text"),
+    [
+        ("broken", SECRETS, "FAILURE", "ValueError: card *** refused"),
+        ("stops", {"how": "fail"}, "FAILURE", "Fail: as told"),
+        ("stops", {"how": "cancel"}, "REVOKED", "cancelled: Cancel: as told"),
+        ("stops", {"how": "skip"}, "REVOKED", "skipped: Skip: as told"),
+    ],
+)
+def test_each_other_end_has_its_state_and_cause(
+    house: House,
+    listener: Listener,
+    worker: CeleryProcess,
+    name: str,
+    payload: dict[str, Any],
+    state: str,
+    text: str,
+) -> None:
+    (task_id,) = house.create(name, payload=payload)
+
+    task = shown(listener, task_id, state)
+
+    assert (task.exception or task.result) == text
+
+
+def test_a_requeued_task_leaves_the_red_state(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    (task_id,) = house.create("mended")
+    shown(listener, task_id, "FAILURE")
+
+    with house.engine.begin() as connection:
+        requeue_task(connection, task_id)
+
+    shown(listener, task_id, "SUCCESS")
+    assert listener.types(task_id)[3:] == ["retried", "received", "started", "succeeded"]
+
+
+def test_a_killed_child_fails_its_task_and_not_the_message(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    """What the child told before it was killed is not lost: its neighbours are shown."""
+    before, (task_id,) = house.create("fine", 20, {}), house.create("killer")
+
+    task = shown(listener, task_id, "FAILURE")
+
+    assert task.exception.startswith("process died")
+    for neighbour in before:
+        shown(listener, neighbour, "SUCCESS")
+    uuids = {e["uuid"] for e in listener.events if e["type"].startswith("task-")}
+    assert all(uuid.isdigit() for uuid in uuids)
+
+
+def test_no_value_of_a_task_is_in_any_event(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    (row,) = house.create("row", payload=SECRETS)
+
+    task = shown(listener, row, "FAILURE")
+
+    assert "duplicate key value violates unique constraint" in task.exception
+    assert SECRET not in str(listener.events)
+
+
+def test_events_may_be_switched_off_and_on_while_it_runs(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    switch(listener, "disable")
+    until(lambda: not told(house, listener), 10, "silence")
+
+    switch(listener, "enable")
+
+    until(lambda: told(house, listener), 10, "events")
+
+
+def told(house: House, listener: Listener) -> bool:
+    """Run a task; tell whether anything was heard of it."""
+    (task_id,) = house.create("fine")
+    house.over([task_id])
+    with suppress(AssertionError):
+        until(lambda: listener.of(task_id), 1)
+    return bool(listener.of(task_id))

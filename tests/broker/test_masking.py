@@ -1,0 +1,147 @@
+"""What may be seen of a task's data, and in which words."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks_app.broker.event_pipe import LONGEST_LINE, EventPipe
+from tasks_app.broker.events import LATE, EventWriter, events_of, line_of
+from tasks_app.broker.masking import exception_text, shown
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.task import Cause
+from tasks_app.runtime.hooks import Kind, Notice
+
+PAYLOAD = '{"card": "4711-canary", "pin": 1234, "list": [{"deep": "it\\"s"}], "n": 7, "yes": true}'
+
+
+def notice(kind: Kind, **values: Any) -> Notice:
+    return Notice(kind, 42, "orders.confirm", "default", **values)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("card 4711-canary refused", "E: card *** refused"),
+        ("{'card': '4711-canary'} is bad", "E: {'card': '***'} is bad"),
+        ("pin 1234 of 7", "E: pin *** of 7"),
+        ('it"s deep', "E: *** deep"),
+        ("first line\nDETAIL: Failing row contains (canary)", "E: first line"),
+        ("", "E"),
+        ("x" * 500, f"E: {'x' * 296}…"),
+    ],
+)
+def test_the_first_line_of_an_exception_is_shown_without_values_of_the_payload(
+    message: str, text: str
+) -> None:
+    assert exception_text(Cause("E", message), PAYLOAD) == text
+
+
+@pytest.mark.parametrize("payload", [None, "no JSON", '{"a": ' + "[" * 600 + "]" * 600 + "}"])
+def test_a_payload_that_cannot_be_compared_hides_the_whole_line(payload: str | None) -> None:
+    assert exception_text(Cause("E", "card 4711"), payload) == "E: ***"
+
+
+def test_of_data_its_size_is_shown_and_the_chosen_keys() -> None:
+    assert shown("payload", PAYLOAD, ()) == {"payload": "86 bytes"}
+    assert shown("payload", PAYLOAD, ("n", "list", "other")) == {
+        "n": 7,
+        "list": '[{"deep": "it\\"s"}]',
+        "payload": "86 bytes",
+    }
+    assert shown("payload", '"canary"', ("n",)) == {"payload": "8 bytes"}
+    assert shown("payload", None, ("n",)) == {}
+    assert shown("result", json.dumps({"n": "x" * 500}), ("n",))["n"] == "x" * 99 + "…"
+
+
+def types(told: Notice) -> list[str]:
+    return [event["type"] for event in events_of(told, ())]
+
+
+def test_a_second_attempt_leaves_the_state_of_the_first_before_it_is_received() -> None:
+    assert types(notice(Kind.RECEIVED, attempt=1)) == ["task-received"]
+    assert types(notice(Kind.RECEIVED, attempt=2)) == ["task-retried", "task-received"]
+
+
+def test_only_what_goes_out_for_a_failed_attempt_may_come_too_late() -> None:
+    wait = timedelta(hours=1)
+    (retried,) = events_of(notice(Kind.RETRIED, attempt=1, wait=wait), ())
+    again, received = events_of(notice(Kind.RECEIVED, attempt=2), ())
+
+    assert retried[LATE] > 3600
+    assert LATE not in again | received
+
+
+@pytest.mark.parametrize(
+    ("kind", "expired"), [(Kind.CANCELLED, False), (Kind.SKIPPED, False), (Kind.EXPIRED, True)]
+)
+def test_what_never_ran_to_its_end_is_revoked_and_says_how(kind: Kind, expired: bool) -> None:
+    (event,) = events_of(notice(kind), ())
+
+    assert (event["type"], event["expired"], event["result"]) == ("task-revoked", expired, kind)
+    assert (event["uuid"], event["name"]) == ("42", "orders.confirm")
+
+
+@pytest.mark.parametrize(
+    ("long", "fits"),
+    [
+        ({"traceback": "start " + "line\n" * 3000 + "the fault"}, "the fault"),
+        ({"kwargs": "ä" * 9000 + "end"}, "end"),
+        ({"traceback": "x" * 5000, "kwargs": "y" * 5000, "result": "z" * 9000 + "end"}, "end"),
+    ],
+)
+def test_a_long_event_loses_beginnings_until_it_fits_a_line(
+    long: dict[str, str], fits: str
+) -> None:
+    line = line_of({"type": "task-failed", "uuid": "42", **long})
+
+    assert len(line) < LONGEST_LINE
+    assert list(json.loads(line).values())[-1].endswith(fits)
+
+
+class Collects(EventPipe):
+    """A pipe that keeps the lines."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.lines: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(
+    ("events", "kind", "attempt", "number"),
+    [
+        ("all", Kind.SUCCEEDED, 1, 1),
+        ("failures", Kind.RECEIVED, 1, 0),
+        ("failures", Kind.STARTED, 1, 0),
+        ("failures", Kind.SUCCEEDED, 1, 0),
+        ("failures", Kind.SKIPPED, 1, 0),
+        ("failures", Kind.FAILED, 1, 1),
+        ("failures", Kind.RETRIED, 1, 1),
+        ("failures", Kind.RESCUED, 1, 1),
+        ("failures", Kind.RECEIVED, 2, 2),
+        ("failures", Kind.SUCCEEDED, 2, 1),
+    ],
+)
+def test_with_failures_only_other_first_attempts_are_not_shown(
+    events: Any, kind: Kind, attempt: int, number: int
+) -> None:
+    pipe = Collects()
+
+    EventWriter(pipe, lambda: True, Settings(events=events))(notice(kind, attempt=attempt))
+
+    assert len(pipe.lines) == number
+
+
+def test_nothing_is_written_while_nobody_wants_it() -> None:
+    pipe = Collects()
+
+    EventWriter(pipe, lambda: False, Settings())(notice(Kind.FAILED))
+
+    assert pipe.lines == []
