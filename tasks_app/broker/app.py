@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ from celery import Celery
 from celery.signals import celeryd_init
 
 from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
+from tasks_app.broker.stopping import PoolWorker
 from tasks_app.broker.tasks import register
 from tasks_app.broker.worker import connect_worker, ends_the_process
 from tasks_app.domain.settings import Settings
@@ -25,6 +27,11 @@ class PoolCelery(Celery):
     def __reduce__(self) -> tuple[Callable[[], Celery], tuple[()]]:
         """Let a spawned child import the app as everybody does."""
         return _imported, ()
+
+    @cached_property
+    def Worker(self) -> Any:  # noqa: N802  Celery's name
+        """The worker that ``celery worker`` starts."""
+        return self.subclass_with_self(PoolWorker, reverse="Worker")
 
 
 def _imported() -> Celery:

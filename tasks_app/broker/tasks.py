@@ -9,6 +9,7 @@ from celery import Celery
 
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.processes import current_child, current_keeper
+from tasks_app.broker.stopping import heed_signals
 from tasks_app.domain.causes import brief
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,9 @@ def register(app: Celery) -> None:
             log.error("a message on our queue has no valid body and is dropped")
             return
         try:
-            current_child().execute(dispatch_id, ids)
+            child = current_child()
+            heed_signals(child)
+            child.execute(dispatch_id, ids)
         except Exception as error:
             log.error("message %s ended early; the scan comes back: %s", dispatch_id, brief(error))  # noqa: TRY400  no traceback: it may show payloads
 

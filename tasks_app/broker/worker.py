@@ -7,7 +7,6 @@ import logging
 import os
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from celery import Celery, bootsteps, signals
@@ -23,6 +22,7 @@ from tasks_app.broker.processes import (
 )
 from tasks_app.broker.refusal import guard_queues
 from tasks_app.broker.reporter import Reporter
+from tasks_app.broker.stopping import begin_to_drain, slot_path
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
 from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.pool.schema import check_schema
@@ -46,7 +46,7 @@ class Watch(bootsteps.StartStopStep):
 
     def start(self, worker: Any) -> None:
         """Begin to look."""
-        self._slots = SlotFile(_slot_path())
+        self._slots = SlotFile(slot_path())
         good_for_s = load_settings().healthy_for.total_seconds()
         worker.pulse = self._pulse = Pulse(WORKER, str(worker.hostname), good_for_s=good_for_s)
         worker.watch = self.look
@@ -56,6 +56,10 @@ class Watch(bootsteps.StartStopStep):
         """Look once."""
         kill_overdue(self._slots)
         self._pulse.beat(silent_clerk(self._slots))
+
+    def close(self, _worker: Any) -> None:
+        """Drain, whatever the worker stops for, before its consumer forgets what it reserved."""
+        begin_to_drain(SlotFile(slot_path()))
 
     def stop(self, worker: Any) -> None:
         """Go on looking while the pool drains: the timer ends with the process."""
@@ -90,9 +94,12 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
         check_surroundings(app, settings)
 
     @signals.worker_shutting_down.connect(weak=False)
-    def drain(**_: Any) -> None:
-        """Tell the children to start nothing more; Celery itself only waits for them."""
-        SlotFile(_slot_path()).drain()
+    def stop(how: str, **_: Any) -> None:
+        """Tell the children at once; the worker's loop hears of it later."""
+        slots = SlotFile(slot_path())
+        begin_to_drain(slots)
+        if how == "Cold":
+            slots.leave()
 
 
 def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
@@ -121,7 +128,7 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
     def over(sender: Any, **_: Any) -> None:
         """The worker ends: in the same pools with its child, in all with its slots and pulse."""
         stop_child()
-        remove_slots(_slot_path())
+        remove_slots(slot_path())
         sender.pulse.end()
 
 
@@ -174,7 +181,3 @@ def check_database(settings: Settings) -> None:
         raise SystemExit(
             "The database does not answer. Check TASKS_APP_DATABASE_URL and that it runs."
         ) from None
-
-
-def _slot_path() -> Path:
-    return Path(os.environ[SLOTS_VARIABLE])

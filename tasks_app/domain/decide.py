@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OUTCOME_UNKNOWN = "outcome unknown"
 PROCESS_DIED = "process died"
+INTERRUPTED = "interrupted"
 VANISHED = "worker vanished"
 
 
@@ -109,6 +110,20 @@ def died(task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random)
     if task.at_most_once:
         return failed(task, Cause(OUTCOME_UNKNOWN, cause.message))
     return charged(task, spec, cause, rng)
+
+
+def interrupted(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Settlement:
+    """A worker that stops let go of the run; an ``at_most_once`` task is never run again."""
+    if task.at_most_once:
+        return failed(task, Cause(OUTCOME_UNKNOWN, "The worker stopped while it ran."))
+    cause = Cause(INTERRUPTED, "The worker stopped while it ran, and its grace was over.")
+    match spec.on_interrupt if spec else Reaction.RETRY_FREE:
+        case Reaction.RETRY:
+            return charged(task, spec, cause, rng)
+        case Reaction.FAIL:
+            return failed(task, cause)
+        case Reaction.RETRY_FREE:
+            return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level, task=task)
 
 
 def _by_rule(

@@ -31,6 +31,8 @@ class HandlerSpec:
     hard_timeout: timedelta | None = None
     at_most_once: bool = False
     on_error: Rules = field(default_factory=dict)
+    on_interrupt: Reaction = Reaction.RETRY_FREE
+    """When a worker that stops lets go of a run: here RETRY_FREE means again at once."""
     payload_type: type[BaseModel] | None = None
     """None: the handler takes the payload as a dict."""
     takes_payload: bool = True

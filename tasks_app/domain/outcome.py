@@ -48,7 +48,7 @@ class Skip(Outcome):
 
 
 class Reaction(StrEnum):
-    """What an exception of a class leads to, in a handler's ``on_error``."""
+    """What the end of a run leads to, in a handler's ``on_error`` and ``on_interrupt``."""
 
     RETRY = "retry"
     """Again, charged. What happens without a rule."""

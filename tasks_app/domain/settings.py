@@ -60,6 +60,8 @@ class Settings(BaseSettings):
     """When a message that nobody finished is published again; doubles up to ten minutes."""
     hard_timeout: timedelta = timedelta(hours=1)
     """A child that runs one task for longer is killed, unless task or handler says otherwise."""
+    stop_grace: timedelta | None = None
+    """How long running tasks may go on after SIGTERM. None: until they end, as in Celery."""
     healthy_for: timedelta = timedelta(seconds=30)
     """Silence after which `healthz` says no. A broker's time-outs may hold a worker up so long."""
     run_dir: str | None = None
@@ -82,6 +84,7 @@ class Settings(BaseSettings):
         "park_for",
         "republish_after",
         "hard_timeout",
+        "stop_grace",
         "healthy_for",
         mode="before",
     )

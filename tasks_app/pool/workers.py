@@ -36,7 +36,8 @@ _BEAT = text(f"""
     INSERT INTO {WORKER} (owner, node, queues, handlers, threads, running, started_at, seen_at)
     VALUES (:owner, :node, CAST(:queues AS text[]), CAST(:handlers AS text[]), :threads,
         CAST(:running AS jsonb), {NOW}, {NOW})
-    ON CONFLICT (owner) DO UPDATE SET running = EXCLUDED.running, seen_at = EXCLUDED.seen_at
+    ON CONFLICT (owner) DO UPDATE
+    SET queues = EXCLUDED.queues, running = EXCLUDED.running, seen_at = EXCLUDED.seen_at
 """)
 _LIVE = text(f"""
     SELECT owner, node, queues, handlers, threads, running::text AS running, started_at, seen_at
@@ -57,7 +58,7 @@ def beat(  # noqa: PLR0913  one per column
     running: Sequence[dict[str, Any]] = (),
     now: datetime | None = None,
 ) -> None:
-    """Say that this child lives."""
+    """Say that this child lives; one that serves no queue any more is about to end."""
     connection.execute(
         _BEAT,
         {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Sequence
-from types import FrameType
 
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.middleware import Middleware, load_middleware
 from tasks_app.runtime.registry import HANDLERS, Registry
+from tasks_app.runtime.signals import heed_signals
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import slot_file
 from tasks_app.runtime.work import Work
@@ -33,24 +32,20 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
 
     Handlers run in this thread and ``concurrency - 1`` others. ``queues`` empty: ``default`` and
     those of the handlers. With ``handle_signals``, SIGTERM and SIGINT end it after the running
-    tasks; what has not started goes back.
+    tasks; what has not started goes back. A second one, or SIGQUIT, lets go of what runs.
     """
+    slots = slots or slot_file()
     served = tuple(queues) or registry.queues
     child = Child(
         settings,
         registry,
-        slots or slot_file(),
+        slots,
         queues=served,
         middleware=load_middleware(settings.layers) if middleware is None else middleware,
         threads=concurrency,
     )
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        child.desk.stopping.set()
-
     if handle_signals:
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+        heed_signals(slots)
     child.start()
     log.info("ready: %s handlers, queues %s", len(registry.names), ", ".join(served))
     try:

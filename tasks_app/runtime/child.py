@@ -15,6 +15,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import workers
 from tasks_app.runtime.clerk import Clerk
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.departure import Departure
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.executor import Executor
 from tasks_app.runtime.identity import Identity
@@ -66,6 +67,9 @@ class Child:
             settings, registry, self.database, self.desk, self._slot, settler, self.runner
         )
         self._undertaker = Undertaker(self.database, slots, registry, settings)
+        self.departure = Departure(
+            settings, self.database, self.desk, self._slot, settler, registry
+        )
         self._clerk = Clerk(
             settings,
             self.database,
@@ -73,9 +77,12 @@ class Child:
             self._slot,
             settler,
             self._undertaker,
+            self.departure,
             self.identity,
         )
         self._stopped = threading.Event()
+        self.in_hand = False
+        """Whether a message is carried out just now. Plain, so that signal handlers may read it."""
 
     def start(self) -> None:
         """Start the clerk. The first heartbeat makes this child known to the scan."""
@@ -83,8 +90,13 @@ class Child:
 
     def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
         """Carry out one message, unless the worker's parent is gone."""
-        if not self.identity.orphaned:
+        if self.identity.orphaned:
+            return
+        self.in_hand = True
+        try:
             self.executor.execute(dispatch_id, ids)
+        finally:
+            self.in_hand = False
 
     def bury(self) -> int:
         """Bury the dead now, as the clerk does by itself later; return the graves still open.
@@ -100,8 +112,8 @@ class Child:
             return
         self._stopped.set()
         self.desk.stop()
-        self.desk.take_all_back()
         self._clerk.stop(STOP_PATIENCE_S)
+        self.departure.drain()
         self.desk.errand(lambda connection: workers.leave(connection, self.identity.owner))
         try:
             self._settler.flush()

@@ -21,6 +21,7 @@ from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
 from tasks_app.pool.settle import still_held
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.departure import Departure
 from tasks_app.runtime.desk import Desk, Errand, Return
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
@@ -32,8 +33,8 @@ from tasks_app.runtime.undertaker import Undertaker
 log = logging.getLogger(__name__)
 
 BURY_EVERY_S = 2.0
-PULSE_S = 1.0
-"""The longest nap: how late a slow task's neighbours are noticed."""
+PULSE_S = 0.25
+"""The longest nap: how late a slow task's neighbours, and the worker's end, are noticed."""
 MOST_FAILED_ERRANDS = 2
 """Per round: each may have waited a second for a lock, and renewals are due."""
 LAST_ERRANDS = 10
@@ -43,7 +44,7 @@ LAST_ERRANDS = 10
 class Clerk:
     """One child's helper thread. All its work is safe to repeat and to do late."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  it works for all of them
         self,
         settings: Settings,
         database: Database,
@@ -51,6 +52,7 @@ class Clerk:
         slot: Slot,
         settler: Settler,
         undertaker: Undertaker,
+        departure: Departure,
         identity: Identity,
     ) -> None:
         self._settings = settings
@@ -59,7 +61,9 @@ class Clerk:
         self._slot = slot
         self._settler = settler
         self._undertaker = undertaker
+        self._departure = departure
         self._identity = identity
+        self._shown: tuple[str, ...] = ()
         self._renew_at = self._bury_at = 0.0
         patience = settings.healthy_for + settings.renew_every
         self._pulse = Pulse(DB, good_for_s=patience.total_seconds())
@@ -78,7 +82,14 @@ class Clerk:
             self._thread.join(patience_s)
 
     def _work(self) -> None:
-        duties = (self._bury, self._flush, self._give_back, self._run_errands, self._renew)
+        duties = (
+            self._depart,
+            self._bury,
+            self._flush,
+            self._give_back,
+            self._run_errands,
+            self._renew,
+        )
         while not self._ends.is_set():
             self._slot.beat()
             if self._identity.orphaned:
@@ -94,12 +105,19 @@ class Clerk:
     def _nap_s(self) -> float:
         waited = self._desk.oldest_finished_s()
         if waited is not None:
-            return max(0.005, self._settings.flush_after.total_seconds() - waited)
+            left = self._settings.flush_after.total_seconds() - waited
+            return max(0.005, min(PULSE_S, left))
         slow = self._settings.give_back_after.total_seconds()
         now = time.monotonic()
         naps = [slow - (now - run.since) for run in self._desk.running()]
         naps.append(self._renew_at - now)
         return max(0.01, min([PULSE_S, *(nap for nap in naps if nap > 0)]))
+
+    def _depart(self) -> None:
+        self._departure.drain()
+        if self._departure.due:
+            self._desk.errand(lambda connection: workers.leave(connection, self._identity.owner))
+            self._departure.leave(self.last_round)
 
     def _bury(self) -> None:
         if time.monotonic() >= self._bury_at:
@@ -164,7 +182,8 @@ class Clerk:
             raise trouble
 
     def _renew(self) -> None:
-        if time.monotonic() < self._renew_at:
+        queues = () if self._desk.stopping.is_set() else self._identity.queues
+        if time.monotonic() < self._renew_at and queues == self._shown:
             return
         fences = self._desk.held()
         with self._database.begin() as connection:
@@ -172,7 +191,7 @@ class Clerk:
                 connection,
                 owner=self._identity.owner,
                 node=self._identity.node,
-                queues=self._identity.queues,
+                queues=queues,
                 handlers=self._identity.handlers,
                 threads=self._identity.threads,
                 running=self._running(),
@@ -180,6 +199,7 @@ class Clerk:
             if fences:
                 self._desk.cancel(renew(connection, fences, self._settings.lease).cancelled)
         self._pulse.beat()
+        self._shown = queues
         self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()
 
     def _running(self) -> Sequence[dict[str, object]]:

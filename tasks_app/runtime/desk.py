@@ -30,6 +30,8 @@ class Running:
     since: float
     cancelled: bool
     progress: tuple[float, str] | None = None
+    commits: bool = False
+    """Its transaction is being committed: too late to let go of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Desk:
         self._first_finished_at: float | None = None
         self._messages: dict[int, int] = {}
         self._gave_back: set[int] = set()
+        self._lets_go = False
         self.stopping = threading.Event()
         """Set: start nothing more."""
         self.wake = threading.Event()
@@ -100,8 +103,10 @@ class Desk:
             return bool(self._waiting) and not self.stopping.is_set()
 
     def collect(self, settlement: Settlement) -> None:
-        """A run ended; its outcome waits for company."""
+        """A run ended; its outcome waits for company. Nothing happens if it was let go."""
         with self._mutex:
+            if self._was_let_go(settlement.fence):
+                return
             self._ended(settlement.fence)
             self._finished[settlement.fence] = settlement
             if self._first_finished_at is None:
@@ -121,9 +126,32 @@ class Desk:
     def give_back(self, task: ClaimedTask, wait: timedelta) -> None:
         """Let a running task go, uncharged; the clerk releases it until that is answered."""
         with self._mutex:
+            if self._was_let_go(task.fence):
+                return
             self._ended(task.fence)
             self._returning[task.fence] = Return(task, wait)
         self.wake.set()
+
+    def begin_commit(self, fence: Fence) -> bool:
+        """Announce that a run is about to be written for good; False: it was let go meanwhile."""
+        with self._mutex:
+            if self._was_let_go(fence):
+                return False
+            if fence in self._running:
+                self._running[fence].commits = True
+            return True
+
+    def let_go(self, *, committing: bool = False) -> list[ClaimedTask]:
+        """Take runs away from their threads, for ever; such as are being committed if told so."""
+        with self._mutex:
+            self._lets_go = True
+            taken = [run.task for run in self._running.values() if committing or not run.commits]
+            for task in taken:
+                del self._running[task.fence]
+            return taken
+
+    def _was_let_go(self, fence: Fence) -> bool:
+        return self._lets_go and fence not in self._running
 
     def _ended(self, fence: Fence) -> None:
         if self._running.pop(fence, None) is not None and self._waiting:
@@ -161,20 +189,20 @@ class Desk:
             slow = sum(now - run.since >= longer_than_s for run in self._running.values())
             if slow < (len(self._messages) or self._threads):
                 return []
-            self._return_waiting()
-            open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}
-            self._gave_back.update(open_ones)
-            return [dispatch_id for dispatch_id in open_ones.values() if dispatch_id]
+            return self._return_waiting()
 
-    def take_all_back(self) -> None:
-        """Return all waiting ones, because the child stops."""
+    def take_all_back(self) -> list[int]:
+        """Return all that waits, because the child stops; give the messages in hand."""
         with self._mutex:
-            self._return_waiting()
+            return self._return_waiting()
 
-    def _return_waiting(self) -> None:
+    def _return_waiting(self) -> list[int]:
         for task in self._waiting:
             self._returning[task.fence] = Return(task, timedelta(0))
         self._waiting.clear()
+        open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}
+        self._gave_back.update(open_ones)
+        return [dispatch_id for dispatch_id in open_ones.values() if dispatch_id]
 
     def returning(self) -> list[Return]:
         """Return the claims to release. They stay until :meth:`drop`."""
@@ -239,6 +267,12 @@ class Desk:
             return fence in self._running
 
     @property
+    def busy(self) -> bool:
+        """Whether a thread of this child has a task or a message in hand."""
+        with self._mutex:
+            return bool(self._running or self._messages)
+
+    @property
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
@@ -246,7 +280,9 @@ class Desk:
             return not (any(claims) or self._errands or self._errands_out)
 
     def stop(self) -> None:
-        """Start nothing more, and wake everybody who waits."""
+        """Start nothing more, and wake everybody who waits. Once: the clerk says it often."""
+        if self.stopping.is_set():
+            return
         self.stopping.set()
         self.wake.set()
         with self.arrived:

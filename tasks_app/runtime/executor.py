@@ -20,7 +20,7 @@ from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
-from tasks_app.runtime.slot import Slot
+from tasks_app.runtime.slot import Slot, Stage
 
 log = logging.getLogger(__name__)
 
@@ -95,10 +95,9 @@ class Executor:
                 return
 
     def _over(self) -> bool:
-        """Whether nothing more may start; then what has not started goes back."""
-        if self._slot.draining:
-            self._desk.take_all_back()
-            return True
+        """Whether nothing more may start; the clerk gives back what has not."""
+        if self._slot.stage is not Stage.RUNS:
+            self._desk.stop()
         return self._desk.stopping.is_set()
 
     def _claim(self, ids: list[int]) -> list[ClaimedTask] | None:

@@ -88,6 +88,7 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
     hard_timeout: Duration | None = None,
     at_most_once: bool = False,
     on_error: Mapping[type[BaseException], str] | None = None,
+    on_interrupt: str | None = None,
     commit: str = "each",
     registry: Registry = HANDLERS,
 ) -> Callable[[Callable[P, R]], Handler[P, R]]:
@@ -106,6 +107,8 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
         at_most_once: always claimed alone; after a crash or an exception never run again.
         on_error: by exception class ``"retry"``, ``"fail"`` or ``"retry_free"``; the nearest
             class in the ancestry of what was raised decides.
+        on_interrupt: the same words for a run that a stopping worker cuts off when its grace is
+            over; default ``"retry_free"``: again at once, on another worker, uncharged.
         commit: ``"each"``: every task commits on its own. Nothing else exists yet.
         registry: for tests.
 
@@ -116,6 +119,11 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
         raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
     if commit != "each":
         raise HandlerError(f'commit={commit!r} of {name!r} does not exist yet. Use commit="each".')
+    if at_most_once and on_interrupt is not None:
+        raise HandlerError(
+            f"{name!r} is at_most_once and says on_interrupt. Leave on_interrupt out: "
+            "a run that is cut off goes to the error pool, its outcome unknown."
+        )
 
     def declare(function: Callable[P, R]) -> Handler[P, R]:
         policy = _checked(lambda: parse_policy(retry), name) if retry else DEFAULT_POLICY
@@ -132,6 +140,7 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             on_error={
                 kind: _reaction(kind, reaction, name) for kind, reaction in (on_error or {}).items()
             },
+            on_interrupt=_checked(lambda: Reaction(on_interrupt or Reaction.RETRY_FREE), name),
             payload_type=payload_type,
             takes_payload=takes_payload,
             is_async=inspect.iscoroutinefunction(function),

@@ -166,6 +166,8 @@ class Runner:
         self, lane: Lane, session: Any, task: ClaimedTask, spec: HandlerSpec, settlement: Settlement
     ) -> None:
         """Effect, outcome and move in one commit."""
+        if not self._desk.begin_commit(task.fence):
+            return
         try:
             state = lane.settle(session, settlement)
             if state is None:
@@ -186,6 +188,8 @@ class Runner:
     def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""
         if task.at_most_once:
+            if not self._desk.begin_commit(task.fence):
+                return
             if settlement.event is Event.RELEASE:
                 settlement = failed(
                     task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT.")

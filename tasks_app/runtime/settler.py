@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 BAD_OUTCOME = "outcome cannot be stored"
 PATIENCE_S = 0.2
 """Between two tries while the database is away."""
+LAST_PATIENCE_S = 10.0
+"""How long a child that stops waits for a database that is away; then the lease decides."""
 LOCKED_WAIT_S = 0.5
 """Until an outcome is tried again whose row somebody else holds."""
 
@@ -56,12 +58,18 @@ class Settler:
             HOOKS.tell(notices)
 
     def flush_until_answered(self) -> None:
-        """Return when the database has answered for every outcome, however long it is away."""
+        """Return when the database has answered for every outcome, however long it is away.
+
+        A child that stops gives up after a while.
+        """
+        began = time.monotonic()
         while True:
             try:
                 self.flush()
             except SQLAlchemyError as error:
                 log.warning("outcomes wait for the database: %s", type(error).__name__)
+                if self._gives_up(began):
+                    return
                 time.sleep(PATIENCE_S)
             else:
                 return
@@ -69,8 +77,10 @@ class Settler:
     def settle_until_answered(self, settlement: Settlement) -> State | None:
         """Write one outcome now and wait for the answer; None: the fence was lost.
 
-        The fence judges a repeated try, so asking again is safe.
+        The fence judges a repeated try, so asking again is safe. A child that stops gives up after
+        a while, and then it is the lease that is lost.
         """
+        began = time.monotonic()
         while True:
             try:
                 with self._database.begin() as connection:
@@ -88,7 +98,12 @@ class Settler:
                     settlement = _unstorable(settlement, error)
                     continue
                 log.warning("a settle was not answered, trying again: %s", type(error).__name__)
+                if self._gives_up(began):
+                    return None
                 time.sleep(PATIENCE_S)
+
+    def _gives_up(self, began: float) -> bool:
+        return self._desk.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
 
     def _write(self, settlements: list[Settlement], notices: list[Notice]) -> None:
         """Write a group in one transaction; what the database refuses splits it."""

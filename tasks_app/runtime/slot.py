@@ -12,9 +12,10 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 import psutil
@@ -27,9 +28,21 @@ MOST_RUNS = 64
 _RECORD = struct.Struct(f"=q d 160s d d d q q {3 * MOST_RUNS}q")
 _SIZE = 1792
 _EMPTY = bytes(_SIZE)
-_DRAINING, _REPORTING = SLOTS * _SIZE, SLOTS * _SIZE + 1
-"""Bytes behind the records: what the parent tells all children."""
-_FILE_SIZE = SLOTS * _SIZE + 2
+MOST_STRANDED = 256
+_STRANDED = struct.Struct(f"={MOST_STRANDED}q")
+_STAGE, _REPORTING, _STRANDED_AT = (SLOTS * _SIZE + n for n in range(3))
+"""Behind the records: what the parent tells all children."""
+_FILE_SIZE = _STRANDED_AT + _STRANDED.size
+
+
+class Stage(IntEnum):
+    """How far a worker is on its way out. It only rises."""
+
+    RUNS = 0
+    DRAINS = 1
+    """Nothing more starts; what runs may end."""
+    LEAVES = 2
+    """What still runs is let go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +102,28 @@ class SlotFile:
         return [view for view in views if view is not None]
 
     @property
-    def draining(self) -> bool:
-        """Whether the parent was asked to stop: the children start nothing more."""
-        return self._map[_DRAINING] != 0
+    def stage(self) -> Stage:
+        """How far the worker is on its way out."""
+        return Stage(self._map[_STAGE])
 
     def drain(self) -> None:
-        """Tell the children. One byte, so that a signal handler may do it."""
-        self._map[_DRAINING] = 1
+        """Tell the children to start nothing more. One byte, so that a signal handler may."""
+        self._map[_STAGE] = max(Stage.DRAINS, self.stage)
+
+    def leave(self) -> None:
+        """Tell the children to let go of what they run, and to end."""
+        self._map[_STAGE] = Stage.LEAVES
+
+    @property
+    def stranded(self) -> tuple[int, ...]:
+        """Messages that reached the worker, and that none of its children will take any more."""
+        numbers = _STRANDED.unpack_from(self._map, _STRANDED_AT)
+        return tuple(number for number in numbers if number)
+
+    def strand(self, dispatch_ids: Sequence[int]) -> None:
+        """Name such messages, so that a child's clerk finishes them: the parent knows no SQL."""
+        numbers = [*dispatch_ids[:MOST_STRANDED], *[0] * (MOST_STRANDED - len(dispatch_ids))]
+        _STRANDED.pack_into(self._map, _STRANDED_AT, *numbers)
 
     @property
     def reporting(self) -> bool:
@@ -166,11 +194,17 @@ class Slot:
         self._beat = time.monotonic()
         self._running: dict[Run, tuple[float, float]] = {}
         self._lock = threading.Lock()
+        self._left = False
 
     @property
-    def draining(self) -> bool:
-        """Whether this child is to start nothing more."""
-        return self._file.draining
+    def stage(self) -> Stage:
+        """How far this child's worker is on its way out."""
+        return self._file.stage
+
+    @property
+    def stranded(self) -> tuple[int, ...]:
+        """The worker's messages that nobody will take any more."""
+        return self._file.stranded
 
     def message(self, dispatch_id: int) -> None:
         """Say which message is in this thread's hands; 0: none."""
@@ -201,11 +235,15 @@ class Slot:
             self._write()
 
     def free(self) -> None:
-        """Leave in an orderly way."""
+        """Leave in an orderly way. From now on nothing is written: the record is others'."""
         with self._lock:
-            self._file.write(self._index, _EMPTY)
+            if not self._left:
+                self._left = True
+                self._file.write(self._index, _EMPTY)
 
     def _write(self) -> None:
+        if self._left:
+            return
         runs = list(self._running)[:MOST_RUNS]
         messages = list(self._messages.values())[:MOST_RUNS]
         times = self._running.values()

@@ -13,10 +13,10 @@ from random import Random
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.domain.decide import PROCESS_DIED, died
+from tasks_app.domain.decide import PROCESS_DIED, died, interrupted
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import Cause, ClaimedTask
+from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool import ledger, workers
 from tasks_app.pool.claim import claims_of
 from tasks_app.pool.release import release
@@ -25,7 +25,7 @@ from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
-from tasks_app.runtime.slot import SlotFile, SlotView
+from tasks_app.runtime.slot import SlotFile, SlotView, Stage
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +76,11 @@ class Undertaker:
             claims = claims_of(connection, view.owner)
         guilty = [task for task in claims if task.run in view.running]
         innocent = [task for task in claims if task.run not in view.running]
-        if view.running and innocent:
+        if innocent and (view.running or self._leaves):
             with self._database.begin() as connection:
                 moved = release(connection, [task.fence for task in innocent])
             _tell(innocent, moved, Event.RELEASE)
-        self._charge(view, guilty if view.running else claims)
+        self._charge(view, guilty if view.running or self._leaves else claims)
         with self._database.begin() as connection:
             if claims_of(connection, view.owner):
                 return False
@@ -97,12 +97,12 @@ class Undertaker:
         return True
 
     def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
-        """One runner is guilty alone; of several, or of none, nobody knows which one it was."""
-        if len(view.running) == 1:
-            settlements = [
-                died(task, self._registry.get(task.name), self._cause(view), self._rng)
-                for task in suspects
-            ]
+        """One runner is guilty alone; of several, or of none, nobody knows which one it was.
+
+        Whoever dies while its worker leaves was killed for that, and is nobody's fault.
+        """
+        if len(view.running) == 1 or self._leaves:
+            settlements = [self._verdict(view, task) for task in suspects]
             with self._database.begin() as connection:
                 moved = settle_group(connection, settlements)
             HOOKS.tell(
@@ -119,6 +119,16 @@ class Undertaker:
                 max_crashes=self._settings.max_crashes,
             )
         _tell(suspects, moved, Event.RESCUE)
+
+    @property
+    def _leaves(self) -> bool:
+        return self._slots.stage is Stage.LEAVES
+
+    def _verdict(self, view: SlotView, task: ClaimedTask) -> Settlement:
+        spec = self._registry.get(task.name)
+        if self._leaves:
+            return interrupted(task, spec, self._rng)
+        return died(task, spec, self._cause(view), self._rng)
 
     @staticmethod
     def _cause(view: SlotView) -> Cause:

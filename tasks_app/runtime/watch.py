@@ -30,7 +30,7 @@ def silent_clerk(slots: SlotFile) -> str:
 
 def kill_overdue(slots: SlotFile) -> list[int]:
     """Kill what has to go; return the pids. Our own process is never one of them."""
-    killed = []
+    killed: list[int] = []
     now = time.monotonic()
     for view in slots.occupied():
         overdue = view.kill_at and now >= view.kill_at
@@ -41,9 +41,23 @@ def kill_overdue(slots: SlotFile) -> list[int]:
         log.error(
             "killing child %s: %s (tasks %s)", view.pid, why, [run.task_id for run in view.running]
         )
-        try:
-            os.kill(view.pid, signal.SIGKILL)
-            killed.append(view.pid)
-        except ProcessLookupError:
-            pass
+        killed += _kill(view.pid)
     return killed
+
+
+def kill_holdouts(slots: SlotFile) -> list[int]:
+    """Kill the children that did not let go of their tasks when the worker left."""
+    killed: list[int] = []
+    for view in slots.occupied():
+        if view.running and view.pid != os.getpid() and not view.dead:
+            log.error("killing child %s: it does not let go", view.pid)
+            killed += _kill(view.pid)
+    return killed
+
+
+def _kill(pid: int) -> list[int]:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return []
+    return [pid]

@@ -9,7 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from tasks_app.domain.decide import charged, died, ended_by, failed, policy_of, succeeded
+from tasks_app.domain.decide import (
+    charged,
+    died,
+    ended_by,
+    failed,
+    interrupted,
+    policy_of,
+    succeeded,
+)
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.outcome import Cancel, Fail, Reaction, Retry, Skip, Snooze
 from tasks_app.domain.retry import DEFAULT_POLICY, Fixed, Levels
@@ -248,3 +256,28 @@ def test_a_policy_that_somebody_wrote_by_hand_and_nobody_can_read_is_passed_over
     garbage: str,
 ) -> None:
     assert policy_of(a_task(retry=garbage), a_spec()) == WAITS
+
+
+@pytest.mark.parametrize(
+    ("word", "task", "event", "failures"),
+    [
+        ("retry_free", {}, Event.RELEASE, 0),
+        ("retry", {}, Event.RETRY, 1),
+        ("retry", {"failures": 2}, Event.FAIL, 3),
+        ("fail", {}, Event.FAIL, 1),
+        ("retry_free", {"at_most_once": True}, Event.FAIL, 1),
+    ],
+)
+def test_a_run_that_is_cut_off(word: str, task: dict, event: Event, failures: int) -> None:
+    spec = a_spec(on_interrupt=Reaction(word))
+
+    settlement = interrupted(a_task(**task), spec, Random(1))
+
+    assert (settlement.event, settlement.failures) == (event, failures)
+    if task.get("at_most_once"):
+        assert settlement.cause is not None
+        assert settlement.cause.kind == "outcome unknown"
+
+
+def test_a_run_of_a_name_that_is_not_known_here_is_released() -> None:
+    assert interrupted(a_task(), None, Random(1)).event is Event.RELEASE

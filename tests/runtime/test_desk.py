@@ -10,6 +10,7 @@ from uuid import uuid4
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import ClaimedTask, Fence, Settlement
 from tasks_app.runtime.desk import Desk
+from tests.factory import LEASE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -154,6 +155,47 @@ def test_nothing_starts_after_the_stop() -> None:
     assert desk.start_next() is None
     desk.take_all_back()
     assert len(desk.returning()) == 1
+
+
+def test_what_is_let_go_can_neither_commit_nor_be_collected() -> None:
+    desk = Desk()
+    first = task(1)
+    desk.receive([first])
+    desk.start_next()
+
+    taken = desk.let_go()
+    desk.collect(done(first))
+    desk.give_back(first, LEASE)
+
+    assert taken == [first]
+    assert not desk.begin_commit(first.fence)
+    assert desk.held() == []
+
+
+def test_a_run_that_is_being_committed_is_let_go_only_when_told_so() -> None:
+    desk = Desk()
+    first = task(1)
+    desk.receive([first])
+    desk.start_next()
+
+    assert desk.begin_commit(first.fence)
+    assert desk.let_go() == []
+    assert desk.begin_commit(first.fence)
+    assert desk.let_go(committing=True) == [first]
+    assert not desk.begin_commit(first.fence)
+
+
+def test_all_that_is_taken_back_names_its_messages_once() -> None:
+    desk = Desk()
+    desk.open_message(7)
+    desk.receive([task(1), task(2)])
+    desk.start_next()
+
+    assert desk.busy
+    assert desk.take_all_back() == [7]
+    assert desk.take_all_back() == []
+    assert desk.gave_back
+    assert [item.fence.task_id for item in desk.returning()] == [2]
 
 
 def test_an_answer_to_one_run_does_not_end_the_next() -> None:

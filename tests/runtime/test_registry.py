@@ -129,3 +129,10 @@ class TestLoading:
             load_handlers(["needs_something"])
 
         sys.modules.pop("needs_something", None)
+
+
+def test_on_interrupt_knows_three_words_and_at_most_once_none(registry: Registry) -> None:
+    with pytest.raises(HandlerError, match="'charged'"):
+        handler("t", on_interrupt="charged", registry=registry)(lambda ctx: None)
+    with pytest.raises(HandlerError, match="Leave on_interrupt out"):
+        handler("t", on_interrupt="retry", at_most_once=True, registry=registry)

@@ -13,8 +13,8 @@ import pytest
 
 from tasks_app.domain.task import Run
 from tasks_app.runtime import watch
-from tasks_app.runtime.slot import MOST_RUNS, SLOTS, SlotFile
-from tasks_app.runtime.watch import kill_overdue
+from tasks_app.runtime.slot import MOST_RUNS, MOST_STRANDED, SLOTS, SlotFile, Stage
+from tasks_app.runtime.watch import kill_holdouts, kill_overdue
 from tests.runtime.mortal import Mortal
 from tests.waiting import until
 
@@ -92,6 +92,35 @@ def test_of_more_than_fit_a_record_tells_the_first(slots: SlotFile) -> None:
 
     assert one.running == tuple(Run(number + 1, 1) for number in range(MOST_RUNS))
     assert other.running == (Run(9, 9),)
+
+
+def test_a_slot_that_was_left_is_not_written_again(slots: SlotFile) -> None:
+    slot = slots.take("me")
+    slot.free()
+
+    slot.beat()
+    slot.finish(Run(1, 1))
+
+    assert slots.occupied() == []
+    slots.take("you")
+    slot.free()
+    assert [view.owner for view in slots.occupied()] == ["you"]
+
+
+def test_the_stage_only_rises_and_everybody_sees_it(slots: SlotFile) -> None:
+    other = SlotFile(slots.path)
+    seen = [other.stage]
+    for step in (slots.drain, slots.leave, slots.drain):
+        step()
+        seen.append(other.stage)
+
+    assert seen == [Stage.RUNS, Stage.DRAINS, Stage.LEAVES, Stage.LEAVES]
+
+
+def test_stranded_messages_are_bounded(slots: SlotFile) -> None:
+    slots.strand(range(1, 1000))
+
+    assert SlotFile(slots.path).stranded == tuple(range(1, MOST_STRANDED + 1))
 
 
 def test_a_slot_that_was_left_is_given_out_again(slots: SlotFile) -> None:
@@ -197,3 +226,12 @@ def test_the_watch_does_not_signal_the_dead(slots: SlotFile, stranger: Stranger)
     process.kill()
 
     assert kill_overdue(slots) == []
+
+
+def test_who_does_not_let_go_is_killed(slots: SlotFile, stranger: Stranger) -> None:
+    holdout, idle = stranger("holdout", 1), stranger("idle")
+
+    assert kill_holdouts(slots) == [holdout.pid]
+
+    assert holdout.reap() == signal.SIGKILL
+    assert psutil.pid_exists(idle.pid)

@@ -236,3 +236,15 @@ def test_a_grave_stays_open_while_somebody_holds_the_guilty_row(bench: Bench, de
     assert (open_meanwhile, open_afterwards) == (1, 0)
     assert bench.state(task_id) == "PENDING"
     assert bench.task(task_id).failures == 1
+
+
+def test_who_dies_while_its_worker_leaves_charges_nobody(bench: Bench, dead: Dead) -> None:
+    bench.succeeding()
+    ran, unstarted = [bench.create() for _ in range(2)], bench.create()
+    dead([*ran, unstarted], running=2)
+    bench.slots.leave()
+
+    undertaker(bench).look()
+
+    assert counts(bench, [*ran, unstarted]) == [("PENDING", 0, 0)] * 3
+    assert bench.slots.occupied() == []

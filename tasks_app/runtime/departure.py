@@ -1,0 +1,130 @@
+"""The departure: how a child whose worker stops gives back, and at last lets go of what runs.
+
+It asks nothing of the handlers: they may catch whatever is raised, or sit in a call that never
+returns. The desk's mutex decides who owns a task, the fence whether its commit won; then the
+process ends on the spot, and the handler's transaction with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+
+from tasks_app.domain.causes import brief
+from tasks_app.domain.decide import interrupted
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.task import ClaimedTask
+from tasks_app.pool import ledger
+from tasks_app.pool.settle import settle_group
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.hooks import HOOKS, of_settlement
+from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.settler import Settler
+from tasks_app.runtime.slot import Slot, Stage
+
+log = logging.getLogger(__name__)
+
+COMMITS_S = 0.5
+"""How long a run that is being committed is waited for."""
+LONGEST_LEAVE_S = 3.0
+"""Then the process ends, whatever the database says: leases heal what it could not write."""
+ALONE_S = 0.5
+"""A signal to a whole process group reaches the parent, too, which then speaks for all."""
+end_process: Callable[[int], object] = os._exit
+
+
+class Departure:
+    """One child's way out. The clerk looks at it in every round."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        settler: Settler,
+        registry: Registry,
+    ) -> None:
+        grace = settings.stop_grace
+        self._grace_s = None if grace is None else grace.total_seconds()
+        self._database = database
+        self._desk = desk
+        self._slot = slot
+        self._settler = settler
+        self._registry = registry
+        self._drains_since: float | None = None
+        self._finished: set[int] = set()
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+        self.asked_at: float | None = None
+        """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
+
+    def drain(self) -> None:
+        """Once the worker stops, give back what has not started, and the rest of all messages."""
+        if self._slot.stage is not Stage.RUNS:
+            self._desk.stop()
+        if not self._desk.stopping.is_set():
+            return
+        if self._drains_since is None:
+            self._drains_since = time.monotonic()
+        messages = {*self._desk.take_all_back(), *self._slot.stranded} - self._finished
+        if messages:
+            self._finished |= messages
+            self._desk.errand(lambda connection: ledger.finish(connection, *messages))
+
+    @property
+    def due(self) -> bool:
+        """Whether what still runs is to be let go."""
+        return self._desk.busy and (
+            self._slot.stage is Stage.LEAVES
+            or _is_over(self._drains_since, self._grace_s)
+            or (self._slot.stage is Stage.RUNS and _is_over(self.asked_at, ALONE_S))
+        )
+
+    def leave(self, last_round: Callable[[], None]) -> None:
+        """Let go of what runs and end this process, whatever its threads are doing.
+
+        What was let go comes last: from then on it may start elsewhere, so we end at once.
+        """
+        last_call = threading.Timer(LONGEST_LEAVE_S, self._end)
+        last_call.daemon = True
+        last_call.start()
+        tasks = self._desk.let_go()
+        self._await_commits()
+        tasks += self._desk.let_go(committing=True)
+        log.warning("leaving; let go of tasks %s", [task.task_id for task in tasks])
+        for duty in (self._settler.flush, last_round, lambda: self._settle(tasks)):
+            try:
+                duty()
+            except Exception as error:
+                log.warning("left something to the leases: %s", brief(error))
+        last_call.cancel()
+        self._end()
+
+    def _await_commits(self) -> None:
+        ends = time.monotonic() + COMMITS_S
+        while self._desk.running() and time.monotonic() < ends:
+            time.sleep(0.005)
+
+    def _settle(self, tasks: list[ClaimedTask]) -> None:
+        settlements = [interrupted(t, self._registry.get(t.name), self._rng) for t in tasks]
+        with self._database.begin() as connection:
+            moved = settle_group(connection, settlements)
+        HOOKS.tell(
+            of_settlement(settlement, task, moved[task.task_id])
+            for settlement, task in zip(settlements, tasks, strict=True)
+            if task.task_id in moved
+        )
+
+    def _end(self) -> None:
+        """Free the slot first: this death is nobody's fault."""
+        self._slot.free()
+        end_process(0)
+
+
+def _is_over(since: float | None, seconds: float | None) -> bool:
+    return since is not None and seconds is not None and time.monotonic() - since >= seconds

@@ -1,0 +1,60 @@
+"""Handlers for tests of workers that stop: what they do depends on the worker they are in."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any
+
+from house_handlers import effect
+
+from tasks_app import TaskContext, handler
+
+
+def here(payload: dict[str, Any]) -> bool:
+    """Whether this is the worker that the test is about."""
+    return os.environ["TASKS_APP_NODE"].startswith(f"{payload['on']}@")
+
+
+def hold_on(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Leave an effect; on that worker, go on for ever, whatever is raised."""
+    effect(ctx)
+    ctx.session.flush()
+    while here(payload):
+        try:
+            time.sleep(60)
+        except:  # noqa: E722  as people write it
+            ctx.log.warning("not me")
+
+
+@handler("stop.free")
+def free(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Run again, uncharged."""
+    hold_on(ctx, payload)
+
+
+@handler("stop.charged", on_interrupt="retry", retry="0s")
+def charged(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Run again, charged."""
+    hold_on(ctx, payload)
+
+
+@handler("stop.once", at_most_once=True)
+def once(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Never run again."""
+    hold_on(ctx, payload)
+
+
+@handler("stop.async")
+async def never_awaits(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Block the loop."""
+    while here(payload):
+        time.sleep(60)
+
+
+@handler("stop.selfish")
+def selfish(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """On that worker, keep every other thread from running for minutes."""
+    if here(payload):
+        re.match(r"(a+)+b", "a" * 40)

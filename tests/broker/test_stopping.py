@@ -1,0 +1,75 @@
+"""A worker that is told to stop: what goes back, what may end, and what is let go."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.broker.celery_process import CeleryProcess
+from tests.broker.conftest import House
+from tests.waiting import until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+
+IMPORTS = {"TASKS_APP_IMPORTS": "house_handlers,stop_handlers"}
+RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _beat(house: House) -> None:
+    house.beat(TASKS_APP_REPUBLISH_AFTER="30s", **IMPORTS)
+
+
+def doomed(house: House, *, children: int = 2, folder: Path | None = None) -> CeleryProcess:
+    return house.worker(children=children, folder=folder, TASKS_APP_GIVE_BACK_AFTER="1h", **IMPORTS)
+
+
+def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> None:
+    """To the whole group, as some process managers do it; two messages wait in the parent."""
+    worker = doomed(house)
+    long = house.create("slow", 2, {"seconds": 3.0}, priority=0)
+    until(lambda: house.sql(RUNNING) == 2)
+    rest = house.create("ok", 40)
+    until(lambda: worker.log().count("received") == 4)  # two in hand, two reserved
+
+    worker.signal_all(signal.SIGTERM)
+    in_the_broker = house.sql("SELECT count(*) FROM task_dispatch") - 4
+    until(lambda: house.sql("SELECT count(*) FROM task_dispatch") == in_the_broker, 2)
+    until(lambda: house.sql("SELECT count(*) FROM task_worker WHERE queues = '{}'") == 2, 2)
+
+    assert house.sql(RUNNING) == 2
+    assert worker.wait() == 0
+    assert {house.task(i).state for i in long} == {"SUCCEEDED"}
+    assert {(t.state, t.attempt) for t in map(house.task, rest)} == {("PENDING", 0)}
+    assert house.effects() == (2, 2)
+
+
+def test_after_the_grace_running_tasks_are_let_go_whatever_they_catch(
+    house: House, tmp_path: Path
+) -> None:
+    (tmp_path / "celeryconfig.py").write_text("worker_soft_shutdown_timeout = 0.5\n")
+    worker = doomed(house, children=4, folder=tmp_path)
+    on = {"on": worker.name}
+    free, charged, once, caught = (
+        house.create(name, payload=on)[0]
+        for name in ("stop.free", "stop.charged", "stop.once", "stop.async")
+    )
+    until(lambda: house.sql(RUNNING) == 4)
+
+    worker.signal_all(signal.SIGQUIT)
+
+    assert worker.wait() == 0
+    seen = {i: (t.state, t.attempt, t.failures, t.crashes) for i in (free, charged, once, caught)
+            for t in [house.task(i)]}  # fmt: skip
+    assert seen == {
+        free: ("PENDING", 1, 0, 0),
+        charged: ("PENDING", 1, 1, 0),
+        once: ("FAILED", 1, 1, 0),
+        caught: ("PENDING", 1, 0, 0),
+    }
+    assert [a.kind for a in house.attempts(charged)] == ["interrupted"]
+    assert (house.task(once).error or "").startswith("outcome unknown")
+    assert house.effects() == (0, 0)
+    assert house.sql("SELECT count(*) FROM task_dispatch") == 0
