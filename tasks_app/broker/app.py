@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 from celery import Celery
 from celery.signals import celeryd_init
 
-from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
+from tasks_app.broker.configuration import configuration
+from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.stopping import PoolWorker
 from tasks_app.broker.tasks import register
 from tasks_app.broker.worker import connect_worker, ends_the_process
@@ -42,12 +41,7 @@ def _imported() -> Celery:
 def make_celery(settings: Settings) -> Celery:
     """Return the app that ``celery -A tasks_app …`` finds."""
     app = PoolCelery("tasks_app", set_as_current=True)
-    theirs = _celeryconfig()
-    broker = settings.broker_url.get_secret_value() if settings.broker_url else None
-    broker = theirs.get("broker_url", theirs.get("broker_write_url", broker))
-    app.conf.update(
-        _merged(celery_defaults(broker, settings.scan_interval.total_seconds()), theirs)
-    )
+    app.conf.update(configuration(settings))
     register(app)
     connect_worker(app, settings)
 
@@ -62,28 +56,3 @@ def make_celery(settings: Settings) -> Celery:
             conf.task_queues = [make(name) for name in (*HANDLERS.queues, CONTROL_QUEUE)]
 
     return app
-
-
-def _celeryconfig() -> dict[str, Any]:
-    """Return the settings of the module that Celery users know; it need not exist."""
-    name = os.environ.get("CELERY_CONFIG_MODULE", "celeryconfig")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return {}
-    return {
-        key: value
-        for key, value in vars(module).items()
-        if key[0].islower() and not isinstance(value, type(annotations) | ModuleType)
-    }
-
-
-def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Let their settings win; tables are merged, or a schedule of theirs would end our scan."""
-    merged = ours | theirs
-    for key, value in ours.items():
-        if isinstance(value, dict) and isinstance(theirs.get(key), dict):
-            merged[key] = value | theirs[key]
-    return merged

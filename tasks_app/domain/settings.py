@@ -28,7 +28,9 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = None
     """``postgresql+psycopg://user:password@host/name``. No default: a guess would be worse."""
     broker_url: SecretStr | None = None
-    """``redis://…`` or ``amqp://…``; only workers and beat need it."""
+    """``redis://…`` or ``amqp://…``. Workers and beat need it; producers may have it, for hints."""
+    hints: bool = True
+    """Producers tell the broker what they committed, so that tasks start at once."""
     imports: str = ""
     """Modules that declare handlers, separated by commas."""
     middleware: str = ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
     from uuid import UUID
 
     from pydantic import BaseModel
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.retry import RetryPolicy
     from tasks_app.domain.states import Event, State
+
+HINT_WAIT = timedelta(seconds=3)
+"""How long the scan leaves a new row to its hint. Long enough for a worker that is busy just now,
+short enough that nobody misses the task whose hint was lost."""
 
 
 class TaskId(int):
@@ -98,6 +103,8 @@ class TaskRow:
     expires_at: datetime | None
     timeout_ms: int | None
     hard_timeout_ms: int | None
+    hint_wait: timedelta = timedelta(0)
+    """How long the scan leaves the row alone, because a hint is on its way."""
 
 
 class Run(NamedTuple):

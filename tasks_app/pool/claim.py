@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import ClaimedTask, Fence
+from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 PAYLOADS_UP_TO = 16 * 1024
@@ -106,7 +106,9 @@ _NEXT = _statement(
         CROSS JOIN generate_series(0, 9) AS r(priority)
         CROSS JOIN LATERAL (
             SELECT p.* FROM {PENDING} p
-            WHERE p.queue = q.queue AND p.priority = r.priority AND p.scan_at <= {NOW}
+            WHERE p.queue = q.queue AND p.priority = r.priority
+              AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
+              AND (p.scan_at <= {NOW} OR p.parked IS NULL)
               AND p.name = ANY(CAST(:names AS text[])) AND {_READY}
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
@@ -157,9 +159,19 @@ def claim_next(
     *,
     now: datetime | None = None,
 ) -> list[ClaimedTask]:
-    """Take up to ``most`` due tasks straight from the pool, in order of priority."""
+    """Take up to ``most`` due tasks straight from the pool, in order of priority.
+
+    Also those that the scan leaves to their hint: who claims here hears no hints.
+    """
     rows = connection.execute(
-        _NEXT, {**_values(claimer, token), "queues": list(queues), "most": most, "now": now}
+        _NEXT,
+        {
+            **_values(claimer, token),
+            "queues": list(queues),
+            "most": most,
+            "hint_wait": HINT_WAIT,
+            "now": now,
+        },
     )
     return [_task(row) for row in sorted(rows, key=lambda r: (r.priority, r.due_at, r.id))]
 

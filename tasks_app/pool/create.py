@@ -31,8 +31,8 @@ _DUE = f"coalesce(CAST(:run_at AS timestamptz), {NOW}) + CAST(:delay AS interval
 _ONE = text(f"""
     INSERT INTO {PENDING} ({_COLUMNS})
     VALUES (:name, :queue, :priority, :biz_key, :unique_key, CAST(:payload AS jsonb),
-        CAST(:headers AS jsonb), :enabled, :retry_level, :max_attempts, :retry, {_DUE}, {_DUE},
-        :expires_at, :timeout_ms, :hard_timeout_ms, {NOW})
+        CAST(:headers AS jsonb), :enabled, :retry_level, :max_attempts, :retry, {_DUE},
+        {_DUE} + CAST(:hint_wait AS interval), :expires_at, :timeout_ms, :hard_timeout_ms, {NOW})
     {_ON_CONFLICT}
 """)
 
@@ -44,8 +44,8 @@ _IDS = text(f"""
 _MANY = text(f"""
     INSERT INTO {PENDING} (id, {_COLUMNS})
     SELECT n.id, n.name, n.queue, n.priority, n.biz_key, n.unique_key, n.payload::jsonb,
-        n.headers::jsonb, n.enabled, n.retry_level, n.max_attempts, n.retry, d.due_at, d.due_at,
-        n.expires_at, n.timeout_ms, n.hard_timeout_ms, {NOW}
+        n.headers::jsonb, n.enabled, n.retry_level, n.max_attempts, n.retry, d.due_at,
+        d.due_at + n.hint_wait, n.expires_at, n.timeout_ms, n.hard_timeout_ms, {NOW}
     FROM unnest(
         CAST(:id AS bigint[]), CAST(:name AS text[]), CAST(:queue AS text[]),
         CAST(:priority AS smallint[]), CAST(:biz_key AS text[]), CAST(:unique_key AS text[]),
@@ -53,9 +53,10 @@ _MANY = text(f"""
         CAST(:retry_level AS smallint[]), CAST(:max_attempts AS smallint[]),
         CAST(:retry AS text[]), CAST(:run_at AS timestamptz[]), CAST(:delay AS interval[]),
         CAST(:expires_at AS timestamptz[]), CAST(:timeout_ms AS integer[]),
-        CAST(:hard_timeout_ms AS integer[]))
+        CAST(:hard_timeout_ms AS integer[]), CAST(:hint_wait AS interval[]))
         AS n(id, name, queue, priority, biz_key, unique_key, payload, headers, enabled, retry_level,
-             max_attempts, retry, run_at, delay, expires_at, timeout_ms, hard_timeout_ms)
+             max_attempts, retry, run_at, delay, expires_at, timeout_ms, hard_timeout_ms,
+             hint_wait)
     CROSS JOIN LATERAL (SELECT coalesce(n.run_at, {NOW}) + n.delay AS due_at) AS d
     ORDER BY n.name COLLATE "C", n.unique_key COLLATE "C", n.id
     {_ON_CONFLICT}

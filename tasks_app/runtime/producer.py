@@ -23,6 +23,7 @@ from tasks_app.pool import browse
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.create import create_many, create_one
 from tasks_app.pool.requeue import Requeued, requeue
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.registry import HANDLERS, Handler
 
 Payload: TypeAlias = Mapping[str, Any] | BaseModel | None
@@ -44,8 +45,7 @@ def create_task(
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
     """
-    row = _admitted(NewTask(task, payload, options))
-    return create_one(_connection(session), row)
+    return _create(session, [_admitted(NewTask(task, payload, options))])[0]
 
 
 def create_tasks(session: Sync, tasks: Sequence[NewTask]) -> list[TaskId]:
@@ -54,7 +54,7 @@ def create_tasks(session: Sync, tasks: Sequence[NewTask]) -> list[TaskId]:
     Raises:
         InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.
     """
-    return create_many(_connection(session), _admitted_many(tasks))
+    return _create(session, _admitted_many(tasks))
 
 
 async def acreate_task(
@@ -64,14 +64,12 @@ async def acreate_task(
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
-    row = _admitted(NewTask(task, payload, options))
-    return await (await _async_connection(session)).run_sync(create_one, row)
+    return (await _acreate(session, [_admitted(NewTask(task, payload, options))]))[0]
 
 
 async def acreate_tasks(session: Async, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
-    rows = _admitted_many(tasks)
-    return await (await _async_connection(session)).run_sync(create_many, rows)
+    return await _acreate(session, _admitted_many(tasks))
 
 
 def get_task(session: Sync, task_id: int) -> Task | None:
@@ -104,6 +102,28 @@ def requeue_task(session: Sync, task_id: int) -> Requeued:
         UniqueKeyTakenError: another pending task has its name and unique_key.
     """
     return requeue(_connection(session), task_id)
+
+
+def _create(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
+    connection = _connection(session)
+    rows = HINTS.expected(session, admitted)
+    ids = _insert(connection, rows)
+    HINTS.note(session, rows, ids)
+    return ids
+
+
+async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
+    connection = await _async_connection(session)
+    rows = HINTS.expected(session, admitted)
+    ids = await connection.run_sync(_insert, rows)
+    HINTS.note(session, rows, ids)
+    return ids
+
+
+def _insert(connection: Connection, rows: Sequence[TaskRow]) -> list[TaskId]:
+    if len(rows) == 1:
+        return [create_one(connection, rows[0])]
+    return create_many(connection, rows)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What the dispatcher needs of a broker. The Celery edge provides it; tests have their own."""
+"""What dispatcher and hints need of a broker. The Celery edge provides it; tests have their own."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ class Publisher(Protocol):
         Raises:
             PublishError: it does not.
         """
+
+
+class HintPublisher(Protocol):
+    """Sends hints, on a connection that nobody else uses. Raises whatever it likes."""
+
+    def publish(self, queue: str, ids: Sequence[int]) -> None:
+        """Send one message that no ledger knows."""
+
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in the queue, or None: no worker has made it yet."""

@@ -30,7 +30,11 @@ def test_a_users_celeryconfig_wins_but_tables_are_merged(tmp_path: Path) -> None
     done = subprocess.run(
         [sys.executable, "-c", PRINT],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(tmp_path),
+            "TASKS_APP_BROKER_URL": "redis://localhost",
+        },
         capture_output=True,
         text=True,
         check=True,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine
 
+from tasks_app.domain.admission import admit
+from tasks_app.domain.task import HINT_WAIT, NewTask, TaskRow
 from tasks_app.pool.claim import claim_next
+from tasks_app.pool.create import create_one
 from tasks_app.pool.park import park
+from tasks_app.pool.scan import due
 from tests.factory import claimer, pending_task, row_of
 from tests.pool.interleave import two
 
@@ -20,6 +25,10 @@ LATER = NOON + timedelta(hours=1)
 def next_ids(connection: Connection, most: int = 10, queues=("default",), who=None, now=LATER):
     tasks = claim_next(connection, queues, most, who or claimer(), uuid4(), now=now)
     return [task.task_id for task in tasks]
+
+
+def hinted_row() -> TaskRow:
+    return replace(admit(NewTask("t"), None, 65536), hint_wait=HINT_WAIT)
 
 
 def test_tasks_come_by_priority_then_due_at_then_id(connection: Connection) -> None:
@@ -102,3 +111,15 @@ def test_two_workers_that_ask_at_once_get_different_tasks(engine: Engine) -> Non
 
         assert next_ids(a, most=2) == ids[:2]
         assert next_ids(b, most=2) == ids[2:]
+
+
+def test_rows_that_the_scan_leaves_to_their_hint_are_taken_and_parked_ones_are_not(
+    connection: Connection,
+) -> None:
+    hinted = create_one(connection, hinted_row(), now=NOON)
+    parked = pending_task(connection, now=NOON)
+    park(connection, [parked], "nobody knows it", HINT_WAIT / 2, now=NOON)
+    pending_task(connection, run_at=NOON + HINT_WAIT / 2)
+
+    assert [row.id for row in due(connection, "default", 9, now=NOON)] == []
+    assert next_ids(connection, now=NOON) == [hinted]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tasks_app import TaskContext, handler
+from tasks_app import TaskContext, create_task, handler
 
 EFFECT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
 
@@ -77,6 +77,13 @@ def hang(ctx: TaskContext) -> None:
             time.sleep(60)
         except BaseException:
             ctx.log.warning("not me")
+
+
+@handler("parent")
+def parent(ctx: TaskContext, payload: dict[str, int]) -> None:
+    """Create tasks in the transaction that ends this one."""
+    for _ in range(payload["children"]):
+        create_task(ctx.session, "plain")
 
 
 @handler("slow")

@@ -1,0 +1,83 @@
+"""Hints out: an app and a connection of their own, so that nothing of the producer's is touched.
+
+The process may be a web server, or a worker of somebody else's Celery: the app here is nobody's
+current app, listens to no signals and knows no tasks. It makes no queues either: workers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from celery import Celery
+from kombu.exceptions import ChannelError
+
+from tasks_app.broker.configuration import configuration
+from tasks_app.broker.defaults import EXECUTE
+from tasks_app.domain.settings import Settings
+
+NO_SUCH_QUEUE = "404"
+T = TypeVar("T")
+
+
+class CeleryHints:
+    """Publishes hints for one thread of one process. It connects when it is first used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._app = Celery("tasks_app", set_as_current=False, fixups=[])
+        self._app.conf.update(configuration(settings), task_always_eager=False)
+        self._connection: Any = None
+        self._producer: Any = None
+
+    def publish(self, queue: str, ids: Sequence[int]) -> None:
+        """Send one message that no ledger knows."""
+        self._twice(
+            lambda: self._app.send_task(
+                EXECUTE,
+                args=(None, list(ids)),
+                queue=queue,
+                producer=self._producer,
+                declare=[],
+                retry=False,
+                ignore_result=True,
+                argsrepr="(ids)",
+            )
+        )
+
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in the queue, or None: no worker has made it yet."""
+        return self._twice(lambda: self._depth(queue))
+
+    def _depth(self, queue: str) -> int | None:
+        channel = self._producer.channel
+        try:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+        except ChannelError as error:
+            if str(error.reply_code) != NO_SUCH_QUEUE:
+                raise
+            if getattr(channel, "is_open", True):
+                return 0  # Redis has no empty queues
+            self._disconnect()  # AMQP closes the channel with its answer
+            return None
+
+    def _twice(self, act: Callable[[], T]) -> T:
+        """Try again on a fresh connection: an idle one may have died without anybody's fault."""
+        if self._connection is not None:
+            try:
+                return act()
+            except Exception:
+                self._disconnect()
+        self._connection = self._app.connection_for_write()
+        self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+        try:
+            return act()
+        except Exception:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        """Drop the connection without a word to a broker that may be deaf."""
+        connection, self._connection = self._connection, None
+        if connection.connected and hasattr(connection.connection, "collect"):
+            connection.connection.collect()
+        connection.collect()

@@ -1,0 +1,159 @@
+"""Hints: what a session created is offered to the broker once its transaction has committed.
+
+A savepoint's tasks go to the transaction around it when it is released, and are forgotten when it
+rolls back. A session bound to a connection hints nothing: what it commits, another may roll back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401  Celery brings it, too late for a script that ends
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection, event
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, SessionTransaction
+
+from tasks_app.domain.settings import Settings, load_settings
+from tasks_app.domain.task import HINT_WAIT, TaskId, TaskRow
+from tasks_app.runtime.hinter import Counts, Hint, Hinter
+from tasks_app.runtime.publisher import HintPublisher
+
+log = logging.getLogger(__name__)
+
+BULK = 1_000
+"""More tasks than this in one call are left to the scan: nobody waits for the first of them."""
+EXIT_PATIENCE_S = 1.0
+"""How long a process that ends waits for its last hints; the scan finds the tasks as soon."""
+_NOTES = "tasks_app hints"
+"""Where a session keeps a list of hints for each of its open transactions."""
+
+
+class Hints:
+    """The hints of one process; a forked one starts afresh."""
+
+    def __init__(self) -> None:
+        self._connect: Callable[[Settings], HintPublisher] | None = None
+        self._left_behind: list[Hinter] = []
+        self._forget()
+
+    def provide(self, connect: Callable[[Settings], HintPublisher]) -> None:
+        """Say how to reach the broker. It is called in the hinter's thread, with the first hint."""
+        self._connect = connect
+        self._forget()
+
+    def counts(self) -> Counts:
+        """Return what became of this process's hints so far."""
+        return replace(self._hinter.counts) if self._hinter else Counts()
+
+    def expected(self, session: object, rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+        """Return the rows to insert: the scan is to leave those alone that a hint will announce.
+
+        What may expire meanwhile is not left to a hint.
+        """
+        hinter = self._current()
+        if hinter is None or self._hinting(session, rows) is None:
+            return rows
+        return [
+            replace(row, hint_wait=HINT_WAIT)
+            if _is_due(row) and row.expires_at is None and hinter.reliable(row.queue)
+            else row
+            for row in rows
+        ]
+
+    def note(self, session: object, rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> None:
+        """Remember what was created; it is hinted if and when the session commits."""
+        if self._current() is None or (hinting := self._hinting(session, rows)) is None:
+            return
+        transaction = hinting.get_nested_transaction() or hinting.get_transaction()
+        if transaction is not None:
+            hinting.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(
+                Hint(row.queue, int(task_id))
+                for row, task_id in zip(rows, ids, strict=True)
+                if task_id.created and _is_due(row)
+            )
+
+    def flush(self) -> None:
+        """Give the last hints of a process that ends their time."""
+        if self._hinter is not None:
+            self._hinter.flush(EXIT_PATIENCE_S)
+
+    def forked(self) -> None:
+        """Begin anew in a child. The parent's hinter is kept: to close its socket is not for us."""
+        if self._hinter is not None:
+            self._left_behind.append(self._hinter)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._hinter: Hinter | None = None
+        self._decided = False
+        self._deciding = threading.Lock()
+
+    def _current(self) -> Hinter | None:
+        """Return the hinter; None: hints are switched off, or no broker is configured."""
+        if not self._decided:
+            with self._deciding:
+                if not self._decided:
+                    self._hinter = self._make()
+                    self._decided = True
+        return self._hinter
+
+    def _make(self) -> Hinter | None:
+        connect, settings = self._connect, load_settings()
+        if connect is None or not settings.hints or settings.broker_url is None:
+            return None
+        if not event.contains(Session, "after_commit", self._committed):
+            event.listen(Session, "after_commit", self._committed)
+            event.listen(Session, "after_transaction_end", self._ended)
+            atexit.register(self.flush)
+        return Hinter(lambda: connect(settings))
+
+    @staticmethod
+    def _hinting(session: object, rows: Sequence[TaskRow]) -> Session | None:
+        """Return the session whose commit will tell; None: there is none that can be known."""
+        sync = session.sync_session if isinstance(session, AsyncSession) else session
+        if not isinstance(sync, Session) or len(rows) > BULK:
+            return None
+        return None if isinstance(sync.get_bind(), Connection) else sync
+
+    def _committed(self, session: Session) -> None:
+        """A savepoint was released, or a transaction has committed. Nothing may be raised here."""
+        notes: dict[SessionTransaction | None, list[Hint]] | None = session.info.get(_NOTES)
+        if not notes:
+            return
+        try:
+            nested = session.get_nested_transaction()
+            if nested is not None:
+                notes.setdefault(_holder(nested), []).extend(notes.pop(nested, ()))
+            elif self._hinter is not None:
+                self._hinter.offer(notes.pop(session.get_transaction(), ()))
+        except Exception as error:  # the commit took place; the scan finds the tasks
+            log.warning("hints were lost: %s", type(error).__name__)
+
+    @staticmethod
+    def _ended(session: Session, transaction: SessionTransaction) -> None:
+        """Whatever is still noted here was rolled back."""
+        notes = session.info.get(_NOTES)
+        if notes:
+            notes.pop(transaction, None)
+
+
+def _is_due(row: TaskRow) -> bool:
+    """Whether the row may run as soon as it is there, whatever the time is."""
+    return row.enabled and row.run_at is None and not row.delay
+
+
+def _holder(savepoint: SessionTransaction) -> SessionTransaction | None:
+    """Return the transaction around a savepoint; a flush is none of its own."""
+    around = savepoint.parent
+    while around is not None and around.parent is not None and not around.nested:
+        around = around.parent
+    return around
+
+
+HINTS = Hints()
+os.register_at_fork(after_in_child=HINTS.forked)
