@@ -23,7 +23,9 @@ os.environ.pop("TASKS_APP_BROKER_URL", None)
 settings.register_profile("tasks_app", deadline=None)
 settings.load_profile("tasks_app")
 
-TABLES = "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker"
+TABLES = (
+    "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker, task_lease"
+)
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 
 

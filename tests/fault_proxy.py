@@ -24,6 +24,7 @@ class FaultProxy:
         self._mutex = threading.Lock()
         self._needle: bytes | None = None
         self._pass_on = True
+        self._swallowed: set[socket.socket] = set()
         self.refusing = False
         self.lost = 0
         """How many replies were swallowed."""
@@ -43,6 +44,11 @@ class FaultProxy:
         """Cut the client off instead of passing its next request that holds ``needle`` on."""
         self._needle = needle
         self._pass_on = False
+
+    def swallow(self) -> None:
+        """Leave every live connection open, and pass nothing on any more."""
+        with self._mutex:
+            self._swallowed |= self._sockets
 
     def cut(self) -> None:
         """End every live connection."""
@@ -97,6 +103,8 @@ class FaultProxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK):
+                if source in self._swallowed:
+                    continue
                 if forth and self._needle is not None and self._needle in data:
                     self._needle = None
                     deaf.set()

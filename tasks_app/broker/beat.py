@@ -1,19 +1,24 @@
 """PoolScheduler: beat runs our scan inline, so that it never waits behind busy children.
 
-It keeps no schedule file. Any number of beats may run: two scans at once keep each other out, and
-whatever slips through is a message that finds nothing to claim.
+It keeps no schedule file. Any number of beats may run: the one that holds the lease of the scan
+ticks, the others look about twice a second whether it is over. What fired last stands beside the
+lease, so that the next leader, or the same beat started again, goes on from there.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
+import time
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.broker.defaults import MAINTAIN, SCAN
-from tasks_app.broker.processes import Keeper, current_keeper
+from tasks_app.broker.processes import beat_keeper
 from tasks_app.broker.worker import check_surroundings
 from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import PublishError
@@ -23,8 +28,10 @@ from tasks_app.runtime.pulse import BEAT, Pulse
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 0.05
-"""Pause between two scans while rows are left over and the queues have room."""
+STANDBY_S = 0.5
+"""Between two looks of a beat that does not lead."""
+LONGEST_NAP_S = 1.0
+"""Of the one that leads: it has a lease of seconds to renew."""
 
 
 class PoolScheduler(Scheduler):
@@ -35,7 +42,8 @@ class PoolScheduler(Scheduler):
     """Celery's own is made before each tick, and waits for a broker that is away."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._more = False
+        self._again_at: float | None = None
+        self._leads = False
         self._failures = 0
         settings = load_settings()
         good_for_s = (settings.healthy_for + settings.scan_interval).total_seconds()
@@ -44,49 +52,99 @@ class PoolScheduler(Scheduler):
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
-        """Take the schedule from the configuration; maintain once at the start."""
-        check_surroundings(self.app, load_settings())
+        """Take the schedule from the configuration."""
+        settings = load_settings()
+        check_surroundings(self.app, settings)
+        self._interval_s = settings.scan_interval.total_seconds()
+        self._keeper = beat_keeper(self.app)
         self.install_default_entries(self.schedule)
         self.merge_inplace(self.app.conf.beat_schedule)
-        self._run_inline(MAINTAIN)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """Run what is due; return the seconds until the next look."""
+        """Run what is due if we lead; return the seconds until the next look."""
         self._pulse.beat(self._trouble)
+        if not self._lead():
+            return STANDBY_S
         wait = float(super().tick(*args, **kwargs))
-        if not self._more:
-            return wait
-        self._run_inline(SCAN)
-        return min(wait, AGAIN_S)
+        if self._again_at is not None and time.monotonic() >= self._again_at:
+            self._run_inline(SCAN)
+        if self._again_at is not None:
+            wait = min(wait, max(0.0, self._again_at - time.monotonic()))
+        return min(wait, LONGEST_NAP_S)
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
-        """Run ours inline; send all others as Celery does."""
+        """Run ours inline; send all others as Celery does, if nobody else leads meanwhile."""
         if entry.task in (SCAN, MAINTAIN):
             self._run_inline(entry.task)
-        else:
+        elif self._is_ours(entry):
             super().apply_entry(entry, producer)
 
     def close(self) -> None:
-        """End in good order."""
+        """Let a standby take over at once."""
+        if self._keeper is not None:
+            self._keeper.lead.release()
         super().close()
         self._pulse.end()
 
-    @property
-    def _keeper(self) -> Keeper:
-        return current_keeper(self.app)
+    def _lead(self) -> bool:
+        """Tell whether we lead; one that cannot publish, or cannot ask, does not."""
+        led, self._leads = self._leads, False
+        try:
+            self._keeper.probe()
+            self._leads = self._keeper.hold()
+            self._trouble = self._trouble if self._leads else ""
+        except Exception as error:
+            self._failed("leading", error)
+        if self._leads and not led:
+            log.info("this beat leads")
+            self._take_over()
+        elif led and not self._leads:
+            log.info("this beat stands by")
+        return self._leads
+
+    def _take_over(self) -> None:
+        """Go on where the last leader was; the scan is due at once."""
+        held = self._keeper.lead.held
+        for name, fired_at in held.notes.items() if held and held.anew else ():
+            with suppress(ValueError):  # not written by us
+                then = datetime.fromisoformat(str(fired_at)).astimezone(self.app.timezone)
+                if name in self.schedule:
+                    self.schedule[name].last_run_at = then
+        self._heap = None
+        self._again_at = None
+
+    def _is_ours(self, entry: ScheduleEntry) -> bool:
+        """Write down that the entry fires now; False: another beat leads, and fires it.
+
+        It is written first: one that is killed in between fires it never, not twice.
+        """
+        fired_at = self.schedule[entry.name].last_run_at
+        try:
+            if self._keeper.lead.note({entry.name: fired_at.isoformat()}):
+                return True
+        except SQLAlchemyError as error:  # we led a second ago: rather twice than never
+            self._failed(f"writing down {entry.name}", error)
+            return True
+        self._leads = False
+        return False
 
     def _run_inline(self, task: str) -> None:
         """Run one of ours; whatever fails, the next tick tries again."""
         try:
             if task == SCAN:
-                self._more = self._keeper.scan().more
+                again_s = self._keeper.scan().again_in(self._interval_s)
+                again = again_s < self._interval_s
+                self._again_at = time.monotonic() + again_s if again else None
             else:
                 self._keeper.maintain()
             self._failures, self._trouble = 0, ""
         except Exception as error:
-            self._more = False
-            away = isinstance(error, PublishError) or is_unanswered(error)
-            self._trouble = "" if away else f"{task} fails ({type(error).__name__})"
-            self._failures += 1
-            if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
-                log.warning("%s failed %s times in a row: %s", task, self._failures, brief(error))
+            self._again_at = None
+            self._failed(task, error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        away = isinstance(error, PublishError) or is_unanswered(error)
+        self._trouble = "" if away else f"{what} fails ({type(error).__name__})"
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
+            log.warning("%s failed %s times in a row: %s", what, self._failures, brief(error))

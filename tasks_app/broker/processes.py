@@ -1,25 +1,27 @@
-"""What this process has of ours: a child that executes, a keeper that scans."""
+"""What this process has of ours: a child that executes, its deputy, a keeper that scans."""
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from tasks_app.broker.event_pipe import EventPipe
 from tasks_app.broker.events import EventWriter
 from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.settings import load_settings
+from tasks_app.pool.lease import Rank
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.dispatcher import Dispatcher, Scanned
+from tasks_app.runtime.deputy import Deputy
 from tasks_app.runtime.hooks import HOOKS
-from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.keeper import Keeper
+from tasks_app.runtime.leadership import TTL
 from tasks_app.runtime.middleware import load_middleware
-from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.registry import HANDLERS
-from tasks_app.runtime.rescuer import Rescuer
 from tasks_app.runtime.slot_folder import slot_file
 
 if TYPE_CHECKING:
@@ -29,32 +31,13 @@ log = logging.getLogger(__name__)
 
 NODE_VARIABLE, QUEUES_VARIABLE = "TASKS_APP_NODE", "TASKS_APP_QUEUES"
 """How the worker's parent tells its children, forked or spawned, who they are."""
+SCHEDULE = UUID(int=0)
+"""The token that all messages of other schedulers share."""
 
 _mutex = threading.Lock()
 _children: dict[int, Child] = {}
+_deputies: dict[int, Deputy] = {}
 _keepers: dict[int, Keeper] = {}
-
-
-class Keeper:
-    """Scans, rescues and maintains for one process."""
-
-    def __init__(self, app: Celery) -> None:
-        settings = load_settings()
-        self.database = Database(settings.database)
-        self._dispatcher = Dispatcher(settings, self.database, CeleryPublisher(app))
-        self._rescuer = Rescuer(settings, self.database)
-        self._maintainer = Maintainer(self.database)
-        self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
-
-    def scan(self) -> Scanned:
-        """Rescue what is over, then publish what is due."""
-        self._rescuer.run_once()
-        self._pulse.beat()
-        return self._dispatcher.run_once()
-
-    def maintain(self) -> None:
-        """Make partitions ahead."""
-        self._maintainer.run_once()
 
 
 def current_child(threads: int = 1) -> Child:
@@ -82,18 +65,53 @@ def current_child(threads: int = 1) -> Child:
         return child
 
 
+def appoint_deputy(app: Celery) -> None:
+    """Let this process's child stand in when no beat lives."""
+    settings, child = load_settings(), current_child()
+    publisher = CeleryPublisher(app)
+    keeper = Keeper(settings, child.database, publisher, f"deputy {child.identity.owner}")
+    deputy = Deputy(settings, keeper, child)
+    with _mutex:
+        _deputies.clear()
+        _deputies[os.getpid()] = deputy
+    deputy.start()
+
+
 def stop_child() -> None:
-    """Stop this process's child if it has one."""
+    """Stop this process's child, and its deputy first, if it has one."""
     with _mutex:
         child = _children.pop(os.getpid(), None)
+        deputy = _deputies.pop(os.getpid(), None)
+    if deputy is not None:
+        deputy.stop()
     if child is not None:
         child.stop()
 
 
-def current_keeper(app: Celery) -> Keeper:
-    """Return this process's keeper, made on first use."""
+def scheduled_keeper(app: Celery) -> Keeper:
+    """Return the keeper that messages of another scheduler find in this process.
+
+    Wherever they are executed, it is one holder: the scheduler that sends them.
+    """
     with _mutex:
         if os.getpid() not in _keepers:
+            settings = load_settings()
             _keepers.clear()
-            _keepers[os.getpid()] = Keeper(app)
+            _keepers[os.getpid()] = Keeper(
+                settings,
+                Database(settings.database),
+                CeleryPublisher(app),
+                "schedule",
+                rank=Rank.BEAT,
+                token=SCHEDULE,
+                ttl=max(TTL, 3 * settings.scan_interval),
+            )
         return _keepers[os.getpid()]
+
+
+def beat_keeper(app: Celery) -> Keeper:
+    """Return a keeper for a beat in this process."""
+    settings = load_settings()
+    holder = f"beat {socket.gethostname()}:{os.getpid()}"
+    database = Database(settings.database)
+    return Keeper(settings, database, CeleryPublisher(app), holder, rank=Rank.BEAT)

@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery
 
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
-from tasks_app.broker.processes import current_child, current_keeper
+from tasks_app.broker.processes import current_child, scheduled_keeper
 from tasks_app.broker.stopping import heed_signals
 from tasks_app.domain.causes import brief
 
@@ -40,13 +40,14 @@ def register(app: Celery) -> None:
 
     @app.task(name=SCAN, **quiet)
     def scan() -> None:
-        """Scan and rescue, where no PoolScheduler does it inline."""
-        _quietly(SCAN, lambda: current_keeper(app).scan())
+        """Scan and rescue, where no PoolScheduler does it inline and nobody else leads."""
+        keeper = scheduled_keeper(app)
+        _quietly(SCAN, lambda: keeper.hold() and keeper.scan())
 
     @app.task(name=MAINTAIN, **quiet)
     def maintain() -> None:
-        """Make partitions ahead."""
-        _quietly(MAINTAIN, lambda: current_keeper(app).maintain())
+        """Maintain, if nobody did."""
+        _quietly(MAINTAIN, lambda: scheduled_keeper(app).maintain())
 
 
 def _quietly(name: str, duty: Any) -> None:

@@ -17,11 +17,13 @@ from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.processes import (
     NODE_VARIABLE,
     QUEUES_VARIABLE,
+    appoint_deputy,
     current_child,
     stop_child,
 )
 from tasks_app.broker.refusal import guard_queues
 from tasks_app.broker.reporter import Reporter
+from tasks_app.broker.silence import Listening
 from tasks_app.broker.stopping import begin_to_drain, slot_path
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
 from tasks_app.domain.settings import Settings, load_settings
@@ -69,6 +71,7 @@ def connect_worker(app: Celery, settings: Settings) -> None:
     """Connect to the signals of a worker's life."""
     app.steps["worker"].add(Watch)
     app.steps["worker"].add(Reporter)
+    app.steps["worker"].add(Listening)
     main: list[int] = []
     _connect_parent(app, settings, main)
     _connect_children(app, settings, main)
@@ -112,6 +115,7 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
             return
         load_handlers((*settings.modules, *app.conf.imports, *app.conf.include))
         current_child()
+        appoint_deputy(app)
 
     @signals.worker_process_shutdown.connect(weak=False)
     def end(**_: Any) -> None:
@@ -123,6 +127,7 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
         """In threads and solo pools the process itself is the child."""
         if not isinstance(sender.pool, PreforkPool):
             current_child(sender.pool.num_processes)
+            appoint_deputy(app)
 
     @signals.worker_shutdown.connect(weak=False)
     def over(sender: Any, **_: Any) -> None:

@@ -20,10 +20,10 @@ from tasks_app.runtime.supervisor import supervise, work_command
 def scan() -> None:
     """Scan once: rescue what is over, publish what is due. Beat does it every second."""
     _ = settings().broker  # says what to do when there is none
-    from tasks_app.broker.processes import Keeper  # noqa: PLC0415  Celery only where it is used
+    from tasks_app.broker.processes import beat_keeper  # noqa: PLC0415  Celery only where used
     from tasks_app.celery import app  # noqa: PLC0415
 
-    keeper = Keeper(app)
+    keeper = beat_keeper(app)
     try:
         done = keeper.scan()
     finally:

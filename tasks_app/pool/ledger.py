@@ -13,7 +13,8 @@ from zlib import crc32
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.tables import DISPATCH, NOW, SCHEMA
+from tasks_app.domain.states import State
+from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEMA
 
 LONGEST_WAIT = timedelta(minutes=10)
 _SCANNER = 7_246_101_957_004_331_001 + crc32((SCHEMA or "").encode())
@@ -39,6 +40,16 @@ _ADD = text(f"""
     RETURNING {_COLUMNS}
 """)
 _FINISH = text(f"DELETE FROM {DISPATCH} WHERE id = ANY(CAST(:ids AS bigint[]))")
+_UNTAKEN = text(f"""
+    SELECT EXISTS (
+        SELECT FROM {DISPATCH} d
+        WHERE d.queue = ANY(CAST(:queues AS text[])) AND d.publishes > 1
+          AND d.created_at < {NOW} - CAST(:older AS interval)
+          AND EXISTS (
+            SELECT FROM {PENDING} p
+            WHERE p.id = ANY(d.ids) AND p.state = '{State.PENDING}'
+              AND p.scan_at <= d.created_at AND p.name = ANY(CAST(:names AS text[]))))
+""")
 _OVERDUE = text(f"""
     WITH late AS MATERIALIZED (
         SELECT id FROM {DISPATCH}
@@ -83,6 +94,22 @@ def add(
 def finish(connection: Connection, *dispatch_ids: int) -> None:
     """Forget messages: finished, given back, never published, or their child is buried."""
     connection.execute(_FINISH, {"ids": list(dispatch_ids)})
+
+
+def untaken(
+    connection: Connection,
+    queues: Sequence[str],
+    names: Sequence[str],
+    older: timedelta,
+    *,
+    now: datetime | None = None,
+) -> bool:
+    """Tell whether a message of these queues was published twice, and its tasks wait still.
+
+    A child that is idle all that time would have had it, if its worker listened to the broker.
+    """
+    values = {"queues": list(queues), "names": list(names), "older": older, "now": now}
+    return bool(connection.execute(_UNTAKEN, values).scalar())
 
 
 def overdue(

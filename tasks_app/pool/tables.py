@@ -20,6 +20,7 @@ ERROR = table("task_error")
 ATTEMPT = table("task_attempt")
 DISPATCH = table("task_dispatch")
 WORKER = table("task_worker")
+LEASE = table("task_lease")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

@@ -23,7 +23,7 @@ from tasks_app.runtime.middleware import Middleware
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
-from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.slot import Slot, SlotFile
 from tasks_app.runtime.slot_folder import parent_of
 from tasks_app.runtime.undertaker import Undertaker
 
@@ -83,6 +83,11 @@ class Child:
         self._stopped = threading.Event()
         self.in_hand = False
         """Whether a message is carried out just now. Plain, so that signal handlers may read it."""
+
+    @property
+    def slot(self) -> Slot:
+        """This child's record for its parent and its siblings."""
+        return self._slot
 
     def start(self) -> None:
         """Start the clerk. The first heartbeat makes this child known to the scan."""

@@ -25,7 +25,12 @@ _NETWORK = {
 }
 _CHECK = "-c client_connection_check_interval=500"
 """A killed client's statement would otherwise hold its locks for as long as it runs."""
-_OURS = f"{_CHECK} -c lock_timeout=1000 -c statement_timeout=30000"
+_OURS = (
+    f"{_CHECK} -c lock_timeout=1000 -c statement_timeout=30000"
+    # A process that is stopped or cut off within a transaction must not keep its locks: the
+    # scanner's would end all scanning.
+    " -c idle_in_transaction_session_timeout=5000"
+)
 _PERMIT = "tasks_app may commit"
 _MARK = "_tasks_app_ours"
 

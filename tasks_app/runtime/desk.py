@@ -61,6 +61,7 @@ class Desk:
         self._errands_out = False
         self._first_finished_at: float | None = None
         self._messages: dict[int, int] = {}
+        self._idle_since = time.monotonic()
         self._gave_back: set[int] = set()
         self._lets_go = False
         self.stopping = threading.Event()
@@ -173,6 +174,12 @@ class Desk:
         """This thread's message is worked off."""
         with self._mutex:
             self._messages.pop(threading.get_ident(), None)
+            self._idle_since = time.monotonic()
+
+    def idle_s(self) -> float:
+        """Return for how long no message has been in any thread's hands; 0: one is."""
+        with self._mutex:
+            return 0.0 if self._messages else time.monotonic() - self._idle_since
 
     @property
     def gave_back(self) -> bool:

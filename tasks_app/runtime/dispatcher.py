@@ -23,6 +23,8 @@ from tasks_app.runtime.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
+AGAIN_S = 0.05
+"""Pause between two passes while rows are left over and the queues have room."""
 SPARE_MESSAGES = 4
 """Messages per queue beyond two for each child: what waits in the broker while the scan sleeps."""
 
@@ -55,6 +57,12 @@ class Scanned:
     skipped: bool = False
     """Somebody else was scanning."""
 
+    def again_in(self, interval_s: float) -> float:
+        """Return the pause before the next pass: short while work moves, longer without room."""
+        if not self.more:
+            return interval_s
+        return min(interval_s, AGAIN_S) if self.published else interval_s / 4
+
 
 class Dispatcher:
     """One pass at a time; any number of dispatchers may exist, and harm nothing."""
@@ -73,9 +81,7 @@ class Dispatcher:
                 went nowhere are taken back, and the next pass asks the broker first. A message
                 that was perhaps sent keeps its row, or each doubt would add one to the broker.
         """
-        if self._probe_first:
-            self._publisher.probe()
-            self._probe_first = False
+        self.probe()
         with self._database.begin() as connection:
             if not ledger.scanner_lock(connection):
                 return Scanned(skipped=True)
@@ -91,6 +97,16 @@ class Dispatcher:
         HOOKS.tell(swept)
         out = self._publish(fresh, late)
         return Scanned(sum(len(d.ids) for d in fresh if d.id in out), len(late), more)
+
+    def probe(self) -> None:
+        """Pass if the last message went out, or else if the broker answers now.
+
+        Raises:
+            PublishError: it does not.
+        """
+        if self._probe_first:
+            self._publisher.probe()
+            self._probe_first = False
 
     def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, Lane]:
         """Return the queues that a live child serves; for others nothing is published."""

@@ -3,29 +3,71 @@
 from __future__ import annotations
 
 import logging
+import time
 from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.pool import workers
+from tasks_app.domain.causes import brief
+from tasks_app.pool import lease, workers
+from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.leadership import Leadership
 
 log = logging.getLogger(__name__)
 
+EVERY = timedelta(hours=1)
+AGAIN_AFTER_S = 60.0
+"""After a failure. There are 14 days, but nobody shall wait an hour for a lock of a second."""
+LOOK_EVERY_S = 10.0
+LONGEST_RUN = timedelta(minutes=2)
+"""When somebody else takes over from a maintainer that died half way."""
+LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
 
 
 class Maintainer:
     """Any number may run; each partition is made in a transaction of its own."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, holder: str = "by hand") -> None:
         self._database = database
+        self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.DEPUTY, ttl=LONGEST_RUN)
+        self._look_at = 0.0
+
+    def run_if_due(self) -> None:
+        """Maintain if nobody did so for an hour; whatever fails is tried again soon."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        try:
+            if self._is_due() and self._lead.hold() and self._is_due():
+                _, left = self._run()
+                if left:
+                    raise TimeoutError(f"{left} partitions are still to be made")
+                self._lead.done()
+                log.info("maintenance is done")
+        except Exception as error:
+            self._look_at = time.monotonic() + AGAIN_AFTER_S
+            log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
+        finally:
+            self._lead.release()
+
+    def _is_due(self) -> bool:
+        with self._database.begin() as connection:
+            seen = lease.read(connection, MAINTAIN)
+        return seen is None or seen.idle is None or seen.idle >= EVERY
 
     def run_once(self, *, now: datetime | None = None) -> int:
-        """Make what is missing; return the number of partitions made.
+        """Make what is missing, whoever else does; return the number of partitions made."""
+        made, _ = self._run(now)
+        return made
 
-        A partition that open settles hold up is left to the next tick: there are 14 days for it.
+    def _run(self, now: datetime | None = None) -> tuple[int, int]:
+        """Return how many partitions were made, and how many are left.
+
+        One that open settles hold up costs a second; the others are left with it, because who
+        maintains may have to scan.
         """
         with self._database.begin() as connection:
             workers.prune(connection, FORGET_WORKERS_AFTER, now=now)
@@ -44,4 +86,6 @@ class Maintainer:
             except DBAPIError as error:
                 state = getattr(error.orig, "sqlstate", None)
                 log.warning("partition of %s not made now (SQLSTATE %s)", day.date(), state)
-        return made
+                if state == LOCK_NOT_AVAILABLE:
+                    break
+        return made, len(missing) - made

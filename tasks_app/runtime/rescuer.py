@@ -26,6 +26,10 @@ class Rescuer:
         self._database = database
         self._wait_until = 0.0
 
+    def let_renew(self) -> None:
+        """Rescue nothing for one renewal interval: workers may be about to renew."""
+        self._wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
+
     def run_once(self, *, now: datetime | None = None) -> dict[int, State]:
         """Rescue what is over; return where each task went.
 
@@ -44,7 +48,7 @@ class Rescuer:
                 )
                 outlines = browse.outlines(connection, list(rescued)) if HOOKS.wanted else []
         except SQLAlchemyError:
-            self._wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
+            self.let_renew()
             raise
         if rescued:
             log.warning("rescued %s tasks of vanished workers", len(rescued))

@@ -25,7 +25,7 @@ from tasks_app.domain.task import Run
 SLOTS = 256
 MOST_RUNS = 64
 """Tasks, and messages, that one child may have in hand at a time; of more it tells the first."""
-_RECORD = struct.Struct(f"=q d 160s d d d q q {3 * MOST_RUNS}q")
+_RECORD = struct.Struct(f"=q d 160s d d d d q q {3 * MOST_RUNS}q")
 _SIZE = 1792
 _EMPTY = bytes(_SIZE)
 MOST_STRANDED = 256
@@ -60,6 +60,8 @@ class SlotView:
     kill_at: float
     """When the parent shall kill the child; 0: never."""
     beat: float
+    hungry: float
+    """When it was last seen idle while messages that nobody takes waited for it; 0: it was not."""
     running: tuple[Run, ...]
 
     @property
@@ -165,13 +167,13 @@ class SlotFile:
     def read(self, index: int) -> SlotView | None:
         """Read one record; None: it is free."""
         values = _RECORD.unpack_from(self._map, index * _SIZE)
-        pid, born, owner, since, kill_at, beat, runs, in_hand = values[:8]
+        pid, born, owner, since, kill_at, beat, hungry, runs, in_hand = values[:9]
         if pid == 0:
             return None
         name = owner.rstrip(b"\0").decode()
-        numbers, messages = values[8 : 8 + 2 * runs], values[8 + 2 * MOST_RUNS :][:in_hand]
+        numbers, messages = values[9 : 9 + 2 * runs], values[9 + 2 * MOST_RUNS :][:in_hand]
         running = tuple(map(Run, numbers[::2], numbers[1::2]))
-        return SlotView(index, pid, born, name, messages, since, kill_at, beat, running)
+        return SlotView(index, pid, born, name, messages, since, kill_at, beat, hungry, running)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -192,6 +194,7 @@ class Slot:
         self._pid = os.getpid()
         self._messages: dict[int, int] = {}
         self._beat = time.monotonic()
+        self._hungry = 0.0
         self._running: dict[Run, tuple[float, float]] = {}
         self._lock = threading.Lock()
         self._left = False
@@ -234,6 +237,12 @@ class Slot:
             self._beat = time.monotonic()
             self._write()
 
+    def hunger(self, hungry: bool) -> None:  # noqa: FBT001  a state, not an option
+        """Say whether we are idle although messages wait that nobody takes."""
+        with self._lock:
+            self._hungry = time.monotonic() if hungry else 0.0
+            self._write()
+
     def free(self) -> None:
         """Leave in an orderly way. From now on nothing is written: the record is others'."""
         with self._lock:
@@ -254,6 +263,7 @@ class Slot:
             min((start for start, _ in times), default=0.0),
             min((kill_at for _, kill_at in times), default=0.0),
             self._beat,
+            self._hungry,
             len(runs),
             len(messages),
             *(number for run in runs for number in run),

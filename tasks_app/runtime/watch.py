@@ -16,6 +16,8 @@ from tasks_app.runtime.slot import SlotFile
 log = logging.getLogger(__name__)
 
 SILENT_S = 60.0
+STALE_S = 15.0
+"""A child says every second or so whether it starves; what is older says nothing."""
 LOOK_EVERY_S = 0.5
 
 
@@ -26,6 +28,15 @@ def silent_clerk(slots: SlotFile) -> str:
         if silent_s > SILENT_S and not view.dead:
             return f"the clerk of child {view.pid} is silent for {silent_s:.0f} s"
     return ""
+
+
+def starving(slots: SlotFile) -> bool:
+    """Tell whether every child was just seen idle while messages wait that nobody takes."""
+    now = time.monotonic()
+    views = slots.occupied()
+    return bool(views) and all(
+        now - view.hungry < STALE_S and not view.messages and not view.running for view in views
+    )
 
 
 def kill_overdue(slots: SlotFile) -> list[int]:

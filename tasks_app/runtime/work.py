@@ -24,7 +24,6 @@ from tasks_app.runtime.rescuer import Rescuer
 
 log = logging.getLogger(__name__)
 
-MAINTAIN_EVERY_S = 3600.0
 TIDY_AT_MOST = 1_000
 
 
@@ -45,8 +44,8 @@ class Work:
         self._queues = queues
         self._names = names
         self._rescuer = Rescuer(settings, child.database)
-        self._maintainer = Maintainer(child.database)
-        self._tidy_at = self._maintain_at = 0.0
+        self._maintainer = Maintainer(child.database, child.identity.owner)
+        self._tidy_at = 0.0
         self._runners = [
             threading.Thread(
                 target=self._run_handed_over, name=f"tasks_app runner {n}", daemon=True
@@ -115,7 +114,7 @@ class Work:
             log.warning("the database did not answer, again soon: %s", type(error).__name__)
 
     def _tidy(self) -> None:
-        """Rescue, sweep and park once per scan interval; partitions once per hour."""
+        """Rescue, sweep and park once per scan interval; maintain once per hour."""
         now = time.monotonic()
         if now < self._tidy_at:
             return
@@ -127,6 +126,4 @@ class Work:
                 found = due(connection, queue, TIDY_AT_MOST)
                 tidy(connection, found, self._names, self._settings, swept)
         HOOKS.tell(swept)
-        if now >= self._maintain_at:
-            self._maintain_at = now + MAINTAIN_EVERY_S
-            self._maintainer.run_once()
+        self._maintainer.run_if_due()

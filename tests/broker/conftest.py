@@ -91,6 +91,7 @@ class House:
         for process in self._started:
             process.end()
         self.sql("DELETE FROM task_worker")
+        self.sql("DELETE FROM task_lease")
 
     # -- rows
 

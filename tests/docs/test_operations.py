@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from celery.app.defaults import DEFAULTS
 from sqlalchemy import Connection
 
 from tasks_app import NewTask, cancel_task, create_task, create_tasks, get_task
-from tasks_app.pool import ledger, maintain, workers
+from tasks_app.pool import lease, ledger, maintain, workers
 from tasks_app.pool.schema import check_schema
 from tests.docs.generated import settings_table, with_settings
 from tests.docs.reading import PROJECT, blocks, text_of
@@ -70,6 +71,9 @@ def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connectio
     workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     ledger.add(connection, "default", [task_id], timedelta(seconds=1))
     maintain.has_strays(connection)
+    token = uuid4()
+    lease.hold(connection, "scan", holder="h", token=token, rank=1, ttl=timedelta(seconds=1))
+    lease.release(connection, "scan", token)
     check_schema(connection)
     cancel_task(connection, task_id)
     connection.exec_driver_sql("SET LOCAL ROLE reader")

@@ -19,6 +19,7 @@ COLUMNS = {
     "task_attempt": first_column(section(PAGE, "task_attempt")),
     "task_dispatch": first_column(section(PAGE, "task_dispatch")),
     "task_worker": first_column(section(PAGE, "task_worker")),
+    "task_lease": first_column(section(PAGE, "task_lease")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

@@ -9,45 +9,14 @@ from typing import Any
 
 import pytest
 
-from tasks_app.domain.errors import NoQueueError, PublishError
+from tasks_app.domain.errors import PublishError
 from tasks_app.pool import ledger, workers
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher
 from tests.runtime.bench import Bench
+from tests.runtime.memory import Memory
 
 NOW = datetime.now(UTC)
-
-
-class Memory:
-    """A broker that remembers, and refuses when told to."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, int, tuple[int, ...]]] = []
-        self.refuse_after: int | None = None
-        self.certain = True
-        self.missing: set[str] = set()
-        self.probes = 0
-
-    def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
-        if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
-            raise PublishError("away", certain=self.certain)
-        if queue in self.missing:
-            raise NoQueueError(queue)
-        self.messages.append((queue, dispatch_id, tuple(ids)))
-
-    def probe(self) -> None:
-        self.probes += 1
-        if self.refuse_after is not None:
-            raise PublishError("away", certain=True)
-
-    def ids(self, queue: str | None = None) -> list[int]:
-        """All ids that were sent, in order."""
-        return [i for q, _, ids in self.messages if queue in (None, q) for i in ids]
-
-    def take(self) -> list[int]:
-        """Return what was sent so far and forget it."""
-        ids, self.messages = self.ids(), []
-        return ids
 
 
 @pytest.fixture

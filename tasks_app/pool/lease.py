@@ -1,0 +1,122 @@
+"""Leases of duties: who scans, who maintains, until when; one row each, by the database clock.
+
+Leadership is an economy. Two leaders at once do double work and no harm: the scan has its own lock,
+and a task is claimed once. So a lease may be short, and nobody waits for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from tasks_app.pool.tables import LEASE, NOW
+
+SCAN, MAINTAIN = "scan", "maintain"
+
+
+class Rank(IntEnum):
+    """Who outranks whom: the higher one need not wait until the lower one's lease is over."""
+
+    DEPUTY = 1
+    """A worker that stands in."""
+    BEAT = 2
+    """Beat, or another scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One duty as the database sees it."""
+
+    holder: str
+    token: UUID
+    rank: int
+    free: bool
+    """Given back, or over."""
+    anew: bool
+    """Taken just now from somebody else, or as the first one."""
+    idle: timedelta | None
+    """Since the duty was last done; None: never."""
+    notes: dict[str, Any]
+    """What one holder hands on to the next."""
+
+    def open_to(self, token: UUID, rank: int) -> bool:
+        """Tell whether :func:`hold` would be granted now."""
+        return self.free or self.token == token or self.rank < rank
+
+
+_FREE = f"coalesce(l.held_until <= {NOW}, true)"
+_COLUMNS = f"""
+    l.holder, l.token, l.rank, {_FREE} AS free, l.held_since = {NOW} AS anew,
+    {NOW} - l.done_at AS idle, CAST(l.notes AS text) AS notes
+"""
+_READ = text(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
+_HOLD = text(f"""
+    INSERT INTO {LEASE} AS l (name, holder, token, rank, held_since, held_until)
+    VALUES (:name, :holder, :token, :rank, {NOW}, {NOW} + CAST(:ttl AS interval))
+    ON CONFLICT (name) DO UPDATE SET
+        holder = EXCLUDED.holder, token = EXCLUDED.token, rank = EXCLUDED.rank,
+        held_since = CASE WHEN l.token = EXCLUDED.token THEN l.held_since
+                          ELSE EXCLUDED.held_since END,
+        held_until = EXCLUDED.held_until
+    WHERE l.token = EXCLUDED.token OR l.rank < EXCLUDED.rank OR {_FREE}
+    RETURNING {_COLUMNS}
+""")
+_RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
+_DONE = text(f"UPDATE {LEASE} SET done_at = {NOW} WHERE name = :name")
+_NOTE = text(f"""
+    UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
+    WHERE name = :name AND token = :token
+""")
+
+
+def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
+    """Return the duty's lease; None: nobody ever held it."""
+    return _lease(connection.execute(_READ, {"name": name, "now": now}).one_or_none())
+
+
+def hold(
+    connection: Connection,
+    name: str,
+    *,
+    holder: str,
+    token: UUID,
+    rank: int,
+    ttl: timedelta,
+    now: datetime | None = None,
+) -> Lease | None:
+    """Take or renew the lease; None: somebody else holds it.
+
+    One statement: it waits for whoever writes the row just now, and judges what that one left.
+    """
+    values = {"holder": holder, "token": token, "rank": int(rank), "ttl": ttl}
+    return _lease(connection.execute(_HOLD, {"name": name, **values, "now": now}).one_or_none())
+
+
+def release(connection: Connection, name: str, token: UUID) -> None:
+    """Give the lease back, if it is still ours."""
+    connection.execute(_RELEASE, {"name": name, "token": token})
+
+
+def done(connection: Connection, name: str, *, now: datetime | None = None) -> None:
+    """Write down that the duty was done just now, whoever did it."""
+    connection.execute(_DONE, {"name": name, "now": now})
+
+
+def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:
+    """Add to what the next holder will read; False: somebody else has taken the lease."""
+    values = {"name": name, "token": token, "notes": json.dumps(notes)}
+    return connection.execute(_NOTE, values).rowcount == 1
+
+
+def _lease(row: Any) -> Lease | None:
+    if row is None:
+        return None
+    notes = json.loads(row.notes)
+    return Lease(row.holder, row.token, row.rank, row.free, row.anew, row.idle, notes)

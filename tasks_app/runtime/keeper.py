@@ -1,0 +1,90 @@
+"""The keeper: all that a leader does for everybody: rescue, maintain, publish what is due."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from uuid import UUID
+
+from tasks_app.domain.errors import PublishError
+from tasks_app.domain.settings import Settings
+from tasks_app.pool.lease import SCAN, Rank
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.dispatcher import Dispatcher, Scanned
+from tasks_app.runtime.leadership import TTL, Leadership
+from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.publisher import Publisher
+from tasks_app.runtime.pulse import DB, Pulse
+from tasks_app.runtime.rescuer import Rescuer
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """One candidate for the lease of the scan, and what it does when it leads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        publisher: Publisher,
+        holder: str,
+        *,
+        rank: Rank = Rank.DEPUTY,
+        token: UUID | None = None,
+        ttl: timedelta = TTL,
+    ) -> None:
+        self.database = database
+        self.lead = Leadership(database, SCAN, holder, rank=rank, token=token, ttl=ttl)
+        self._settings = settings
+        self._dispatcher = Dispatcher(settings, database, publisher)
+        self._rescuer = Rescuer(settings, database)
+        self._maintainer = Maintainer(database, holder)
+        self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
+
+    def hold(self) -> bool:
+        """Lead, if nobody of our rank or above does.
+
+        When nobody scanned for so long that leases may have ended meanwhile, it was perhaps the
+        database that was away: then the workers have the time of one renewal before any rescue.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        led = self.lead.held is not None
+        self.lead.hold()
+        self._pulse.beat()
+        if self.lead.held is not None and not led:
+            idle = self.lead.held.idle
+            if idle is None or idle > self._settings.renew_every:
+                self._rescuer.let_renew()
+        return self.lead.held is not None
+
+    def probe(self) -> None:
+        """Pass if we could publish: who cannot should not lead.
+
+        Raises:
+            PublishError: the last message did not go out, and the broker still does not answer.
+        """
+        self._dispatcher.probe()
+
+    def scan(self) -> Scanned:
+        """Rescue what is over, maintain when it is time, then publish what is due.
+
+        Raises:
+            PublishError: the broker did not take a message; whoever can may lead.
+        """
+        self._rescuer.run_once()
+        self._maintainer.run_if_due()
+        try:
+            scanned = self._dispatcher.run_once()
+        except PublishError:
+            self.lead.release()
+            raise
+        if not scanned.skipped:
+            self.lead.done()
+        return scanned
+
+    def maintain(self) -> None:
+        """Maintain, if it is time."""
+        self._maintainer.run_if_due()

@@ -1,0 +1,137 @@
+"""The deputy: a child that stands in when no beat lives, and says when it starves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from tasks_app.pool import lease
+from tasks_app.pool.lease import SCAN, Rank
+from tasks_app.runtime import deputy as room
+from tasks_app.runtime.child import Child
+from tasks_app.runtime.deputy import Deputy
+from tasks_app.runtime.keeper import Keeper
+from tasks_app.runtime.watch import starving
+from tests.runtime.bench import Bench
+from tests.runtime.memory import Memory
+from tests.waiting import until
+
+BEAT = uuid4()
+HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now()"
+QUIET = "SELECT now() - done_at > interval '0.5s' FROM task_lease WHERE name = 'scan'"
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "LOOK_EVERY_S", 0.05)
+
+
+@pytest.fixture
+def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
+    """Start a child with its deputy; a broker in memory takes what it publishes."""
+    deputies = []
+
+    def start(**settings: float) -> tuple[Child, Memory]:
+        bench.succeeding()
+        child, memory = bench.child(**settings), Memory()
+        given = bench.settings(**settings)
+        keeper = Keeper(given, child.database, memory, f"deputy {len(deputies)}")
+        deputies.append(Deputy(given, keeper, child))
+        deputies[-1].start()
+        return child, memory
+
+    yield start
+    for deputy in deputies:
+        deputy.stop()
+
+
+def beat_leads(bench: Bench, seconds: float) -> None:
+    with bench.engine.begin() as connection:
+        assert lease.hold(
+            connection, SCAN, holder="beat", token=BEAT, rank=Rank.BEAT,
+            ttl=timedelta(seconds=seconds),
+        )  # fmt: skip
+
+
+def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> None:
+    _, memory = appoint()
+    first = bench.create()
+    until(lambda: first in memory.ids())
+    assert bench.sql(HOLDER) == "deputy 0"
+
+    beat_leads(bench, 4)
+    scanned = "SELECT max(done_at) FROM task_lease WHERE name = 'scan'"
+    seen = [bench.sql(scanned)]
+    until(lambda: seen.append(bench.sql(scanned)) or (len(seen) > 60 and len(set(seen[-50:])) == 1))
+    second = bench.create()
+
+    assert bench.sql(HOLDER) == "beat"
+    until(lambda: second in memory.ids(), 10)
+
+
+def test_two_deputies_scan_one_at_a_time(bench: Bench, appoint) -> None:
+    memories = [appoint()[1] for _ in range(2)]
+    tasks = [bench.create() for _ in range(20)]
+
+    until(lambda: len(memories[0].ids() + memories[1].ids()) == 20)
+
+    assert sorted(memories[0].ids() + memories[1].ids()) == sorted(tasks)
+    assert [] in (memories[0].ids(), memories[1].ids())
+
+
+def test_who_ends_or_drains_lets_another_one_go_on(bench: Bench, appoint) -> None:
+    child, _ = appoint()
+    until(lambda: bench.sql(HOLDER) == "deputy 0")
+
+    child.desk.stop()
+    until(lambda: bench.sql(HOLDER) is None, 3)
+
+    _, memory = appoint()
+    task = bench.create()
+    until(lambda: task in memory.ids())
+    bench.slots.drain()
+    until(lambda: bench.sql(HOLDER) is None, 3)
+
+
+def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
+    _, deaf = appoint()
+    deaf.refuse_after = 0
+    until(lambda: bench.sql(HOLDER) == "deputy 0")
+    task = bench.create()
+    until(lambda: bench.sql(HOLDER) is None)
+
+    _, memory = appoint()
+
+    until(lambda: task in memory.ids(), 4)
+
+
+def test_it_says_that_it_starves_when_a_message_was_published_twice_and_nobody_came(
+    bench: Bench, appoint
+) -> None:
+    child, _ = appoint(republish_after=0.2)
+    task = bench.create()
+
+    until(lambda: starving(bench.slots))
+
+    child.execute(None, [task])
+    until(lambda: not starving(bench.slots))
+
+
+def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
+    bench: Bench, appoint
+) -> None:
+    """The message is old and was published again, but its task is in somebody's hands."""
+    appoint(republish_after=0.2)
+    task = bench.create()
+    until(lambda: starving(bench.slots))
+    bench.sql(
+        "UPDATE task_pending SET state = 'RUNNING', lease_token = gen_random_uuid(), owner = 'w',"
+        " lease_until = now() + interval '1 hour', started_at = now(), max_attempts = 3,"
+        " at_most_once = false, attempt = 1 WHERE id = :id",
+        id=task,
+    )
+
+    until(lambda: not starving(bench.slots))

@@ -1,0 +1,180 @@
+"""The keeper: who leads, and what a leader leaves alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tasks_app.domain.errors import PublishError
+from tasks_app.pool import lease, workers
+from tasks_app.pool.lease import MAINTAIN, SCAN, Rank
+from tasks_app.runtime import leadership, maintainer
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.keeper import Keeper
+from tasks_app.runtime.maintainer import Maintainer
+from tests.factory import claimed_task
+from tests.runtime.bench import Bench
+from tests.runtime.memory import Memory
+from tests.waiting import until
+
+PAST = datetime.now(UTC) - timedelta(minutes=10)
+
+
+def keeper(
+    bench: Bench, memory: Memory, holder: str, rank: Rank = Rank.BEAT, **settings: float
+) -> Keeper:
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    return Keeper(bench.settings(**settings), database, memory, holder, rank=rank)
+
+
+def served(bench: Bench) -> None:
+    """A worker lives, as far as the scan can tell."""
+    with bench.engine.begin() as connection:
+        workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+
+
+def test_of_two_one_leads_until_it_gives_the_lease_back(bench: Bench) -> None:
+    one, other = keeper(bench, Memory(), "one"), keeper(bench, Memory(), "other")
+
+    assert [one.hold(), other.hold(), one.hold()] == [True, False, True]
+    one.lead.release()
+    assert [other.hold(), one.hold()] == [True, False]
+
+
+def test_a_leader_that_was_replaced_hears_of_it_when_it_renews(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "RENEWALS", 50)
+    deputy = keeper(bench, Memory(), "deputy", Rank.DEPUTY)
+    beat = keeper(bench, Memory(), "beat")
+    assert deputy.hold()
+
+    assert beat.hold()
+    until(lambda: not deputy.hold(), 2)
+
+    assert beat.hold()
+
+
+def test_who_cannot_publish_gives_up_and_asks_the_broker_before_it_leads_again(
+    bench: Bench,
+) -> None:
+    memory = Memory()
+    one, other = keeper(bench, memory, "one"), keeper(bench, Memory(), "other")
+    served(bench)
+    bench.create()
+    memory.refuse_after = 0
+    assert one.hold()
+
+    with pytest.raises(PublishError):
+        one.scan()
+
+    assert other.hold()
+    with pytest.raises(PublishError):
+        one.probe()
+    memory.refuse_after = None
+    one.probe()
+    other.lead.release()
+    assert one.hold()
+    one.scan()
+    assert memory.ids()
+
+
+def test_a_scan_is_written_down_beside_the_lease(bench: Bench) -> None:
+    one = keeper(bench, Memory(), "one")
+    one.hold()
+    assert bench.sql("SELECT done_at FROM task_lease WHERE name = 'scan'") is None
+
+    one.scan()
+
+    assert bench.sql("SELECT now() - done_at < '5s' FROM task_lease WHERE name = 'scan'")
+
+
+@pytest.mark.parametrize("idle_s", [None, 60])
+def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
+    bench: Bench, idle_s: int | None
+) -> None:
+    """Interleaving: the database is away; leases end; it returns with a rescuer just started."""
+    with bench.engine.begin() as connection:
+        claimed_task(connection, now=PAST)
+        if idle_s:
+            lease.hold(
+                connection, SCAN, holder="x", token=lease.UUID(int=1), rank=1, ttl=timedelta(0)
+            )
+            lease.done(connection, SCAN, now=datetime.now(UTC) - timedelta(seconds=idle_s))
+    fresh = keeper(bench, Memory(), "fresh", lease=1.5)
+    running = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
+
+    fresh.hold()
+    fresh.scan()
+    assert bench.sql(running) == 1
+
+    until(lambda: (fresh.scan(), bench.sql(running) == 0)[1], 5)
+
+
+def test_a_leader_that_follows_another_closely_rescues_at_once(bench: Bench) -> None:
+    with bench.engine.begin() as connection:
+        claimed_task(connection, now=PAST)
+    last = keeper(bench, Memory(), "last")
+    last.hold()
+    last.lead.done()
+    last.lead.release()
+    fresh = keeper(bench, Memory(), "fresh")
+
+    fresh.hold()
+    fresh.scan()
+
+    assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
+
+
+DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
+
+
+def own_maintainer(bench: Bench, holder: str = "m") -> Maintainer:
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    return Maintainer(database, holder)
+
+
+def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench: Bench) -> None:
+    own_maintainer(bench).run_if_due()
+    first = bench.sql(DONE)
+
+    own_maintainer(bench).run_if_due()
+    assert bench.sql(DONE) == first
+    bench.sql("UPDATE task_lease SET done_at = done_at - interval '1 hour'")
+    own_maintainer(bench).run_if_due()
+
+    assert bench.sql(DONE) > first
+
+
+def test_while_one_maintains_another_does_not(bench: Bench) -> None:
+    with bench.engine.begin() as connection:
+        lease.hold(
+            connection, MAINTAIN, holder="x", token=lease.UUID(int=1), rank=1,
+            ttl=timedelta(minutes=1),
+        )  # fmt: skip
+
+    own_maintainer(bench).run_if_due()
+
+    assert bench.sql(DONE) is None
+
+
+def test_maintenance_that_failed_is_not_done_and_is_tried_again_soon(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A settle holds the table up for a moment; the partition of the last day is missing."""
+    monkeypatch.setattr(maintainer, "AGAIN_AFTER_S", 0.1)
+    monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0.1)
+    last = bench.sql("SELECT to_char(now() AT TIME ZONE 'UTC' + interval '14 days', 'YYYYMMDD')")
+    bench.sql(f"DROP TABLE task_completed_p{last}")
+    mine = own_maintainer(bench)
+    with bench.engine.begin() as connection:
+        connection.exec_driver_sql("LOCK task_completed IN ROW EXCLUSIVE MODE")
+        mine.run_if_due()
+        assert bench.sql(DONE) is None
+
+    until(lambda: (mine.run_if_due(), bench.sql(DONE))[1], 10)
+
+    assert bench.sql(f"SELECT to_regclass('task_completed_p{last}') IS NOT NULL")
