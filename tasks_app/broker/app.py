@@ -10,6 +10,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import celeryd_init
 
+from tasks_app.broker.adoption import load_tasks
 from tasks_app.broker.configuration import configuration
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.stopping import PoolWorker
@@ -17,7 +18,7 @@ from tasks_app.broker.tasks import register
 from tasks_app.broker.worker import connect_worker, ends_the_process
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.middleware import load_middleware
-from tasks_app.runtime.registry import HANDLERS, load_handlers
+from tasks_app.runtime.registry import HANDLERS
 
 
 class PoolCelery(Celery):
@@ -49,7 +50,7 @@ def make_celery(settings: Settings) -> Celery:
     @ends_the_process
     def prepare(conf: Any, **_: Any) -> None:
         """Load the handlers before the worker chooses its queues, and what goes around them."""
-        load_handlers((*settings.modules, *conf.imports, *conf.include))
+        load_tasks(settings, (*conf.imports, *conf.include))
         load_middleware(settings.layers)
         if not conf.task_queues:
             make = app.amqp.Queues({}).new_missing  # as Celery makes those of -Q

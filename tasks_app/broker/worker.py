@@ -13,6 +13,7 @@ from celery import Celery, bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from sqlalchemy.exc import ArgumentError, OperationalError
 
+from tasks_app.broker.adoption import load_tasks
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.processes import (
     NODE_VARIABLE,
@@ -30,7 +31,7 @@ from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.pulse import WORKER, Pulse
-from tasks_app.runtime.registry import HANDLERS, load_handlers
+from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue, silent_clerk
@@ -113,7 +114,7 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
         """A prefork child starts; spawned ones have not loaded the handlers yet."""
         if os.getpid() in main:  # the solo pool says so, too, before anybody knows the queues
             return
-        load_handlers((*settings.modules, *app.conf.imports, *app.conf.include))
+        load_tasks(settings, (*app.conf.imports, *app.conf.include))
         current_child()
         appoint_deputy(app)
 

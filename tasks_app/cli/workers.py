@@ -10,6 +10,7 @@ import click
 
 from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.settings import Settings
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.assembly import run_work
 from tasks_app.runtime.registry import HANDLERS, load_handlers
@@ -46,7 +47,7 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
     and kills it when a task runs past its hard limit.
     """
     given = settings()
-    load_handlers(given.modules)
+    _load(given)
     if not HANDLERS.names:
         raise ConfigurationError(
             "No handlers are known. Name the modules that declare them in TASKS_APP_IMPORTS."
@@ -59,6 +60,15 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
         sys.exit(supervise(command, given.healthy_for.total_seconds()))
     _log_to_stderr()
     run_work(given, queues=queues, concurrency=concurrency, drain=drain, handle_signals=True)
+
+
+def _load(given: Settings) -> None:
+    if not given.celery_app:
+        load_handlers(given.modules)
+        return
+    from tasks_app.broker.adoption import load_tasks  # noqa: PLC0415  as above
+
+    load_tasks(given)
 
 
 def _log_to_stderr() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tasks_app.domain.call import Call
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec, explain
@@ -57,7 +58,7 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
         priority=_integer(options, "priority", 0, 9) if "priority" in options else 5,
         biz_key=_key(options, "biz_key"),
         unique_key=_key(options, "unique_key"),
-        payload=_payload(new.payload, spec, limit),
+        payload=_payload(_given(new, spec), spec, limit),
         headers=_headers(options),
         enabled=_bool(options, "enabled", default=True),
         retry_level=1 if wait_first else 0,
@@ -69,6 +70,18 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
         timeout_ms=_milliseconds(options, "timeout"),
         hard_timeout_ms=_milliseconds(options, "hard_timeout"),
     )
+
+
+def check_call(new: NewTask) -> None:
+    """Pass if ``args`` and ``kwargs`` are something to call a function with.
+
+    Raises:
+        InvalidTaskError: they are not.
+    """
+    if not isinstance(new.args, list | tuple | None):
+        raise InvalidTaskError("args", f"is of type {type(new.args).__name__}", "a list or tuple")
+    if not isinstance(new.kwargs, Mapping | None):
+        raise InvalidTaskError("kwargs", f"is of type {type(new.kwargs).__name__}", "a dict")
 
 
 def check_name(name: Any) -> str:
@@ -102,6 +115,18 @@ def _queue(options: Mapping[str, Any], spec: HandlerSpec | None) -> Any:
     return spec.queue if spec else "default"
 
 
+def _given(new: NewTask, spec: HandlerSpec | None) -> Any:
+    """Return the payload; ``args`` and ``kwargs`` make that of a task with Python arguments."""
+    if new.args is None and new.kwargs is None:
+        return new.payload
+    if new.payload is not None:
+        raise InvalidTaskError("payload", "is given together with args or kwargs", "one of them")
+    if spec is not None and spec.payload_type is not Call:
+        raise InvalidTaskError("args", f"is given to the handler {spec.name}", "a payload")
+    check_call(new)
+    return {"args": new.args or [], "kwargs": new.kwargs or {}}
+
+
 def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
     if spec is not None and spec.payload_type is not None:
         plain = payload
@@ -114,7 +139,7 @@ def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
             raise InvalidTaskError(
                 path, problem, f"what {spec.payload_type.__name__} takes"
             ) from None
-    return encode_object(payload, "payload", limit)
+    return encode_object(payload, "payload", limit, spec.to_json if spec else None)
 
 
 def _policy(options: Mapping[str, Any], spec: HandlerSpec | None) -> RetryPolicy | None:

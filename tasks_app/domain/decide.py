@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tasks_app.domain.outcome import Cancel, Fail, Reaction, Retry, Skip, Snooze
-from tasks_app.domain.retry import DEFAULT_POLICY, parse_policy
+from tasks_app.domain.retry import DEFAULT_POLICY, MOST_ATTEMPTS, parse_policy
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 
@@ -74,7 +74,9 @@ def ended_by(
                 task=task,
             )
         case Retry():
-            return charged(task, spec, cause, rng, after=error.after)
+            return charged(
+                task, spec, cause, rng, after=error.after, max_attempts=error.max_attempts
+            )
         case _:
             return _by_rule(task, spec, spec.reaction(error), cause, rng)
 
@@ -86,10 +88,11 @@ def charged(
     rng: Random,
     *,
     after: timedelta | None = None,
+    max_attempts: int | None = None,
 ) -> Settlement:
     """One failure more: again after the policy's wait, or the error pool if it was the last."""
     failures = task.failures + 1
-    if failures >= task.max_attempts:
+    if failures >= min(max_attempts or task.max_attempts, MOST_ATTEMPTS):
         return failed(task, cause)
     level = task.retry_level + 1
     wait = policy_of(task, spec).wait(level, rng) if after is None else after

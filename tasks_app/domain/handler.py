@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tasks_app.domain.errors import HandlerError
+from tasks_app.domain.errors import HandlerError, HandlerTimeoutError
 from tasks_app.domain.outcome import Reaction
+from tasks_app.domain.payload import ToJson
 from tasks_app.domain.retry import DEFAULT_POLICY, RetryPolicy
 
 Rules = Mapping[type[BaseException], Reaction]
@@ -37,6 +38,10 @@ class HandlerSpec:
     """None: the handler takes the payload as a dict."""
     takes_payload: bool = True
     is_async: bool = False
+    to_json: ToJson | None = None
+    """Writes values of payload and result that JSON does not know; None: they are refused."""
+    timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
+    """What is raised in the handler after ``timeout`` seconds."""
 
     def reaction(self, error: BaseException) -> Reaction | None:
         """Return the rule of the nearest class in the error's ancestry, or None without a rule."""

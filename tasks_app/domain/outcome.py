@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from tasks_app.domain.durations import Duration, parse_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import timedelta
+    from typing import Any
 
 
 class Outcome(Exception):  # noqa: N818  an ending, not an error
@@ -20,11 +22,24 @@ class Outcome(Exception):  # noqa: N818  an ending, not an error
 
 
 class Retry(Outcome):
-    """Try again; charges one failure. ``after`` overrides the policy's wait."""
+    """Try again; charges one failure.
 
-    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
+    ``after`` overrides the policy's wait, ``max_attempts`` the task's limit, for this decision
+    alone. ``payload`` replaces the task's payload from the next attempt on.
+    """
+
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        after: Duration | None = None,
+        max_attempts: int | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(reason)
         self.after: timedelta | None = None if after is None else parse_duration(after)
+        self.max_attempts = max_attempts
+        self.payload = payload
 
 
 class Snooze(Outcome):

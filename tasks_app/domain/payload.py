@@ -7,10 +7,11 @@ read, and a reader of deep nesting runs out of stack.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
@@ -22,9 +23,16 @@ DEEPEST_READABLE = 500
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
 FLOATS_WITH_EXPONENT = 1e16
 """From here on Python writes floats, which are whole numbers then, with an exponent."""
+ToJson: TypeAlias = Callable[[Any], Any]
+"""Returns what stands for a value that JSON does not know; TypeError: nothing does."""
 
 
-def encode_object(value: Mapping[str, Any] | BaseModel | None, path: str, limit: int) -> str:
+def encode_object(
+    value: Mapping[str, Any] | BaseModel | None,
+    path: str,
+    limit: int,
+    to_json: ToJson | None = None,
+) -> str:
     """Return a JSON object as text; None is the empty object.
 
     Raises:
@@ -39,17 +47,17 @@ def encode_object(value: Mapping[str, Any] | BaseModel | None, path: str, limit:
             f"is of type {type(plain).__name__}",
             "a dict with string keys, or a pydantic model",
         )
-    return encode(plain, path, limit)
+    return encode(plain, path, limit, to_json)
 
 
-def encode(value: Any, path: str, limit: int) -> str:
+def encode(value: Any, path: str, limit: int, to_json: ToJson | None = None) -> str:
     """Return any admitted JSON value as text of at most ``limit`` bytes.
 
     Raises:
         InvalidTaskError: with the path of the first bad value.
     """
     try:
-        plain = _checked(value, path, 1, iter(range(limit)))
+        plain = _Check(iter(range(limit)), to_json).value(value, path, 1)
     except StopIteration:
         raise InvalidTaskError(
             path,
@@ -130,36 +138,53 @@ def check_text(value: str, path: str) -> str:
     return value
 
 
-def _checked(value: Any, path: str, depth: int, budget: Iterator[int]) -> Any:
-    next(budget)  # each value takes a byte at least; shared branches may be many more than memory
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return _plain(check_text(value, path))
-        case int():
-            return _checked_int(value, path)
-        case float():
-            return _checked_float(value, path)
-        case Mapping():
-            _check_depth(path, depth)
-            return {
-                _checked_key(key, path): _checked(item, f"{path}.{key}", depth + 1, budget)
-                for key, item in value.items()
-            }
-        case list() | tuple():
-            _check_depth(path, depth)
-            return [
-                _checked(item, f"{path}[{i}]", depth + 1, budget) for i, item in enumerate(value)
-            ]
-        case BaseModel():
-            return _checked(dump_model(value, path), path, depth, budget)
-        case _:
-            raise InvalidTaskError(
-                path,
-                f"is of type {type(value).__name__}",
-                "dict, list, str, int, float, bool and None",
-            )
+class _Check:
+    """One walk through a value.
+
+    Each value in it takes a byte at least, so the limit is a budget of values, too: shared branches
+    may be many more than memory holds.
+    """
+
+    def __init__(self, budget: Iterator[int], to_json: ToJson | None) -> None:
+        self._budget = budget
+        self._to_json = to_json
+
+    def value(self, value: Any, path: str, depth: int) -> Any:
+        """Return it as it is to be written."""
+        next(self._budget)
+        match value:
+            case None | bool():
+                return value
+            case str():
+                return _plain(check_text(value, path))
+            case int():
+                return _checked_int(value, path)
+            case float():
+                return _checked_float(value, path)
+            case Mapping():
+                _check_depth(path, depth)
+                return {
+                    _checked_key(key, path): self.value(item, f"{path}.{key}", depth + 1)
+                    for key, item in value.items()
+                }
+            case list() | tuple():
+                _check_depth(path, depth)
+                return [self.value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+            case BaseModel():
+                return self.value(dump_model(value, path), path, depth)
+            case _:
+                _check_depth(path, depth)
+                return self.value(self._written(value, path), path, depth + 1)
+
+    def _written(self, value: Any, path: str) -> Any:
+        if self._to_json is not None:
+            with contextlib.suppress(TypeError):
+                return self._to_json(value)
+        raise InvalidTaskError(
+            path,
+            f"is of type {type(value).__name__}",
+            "dict, list, str, int, float, bool and None",
+        )
 
 
 def _check_depth(path: str, depth: int) -> None:

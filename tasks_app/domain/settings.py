@@ -35,6 +35,10 @@ class Settings(BaseSettings):
     """Modules that declare handlers, separated by commas."""
     middleware: str = ""
     """Functions around every run, as ``module:function``, outermost first, separated by commas."""
+    celery_app: str = ""
+    """Your own Celery app, as after ``celery -A``; workers run its tasks from the pool, too."""
+    outside_outbox: Literal["warn", "publish", "refuse"] = "warn"
+    """What ``.delay()`` of an OutboxTask does without an outbox: it publishes, or refuses to."""
     schema_name: str | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
     """Schema of our tables; None means the connection's search path."""
 

@@ -78,9 +78,12 @@ class NewTask:
     """One task to create, as ``create_tasks`` takes them."""
 
     task: Any
-    """A task name, or the handler itself."""
+    """A task name, the handler itself, or a Celery task or signature."""
     payload: Mapping[str, Any] | BaseModel | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
+    args: Sequence[Any] | None = None
+    """With ``kwargs``, instead of a payload: what a Celery task is called with."""
+    kwargs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

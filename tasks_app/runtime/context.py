@@ -14,6 +14,7 @@ from tasks_app.runtime.database import COMMITS_LATER, commit_permitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
     from uuid import UUID
 
     from sqlalchemy import Connection
@@ -67,6 +68,11 @@ class TaskContext:
         """1 at the first claim; only rises."""
         self.failures: int = task.failures
         """How many attempts were charged before this one."""
+        self.max_attempts: int = task.max_attempts
+        """How many charged attempts lead to the error pool."""
+        self.created_at: datetime = task.created_at
+        self.due_at: datetime = task.due_at
+        """Since when this run could start."""
         self.fence: Fence = task.fence
         self.idempotency_key: UUID = task.idempotency_key
         """The same at every attempt and after a requeue: give it to the other side."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tasks_app.domain.errors import HandlerTimeoutError
+from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.settle import settle_one
@@ -27,9 +27,7 @@ class Lane(Protocol):
     def open_session(self) -> Any:
         """Return a new, unopened session."""
 
-    def call(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float | None
-    ) -> Any:
+    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the handler under its time limit and return what it returned."""
 
     def settle(self, session: Any, settlement: Settlement) -> State | None:
@@ -52,12 +50,10 @@ class SyncLane:
         """Return a new session on the handlers' engine."""
         return HandlerSession(self._database.handler_engine)
 
-    def call(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float | None
-    ) -> Any:
+    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow."""
-        with time_limit(limit):
-            return function(*arguments)
+        with time_limit(limit, spec.timeout_error):
+            return spec.function(*arguments)
 
     def settle(self, session: HandlerSession, settlement: Settlement) -> State | None:
         """Flush what the handler left and settle on the same connection."""
@@ -88,19 +84,17 @@ class AsyncLane:
         """Return a new session on this thread's async engine."""
         return AsyncHandlerSession(self._engine(), expire_on_commit=False)
 
-    def call(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], limit: float | None
-    ) -> Any:
+    def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the coroutine; the limit cancels it at its next await."""
 
         async def limited() -> Any:
             scope = asyncio.timeout(limit)
             try:
                 async with scope:
-                    return await function(*arguments)
+                    return await spec.function(*arguments)
             except TimeoutError:
                 if limit is not None and scope.expired():
-                    raise HandlerTimeoutError(limit) from None
+                    raise spec.timeout_error(limit) from None
                 raise
 
         return self._run(limited())

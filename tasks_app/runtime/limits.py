@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -15,9 +15,11 @@ from tasks_app.domain.errors import HandlerTimeoutError
 
 
 class _Alarm:
-    """The process's one alarm clock. ``armed`` is the seconds of the running limit, or None."""
+    """The process's one alarm clock."""
 
     armed: float | None = None
+    """The seconds of the running limit, or None."""
+    error: Callable[[float], BaseException] = HandlerTimeoutError
 
 
 def can_limit() -> bool:
@@ -26,8 +28,10 @@ def can_limit() -> bool:
 
 
 @contextmanager
-def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise HandlerTimeoutError in the block after so many seconds; None: never.
+def time_limit(
+    seconds: float | None, error: Callable[[float], BaseException] = HandlerTimeoutError
+) -> Iterator[None]:
+    """Raise ``error`` in the block after so many seconds; None: never.
 
     Outside the main thread nothing is raised: there the hard limit is the only one.
     """
@@ -35,6 +39,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         yield
         return
     _install()
+    _Alarm.error = error
     _Alarm.armed = seconds
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -54,4 +59,4 @@ def _ring(_signal: int, _frame: FrameType | None) -> None:
     seconds = _Alarm.armed
     if seconds is not None:
         _Alarm.armed = None
-        raise HandlerTimeoutError(seconds)
+        raise _Alarm.error(seconds)

@@ -25,6 +25,7 @@ from tasks_app.pool.create import create_many, create_one
 from tasks_app.pool.requeue import Requeued, requeue
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.registry import HANDLERS, Handler
+from tasks_app.runtime.translation import translated
 
 Payload: TypeAlias = Mapping[str, Any] | BaseModel | None
 Sync: TypeAlias = Session | Connection
@@ -33,11 +34,17 @@ Async: TypeAlias = AsyncSession | AsyncConnection
 
 def create_task(
     session: Sync,
-    task: str | Handler[..., Any],
+    task: Any,
     payload: Payload = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task in the caller's transaction: it exists if and only if that commits.
+
+    ``task`` is a name, a handler, or a Celery task or signature. What a Celery task is called with
+    is given as ``args`` and ``kwargs``, to others a ``payload``.
 
     Returns:
         The id; its ``created`` is False when another task holds the same name and unique_key.
@@ -45,7 +52,7 @@ def create_task(
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
     """
-    return _create(session, [_admitted(NewTask(task, payload, options))])[0]
+    return _create(session, [admitted(NewTask(task, payload, options, args, kwargs))])[0]
 
 
 def create_tasks(session: Sync, tasks: Sequence[NewTask]) -> list[TaskId]:
@@ -59,12 +66,15 @@ def create_tasks(session: Sync, tasks: Sequence[NewTask]) -> list[TaskId]:
 
 async def acreate_task(
     session: Async,
-    task: str | Handler[..., Any],
+    task: Any,
     payload: Payload = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
-    return (await _acreate(session, [_admitted(NewTask(task, payload, options))]))[0]
+    return (await _acreate(session, [admitted(NewTask(task, payload, options, args, kwargs))]))[0]
 
 
 async def acreate_tasks(session: Async, tasks: Sequence[NewTask]) -> list[TaskId]:
@@ -131,21 +141,28 @@ def _payload_limit() -> int:
     return load_settings().payload_limit
 
 
-def _admitted(new: NewTask) -> TaskRow:
-    return admit(new, _spec(new.task), _payload_limit())
+def admitted(new: NewTask) -> TaskRow:
+    """Return the row that :func:`create_task` would insert.
 
-
-def _spec(task: Any) -> HandlerSpec | None:
-    if isinstance(task, Handler):
-        return task.spec
-    return HANDLERS.get(task) if isinstance(task, str) else None
+    Raises:
+        InvalidTaskError: it is refused.
+    """
+    spec: HandlerSpec | None
+    match new.task:
+        case str():
+            spec = HANDLERS.get(new.task)
+        case Handler():
+            spec = new.task.spec
+        case _:
+            new, spec = translated(new)
+    return admit(new, spec, _payload_limit())
 
 
 def _admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
     rows = []
     for place, new in enumerate(tasks):
         try:
-            rows.append(_admitted(new))
+            rows.append(admitted(new))
         except InvalidTaskError as error:
             raise error.at(f"tasks[{place}]") from None
     return rows

@@ -16,11 +16,12 @@ from tasks_app.domain.causes import cause_of
 from tasks_app.domain.decide import OUTCOME_UNKNOWN, ended_by, failed, succeeded
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handler import HandlerSpec, explain
-from tasks_app.domain.outcome import Fail
-from tasks_app.domain.payload import decode, encode
+from tasks_app.domain.outcome import Fail, Retry
+from tasks_app.domain.payload import decode, encode, encode_object
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
+from tasks_app.pool.amend import amend
 from tasks_app.pool.claim import fetch_payload
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost, is_unanswered
@@ -122,10 +123,8 @@ class Runner:
         task = run.task
         try:
             arguments = self._arguments(task, spec, context)
-            value = chain(
-                self._middleware, context, lambda: lane.call(spec.function, arguments, limit)
-            )
-            result = self._result(value)
+            value = chain(self._middleware, context, lambda: lane.call(spec, arguments, limit))
+            result = self._result(value, spec)
         except _FenceLostError:
             return None
         except BaseException as error:
@@ -134,6 +133,8 @@ class Runner:
                 lane.abandon(session)
             if is_lost(error):
                 return _unanswered(task)
+            if isinstance(error, Retry) and error.payload is not None:
+                return self._amended(task, spec, error)
             return ended_by(task, spec, error, cause_of(error), self._rng)
         return succeeded(task, result, _ms_since(run.since))
 
@@ -156,9 +157,25 @@ class Runner:
         except UnreadableTaskError as error:
             raise Fail(str(error)) from None
 
-    def _result(self, value: Any) -> str | None:
+    def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
+        """Give the task the payload that it is to be tried again with."""
+        error: Exception = retry
         try:
-            return None if value is None else encode(value, "result", self._settings.result_limit)
+            payload = encode_object(
+                retry.payload, "payload", self._settings.payload_limit, spec.to_json
+            )
+            with self._database.begin() as connection:
+                amend(connection, task.fence, payload)
+        except InvalidTaskError as refusal:
+            error = Fail(f"The payload to try again with is refused: {refusal}")
+        except SQLAlchemyError:
+            return _unanswered(task)
+        return ended_by(task, spec, error, cause_of(error), self._rng)
+
+    def _result(self, value: Any, spec: HandlerSpec) -> str | None:
+        try:
+            limit = self._settings.result_limit
+            return None if value is None else encode(value, "result", limit, spec.to_json)
         except InvalidTaskError as error:
             raise Fail(f"The handler's result cannot be stored: {error}") from None
 

@@ -19,14 +19,16 @@ HOUSE = Path(__file__).parent / "house"
 class CeleryProcess:
     """One command and the processes that it made."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(
+        self, folder: Path, environment: dict[str, str], *arguments: str, app: str = "tasks_app"
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.name = folder.name
         self._log = folder / "log.txt"
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [Path(sys.executable).with_name("celery"), "-A", "tasks_app", *arguments],
+                [Path(sys.executable).with_name("celery"), "-A", app, *arguments],
                 cwd=folder,
                 env={**kept, "PYTHONPATH": str(HOUSE), **environment},
                 stdout=log,

@@ -51,10 +51,16 @@ class House:
             **more,
         }
 
-    def start(self, *arguments: str, folder: Path | None = None, **more: str) -> CeleryProcess:
-        """Start ``celery -A tasks_app`` with these arguments."""
+    def start(
+        self,
+        *arguments: str,
+        folder: Path | None = None,
+        app: str = "tasks_app",
+        **more: str,
+    ) -> CeleryProcess:
+        """Start ``celery -A tasks_app``, or another app, with these arguments."""
         folder = folder or self._folder / f"process-{next(self._names)}"
-        process = CeleryProcess(folder, self.environment(**more), *arguments)
+        process = CeleryProcess(folder, self.environment(**more), *arguments, app=app)
         self._started.append(process)
         return process
 

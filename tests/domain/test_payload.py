@@ -206,3 +206,30 @@ def test_a_float_is_refused_exactly_when_it_is_not_finite(value: float) -> None:
 def test_what_a_stranger_wrote_and_nobody_can_read_says_what_to_do(text: str) -> None:
     with pytest.raises(UnreadableTaskError, match=r"The payload cannot be read .*create_task"):
         decode(text, "payload")
+
+
+class TestToJson:
+    """What JSON does not know may be written by somebody who does."""
+
+    @staticmethod
+    def written(value: object) -> object:
+        if isinstance(value, set):
+            return sorted(value)
+        raise TypeError
+
+    def test_it_writes_what_is_otherwise_refused(self) -> None:
+        text = encode({"a": [{3, 1}], "b": 1}, "payload", LIMIT, self.written)
+
+        assert json.loads(text) == {"a": [[1, 3]], "b": 1}
+
+    def test_what_it_does_not_know_either_is_refused_with_its_path(self) -> None:
+        with pytest.raises(InvalidTaskError, match=r"payload\.a\[0\] is of type complex"):
+            encode({"a": [1j]}, "payload", LIMIT, self.written)
+
+    def test_what_it_writes_is_checked_too(self) -> None:
+        with pytest.raises(InvalidTaskError, match=r"payload\.a\[0\] is nan"):
+            encode({"a": {math.nan}}, "payload", LIMIT, self.written)
+
+    def test_one_that_never_ends_is_refused(self) -> None:
+        with pytest.raises(InvalidTaskError, match="nested deeper than 32"):
+            encode(object(), "payload", LIMIT, lambda value: value)

@@ -7,12 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from tasks_app import HandlerTimeoutError
+from tasks_app.domain.handler import HandlerSpec
 from tasks_app.runtime.limits import time_limit
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
@@ -35,6 +37,23 @@ def busy(seconds: float = 20) -> None:
         pass
 
 
+def slow_spec(name: str, *, is_async: bool) -> HandlerSpec:
+    """A handler that is stopped by a KeyError."""
+
+    async def waiting(ctx: Any) -> None:
+        await asyncio.sleep(20)
+
+    return HandlerSpec(
+        name,
+        waiting if is_async else lambda ctx: busy(),
+        max_attempts=1,
+        timeout=timedelta(milliseconds=50),
+        takes_payload=False,
+        is_async=is_async,
+        timeout_error=KeyError,
+    )
+
+
 class TestSync:
     def test_a_busy_handler_is_interrupted_and_charged(self, bench: Bench) -> None:
         @bench.handler(timeout="50ms", retry="1h")
@@ -49,6 +68,16 @@ class TestSync:
         task = bench.task(task_id)
         assert (task.state, task.failures, bench.effects(task_id)) == ("PENDING", 1, 0)
         assert bench.attempts(task_id)[0].kind == "HandlerTimeoutError"
+
+    def test_a_handler_may_have_another_exception_for_it(self, bench: Bench) -> None:
+        """For code that catches the one of another library."""
+        for name, is_async in (("t", False), ("a", True)):
+            bench.registry.add(slow_spec(name, is_async=is_async))
+        ids = [bench.create("t"), bench.create("a")]
+
+        bench.execute(ids)
+
+        assert [bench.task(task_id).error for task_id in ids] == ["KeyError: 0.05"] * 2
 
     def test_a_statement_that_runs_in_the_database_is_interrupted(self, bench: Bench) -> None:
         @bench.handler(timeout="100ms", max_attempts=1)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from sqlalchemy import text
 
 from tasks_app import Cancel, Fail, Retry, Skip, Snooze
-from tests.runtime.bench import Bench
+from tests.runtime.bench import EFFECT, Bench
 
 NOW_DUE = "UPDATE task_pending SET due_at = statement_timestamp(), scan_at = statement_timestamp()"
 
@@ -61,6 +62,46 @@ def test_retry_without_a_wait_takes_the_next_level(bench: Bench) -> None:
 
     assert bench.task(task_id).retry_level == 2
     assert 3590 < due_in_s(bench, task_id) <= 3600
+
+
+def test_retry_may_bring_another_payload(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict) -> int:
+        if payload["n"] < 3:
+            ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": "rolls back"})
+            raise Retry(after=0, payload={"n": payload["n"] + 1})
+        return payload["n"]
+
+    task_id = bench.create(payload={"n": 1})
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.result, task.payload, task.failures) == (3, {"n": 3}, 2)
+    assert bench.sql("SELECT count(*) FROM effect") == 0
+
+
+def test_a_payload_to_retry_with_is_checked(bench: Bench) -> None:
+    bench.raising(Retry(payload={"n": {1}}))
+    task_id = bench.create(payload={"n": 1})
+
+    bench.drain()
+
+    task = bench.task(task_id)
+    assert (task.state, task.payload) == ("FAILED", {"n": 1})
+    assert "payload.n is of type set" in (task.error or "")
+
+
+def test_retry_may_go_beyond_the_tasks_limit_for_once(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        raise Retry(after=0, max_attempts=3 if ctx.failures < 1 else None)
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.task(task_id).state, bench.task(task_id).failures) == ("FAILED", 2)
 
 
 def test_snooze_waits_and_charges_nothing(bench: Bench) -> None:

@@ -1,0 +1,95 @@
+"""Which Celery tasks this process runs from the pool: those of an app, or single ones.
+
+They are found by name in a row, as handlers are. Through the broker they are never found by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from celery import Celery, Task, _state
+from celery.app.utils import find_app
+
+from tasks_app.broker.celery_run import PoolRun, keep_here
+from tasks_app.broker.celery_task import spec_of
+from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
+from tasks_app.domain.settings import Settings
+from tasks_app.runtime.registry import HANDLERS, load_handlers
+
+log = logging.getLogger(__name__)
+
+
+def load_tasks(settings: Settings, modules: Iterable[str] = ()) -> None:
+    """Load all that this process can run: the modules of handlers, then the user's Celery app.
+
+    Raises:
+        ConfigurationError: a module or the app cannot be found.
+        HandlerError: a handler and a Celery task have one name.
+    """
+    load_handlers((*settings.modules, *modules))
+    if settings.celery_app:
+        current = _state._tls.current_app  # noqa: SLF001  a new app makes itself the current one
+        try:
+            run_from_pool(_found(settings.celery_app))
+        finally:
+            _state._set_current_app(current)  # noqa: SLF001
+
+
+def run_from_pool(*given: Celery | Task) -> None:
+    """Let this process run these tasks from the pool, or all tasks of an app.
+
+    Call it where everything is declared: an app's modules are imported now.
+
+    Raises:
+        HandlerError: a handler and a Celery task have one name.
+    """
+    logging.getLogger("celery.app.trace").addFilter(_of_messages)
+    for each in given:
+        for task in _tasks_of(each) if isinstance(each, Celery) else (each,):
+            _enter(task)
+
+
+def _found(name: str) -> Celery:
+    try:
+        app = find_app(name)
+    except (ImportError, AttributeError) as error:
+        missing = getattr(error, "name", None)
+        if isinstance(error, ImportError) and not (missing and name.startswith(missing)):
+            raise  # an import inside of it
+        raise ConfigurationError(
+            f"TASKS_APP_CELERY_APP names {name}, which cannot be found. "
+            "Write it as after celery -A, and check that its folder is on PYTHONPATH."
+        ) from error
+    if not isinstance(app, Celery):
+        raise ConfigurationError(f"TASKS_APP_CELERY_APP names {name}, which is no Celery app.")
+    return app
+
+
+def _tasks_of(app: Celery) -> Iterator[Task]:
+    """Return what the user declared, of all modules that the app would load in a worker."""
+    app.loader.import_default_modules()
+    app.finalize()
+    for name, task in sorted(app.tasks.items()):
+        if not name.startswith("celery.") and name not in (EXECUTE, SCAN, MAINTAIN):
+            yield task
+
+
+def _enter(task: Task) -> None:
+    try:
+        spec = spec_of(task)
+    except InvalidTaskError as error:
+        log.warning("a Celery task cannot run from the pool: %s", error)
+        return
+    if task.rate_limit:
+        log.warning("the pool knows no rate_limit: %s runs without", task.name)
+    keep_here(task)
+    HANDLERS.add(spec)
+
+
+def _of_messages(record: logging.LogRecord) -> bool:
+    """Keep what Celery logs of single runs out of the log: it shows results; the row has them."""
+    request = getattr(_state.get_current_task(), "request", None)
+    run = getattr(request, "pool_run", None)
+    return not (isinstance(run, PoolRun) and hasattr(record, "data"))

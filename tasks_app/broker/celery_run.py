@@ -1,0 +1,198 @@
+"""One run of a Celery task out of the pool: Celery's own tracer runs it, we read how it ended.
+
+The tracer is what runs a task in a plain worker, too: request, callbacks and signals are the same.
+Only what it would send or store stays here: a retry is an outcome, a result is the row's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Task, _state
+from celery.backends.base import DisabledBackend
+from celery.canvas import Signature
+from celery.exceptions import Ignore, Reject
+from celery.exceptions import Retry as CeleryRetry
+from celery.utils.nodenames import gethostname
+
+from tasks_app.broker.celery_values import from_json, moment, to_json
+from tasks_app.domain.call import Call
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.outcome import Fail, Retry, Skip, Snooze
+from tasks_app.domain.payload import decode, encode
+from tasks_app.domain.retry import MOST_ATTEMPTS
+from tasks_app.runtime.context import TaskContext
+
+REQUEUED_WAIT_S = 1.0
+"""Until a task runs again that said ``Reject(requeue=True)``; a broker would send it at once."""
+ANY_SIZE = 2**63
+"""Where the size is judged later."""
+
+
+@dataclass(slots=True)
+class PoolRun:
+    """``self.request.pool_run``, while a task runs from the pool."""
+
+    context: TaskContext
+    retries: list[Signature] = field(default_factory=list)
+    """What ``self.retry`` would have sent."""
+
+
+class CeleryRun:
+    """The handler's function of one Celery task."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.__module__ = type(task).__module__
+        self.__qualname__ = getattr(task, "__qualname__", type(task).__qualname__)
+
+    def __call__(self, context: TaskContext, call: Call) -> Any:
+        """Run the task; return its result, or raise how it ended."""
+        from celery.app.trace import build_tracer  # noqa: PLC0415  producers need none of it
+
+        run = PoolRun(context)
+        request = self._request(run)
+        with _current(self._task.app):
+            trace = build_tracer(
+                self._task.name, self._task, hostname=request["hostname"], app=self._task.app
+            )
+            ended = trace(request["id"], from_json(call.args), from_json(call.kwargs), request)
+        error = None if ended.info is None else ended.info.retval
+        if run.retries:  # asked for, whatever the task did after it
+            raise self._retried(run, call, error)
+        if error is None:
+            return self._result(ended.retval)
+        raise self._outcome(error)
+
+    def _request(self, run: PoolRun) -> dict[str, Any]:
+        """Return what the headers of a message would say."""
+        context, task = run.context, self._task
+        task_id = str(context.task_id)
+        return {
+            "id": task_id,
+            "root_id": task_id,
+            "correlation_id": task_id,
+            "task": task.name,
+            "lang": "py",
+            "retries": context.failures,
+            "eta": context.due_at.isoformat() if context.due_at > context.created_at else None,
+            "timelimit": [task.time_limit, task.soft_time_limit],
+            "hostname": os.environ.get("TASKS_APP_NODE") or gethostname(),
+            "headers": context.headers,
+            "delivery_info": {
+                "exchange": "",
+                "routing_key": context.queue,
+                "priority": None,
+                "redelivered": False,
+            },
+            "ignore_result": True,  # in a backend; the row keeps it
+            "is_eager": False,
+            "utc": True,
+            "pool_run": run,
+        }
+
+    def _result(self, value: Any) -> Any:
+        """Return the result; where Celery would keep none, one that JSON cannot hold is dropped."""
+        if not (self._task.ignore_result or isinstance(self._task.backend, DisabledBackend)):
+            return value
+        return value if _as_json(value, "result") is not None else None
+
+    def _retried(self, run: PoolRun, call: Call, error: BaseException | None) -> Retry:
+        signature = run.retries[-1]
+        given = {"args": list(signature.args), "kwargs": dict(signature.kwargs)}
+        unchanged = _as_json(given, "payload") == _as_json(call.model_dump(), "payload")
+        when = signature.options.get("eta") or signature.options.get("countdown")
+        return Retry(
+            str(error) if isinstance(error, CeleryRetry) else "",
+            after=self._wait(when),
+            # Celery has counted already. A limit that the row has of its own holds all the same.
+            max_attempts=MOST_ATTEMPTS
+            if run.context.max_attempts == attempts_of(self._task)
+            else None,
+            payload=None if unchanged else given,
+        )
+
+    def _wait(self, when: Any) -> timedelta:
+        if isinstance(when, datetime | str):
+            wait: timedelta = moment(self._task.app, when) - self._task.app.now()
+        else:
+            wait = timedelta(seconds=self._task.default_retry_delay if when is None else when)
+        return max(timedelta(0), wait)
+
+    def _outcome(self, error: BaseException) -> BaseException:
+        match error:
+            case Reject(requeue=True):
+                return Snooze(REQUEUED_WAIT_S, f"rejected: {error.reason}")
+            case Ignore():
+                return Skip(str(error))
+            case CeleryRetry():  # raised without self.retry: Celery would never run it again
+                return Retry(str(error), after=self._wait(error.when))
+            case _:
+                return error
+
+
+def attempts_of(task: Task) -> int:
+    """Return how often a task may run at most; ``max_retries=None`` is as much as a row counts."""
+    if task.max_retries is None:
+        return MOST_ATTEMPTS
+    return min(max(0, int(task.max_retries)) + 1, MOST_ATTEMPTS)
+
+
+def keep_here(task: Task) -> None:
+    """Let runs from the pool send nothing of their own; all other runs are as they were."""
+    if getattr(task, "_kept_here", False):
+        return
+    signature_from_request, replace = task.signature_from_request, task.replace
+
+    def kept_signature(
+        request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **more: Any
+    ) -> Signature:
+        """Make the signature that ``self.retry`` sends; sent from the pool, it is only noted."""
+        signature = signature_from_request(request, args, kwargs, queue, **more)
+        run = _pool_run(task)
+        if run is not None:
+            unknown = [name for name in more if name not in ("countdown", "eta", "retries")]
+            if queue or unknown:
+                raise Fail(
+                    f"self.retry({(unknown or ['queue'])[0]}=…) cannot be carried out by the pool. "
+                    "It knows countdown, eta, max_retries, args and kwargs."
+                )
+            signature.apply_async = lambda *_, **__: run.retries.append(signature)
+        return signature
+
+    def kept_replace(signature: Signature) -> Any:
+        """Refuse: the new task would have this one's id, and leave the pool."""
+        if _pool_run(task) is None:
+            return replace(signature)
+        raise Fail("self.replace does not exist in the pool. Create the other task, and return.")
+
+    task.signature_from_request, task.replace = kept_signature, kept_replace
+    task._kept_here = True  # noqa: SLF001  our own mark
+
+
+def _pool_run(task: Task) -> PoolRun | None:
+    return getattr(task.request, "pool_run", None)
+
+
+def _as_json(value: Any, path: str) -> Any:
+    """Return the value as JSON would give it back, or None: it cannot."""
+    try:
+        return decode(encode(value, path, ANY_SIZE, to_json), path)
+    except InvalidTaskError:
+        return None
+
+
+@contextmanager
+def _current(app: Any) -> Iterator[None]:
+    """Make the task's app the current one, for shared tasks that it calls."""
+    before = _state._tls.current_app  # noqa: SLF001  the getter falls back to the default app
+    _state._set_current_app(app)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        _state._set_current_app(before)  # noqa: SLF001

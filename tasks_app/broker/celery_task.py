@@ -1,0 +1,58 @@
+"""A Celery task as a handler: its name, its limits and its retries in our words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Task
+
+from tasks_app.broker.celery_run import CeleryRun, attempts_of
+from tasks_app.broker.celery_values import to_json
+from tasks_app.domain.admission import check_name
+from tasks_app.domain.call import Call
+from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.outcome import Reaction
+from tasks_app.domain.retry import Fixed
+from tasks_app.runtime.registry import HANDLERS
+
+
+def spec_of(task: Task) -> HandlerSpec:
+    """Return what the task declares.
+
+    Its code decides what is retried, as in Celery: any other exception fails at once. The policy's
+    wait is for a process that died.
+
+    Raises:
+        InvalidTaskError: its name does not fit into the pool.
+    """
+    known = HANDLERS.get(task.name)
+    if known is not None and known.payload_type is Call:
+        return known
+    return HandlerSpec(
+        name=check_name(task.name),
+        function=CeleryRun(task),
+        queue=_queue_of(task),
+        retry=Fixed(timedelta(seconds=task.default_retry_delay or 0)),
+        max_attempts=attempts_of(task),
+        timeout=_span(task.soft_time_limit),
+        hard_timeout=_span(task.time_limit),
+        on_error={BaseException: Reaction.FAIL},
+        payload_type=Call,
+        to_json=to_json,
+        timeout_error=lambda _seconds: SoftTimeLimitExceeded(),
+    )
+
+
+def _queue_of(task: Task) -> str:
+    """Return where Celery would route it, if that is a queue of our handlers."""
+    if len(HANDLERS.queues) > 1:
+        route = task.app.amqp.router.route({"queue": getattr(task, "queue", None)}, task.name)
+        name = getattr(route.get("queue"), "name", None)
+        if name in HANDLERS.queues:
+            return str(name)
+    return "default"
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return timedelta(seconds=seconds) if seconds else None

@@ -1,0 +1,33 @@
+"""Amend: another payload for the attempts to come, under the fence."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.states import Event
+from tasks_app.pool.amend import amend
+from tasks_app.pool.settle import settle_one
+from tests.factory import claimed_task, ending, row_of
+
+
+def test_the_run_that_holds_the_task_changes_its_payload(connection: Connection) -> None:
+    task = claimed_task(connection, payload={"n": 1})
+
+    assert amend(connection, task.fence, '{"n": 2}')
+    settle_one(connection, ending(task, Event.RETRY))
+
+    assert row_of(connection, task.task_id).payload == {"n": 2}
+
+
+def test_a_lost_fence_changes_nothing(connection: Connection) -> None:
+    task = claimed_task(connection, payload={"n": 1})
+
+    other = amend(connection, task.fence._replace(token=uuid4()), '{"n": 2}')
+    older = amend(connection, task.fence._replace(attempt=0), '{"n": 2}')
+    settle_one(connection, ending(task, Event.RETRY))
+    settled = amend(connection, task.fence, '{"n": 2}')
+
+    assert (other, older, settled) == (False, False, False)
+    assert row_of(connection, task.task_id).payload == {"n": 1}
