@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-from types import ModuleType
 from typing import Any
 
+from tasks_app.broker.celeryconfig import read_celeryconfig
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.domain.settings import Settings
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
     """Return the settings of every app of ours, for workers as for producers."""
-    theirs = _celeryconfig()
+    theirs = read_celeryconfig()
     broker = settings.broker_url.get_secret_value() if settings.broker_url else None
     broker = theirs.get("broker_url", theirs.get("broker_write_url", broker))
     return _merged(celery_defaults(broker, settings.scan_interval.total_seconds()), theirs)
-
-
-def _celeryconfig() -> dict[str, Any]:
-    """Return the settings of the module that Celery users know; it need not exist."""
-    name = os.environ.get("CELERY_CONFIG_MODULE", "celeryconfig")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return {}
-    return {
-        key: value
-        for key, value in vars(module).items()
-        if key[0].islower() and not isinstance(value, type(annotations) | ModuleType)
-    }
 
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:

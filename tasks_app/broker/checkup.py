@@ -1,0 +1,75 @@
+"""Is the broker fit for us, and is Celery set up as we need it?"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from celery import Celery
+from celery.app.defaults import DEFAULTS
+
+from tasks_app.broker.celeryconfig import read_celeryconfig, written_in_capitals
+from tasks_app.broker.defaults import celery_defaults
+from tasks_app.broker.publisher import PATIENCE_S
+from tasks_app.domain.finding import Finding, away, fail, ok, warn
+
+LEAVE_ALONE = {
+    "task_acks_late": "late acknowledgements only add redeliveries: lost tasks come back anyway",
+    "task_reject_on_worker_lost": "a message that kills its worker would come back for ever",
+    "worker_prefetch_multiplier": "messages would wait in one worker while another one is free",
+    "accept_content": "anything but JSON lets whoever writes to the broker run code",
+    "task_serializer": "our messages are read as JSON only",
+    "beat_scheduler": "only ours scans beside busy workers, and needs no file",
+    "task_always_eager": "beat would run the tasks itself",
+    "result_backend": "results are in the pools; another store of them only costs",
+}
+_OLD_NAMES = ("CELERY_", "CELERYD_", "CELERYBEAT_", "BROKER_")
+_UNTRIED_POOLS = ("gevent", "eventlet")
+
+
+def examine_broker(app: Celery) -> list[Finding]:
+    """Ask the broker who it is, and whether it may throw messages away."""
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
+            if connection.transport.driver_type == "redis":
+                return _redis(connection.default_channel.client.info())
+            about = getattr(connection.connection, "server_properties", None) or {}
+            name = f"{about.get('product', connection.transport.driver_name)}"
+            return [ok("broker", f"{name} {about.get('version', '')}".strip() + " answers")]
+    except Exception as error:
+        advice = "Check TASKS_APP_BROKER_URL and that it runs. Tasks wait in the database."
+        return [away("broker", f"does not answer ({type(error).__name__})", advice)]
+
+
+def examine_celery(app: Celery) -> list[Finding]:
+    """Look for settings that Celery does not know, and for those that do harm."""
+    strange = [name for name in sorted(read_celeryconfig()) if name not in DEFAULTS]
+    strange += [name for name in written_in_capitals() if name.startswith(_OLD_NAMES)]
+    findings = [_unknown(name) for name in strange]
+    ours = celery_defaults(app.conf.broker_url, 1.0)
+    for name, why in LEAVE_ALONE.items():
+        if app.conf[name] != ours.get(name, DEFAULTS[name]):
+            advice = f"Take it out of celeryconfig.py: {why}."
+            findings.append(warn("celery", f"{name} is set to something else", advice))
+    if app.conf.worker_pool in _UNTRIED_POOLS:
+        advice = "Take prefork: limits are not enforced here, and nothing was tried."
+        findings.append(fail("celery", f"worker_pool is {app.conf.worker_pool}", advice))
+    return findings or [ok("celery", "no setting is unknown, none does harm")]
+
+
+def _redis(info: dict[str, Any]) -> list[Finding]:
+    name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+    version = info.get("valkey_version") or info.get("redis_version")
+    answers = ok("broker", f"{name} {version} answers")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        return [answers]
+    advice = "Set maxmemory-policy noeviction: then a full broker refuses, and the scan waits."
+    return [answers, warn("broker", f"drops messages when it is full ({policy})", advice)]
+
+
+def _unknown(name: str) -> Finding:
+    near = difflib.get_close_matches(name.lower().removeprefix("celery_"), DEFAULTS, 1)
+    advice = f"Write {near[0]}." if near else "Take it out, or give it a leading underscore."
+    return warn("celery", f"celeryconfig sets {name}, which Celery ignores", advice)

@@ -1,0 +1,41 @@
+"""``config``: which settings hold, and where they come from."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import settings
+from tasks_app.domain.effective import Effective, effective_settings
+
+
+@click.command()
+@output.as_json
+def config(*, json_: bool) -> None:
+    """Show the settings that hold here, ours and Celery's, without secrets."""
+    before = dict(os.environ)
+    ours = effective_settings(settings())
+    found = [
+        Effective(each.name, each.value, "./.tasks_app")
+        if each.source == "environment" and each.name not in before
+        else each
+        for each in ours
+    ]
+    from tasks_app.broker.effective import effective_celery_settings  # noqa: PLC0415  Celery
+    from tasks_app.celery import app  # noqa: PLC0415
+
+    theirs = effective_celery_settings(app)
+    if json_:
+        output.print_json({"tasks_app": _table(found), "celery": _table(theirs)})
+        return
+    output.print_table(
+        ("setting", "value", "source"),
+        [(each.name, each.value, each.source) for each in [*found, *theirs]],
+    )
+
+
+def _table(of: list[Effective]) -> dict[str, Any]:
+    return {each.name: {"value": each.value, "source": each.source} for each in of}

@@ -1,0 +1,85 @@
+"""``doctor``: is everything fit to run, and if not, what to do."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import settings
+from tasks_app.cli.endings import AWAY, NO
+from tasks_app.domain.effective import unknown_variables
+from tasks_app.domain.errors import ConfigurationError, TasksError
+from tasks_app.domain.finding import Finding, Level, fail, ok, warn
+from tasks_app.domain.settings import Settings
+from tasks_app.runtime.registry import HANDLERS, load_handlers
+
+_COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+@click.command()
+@output.as_json
+def doctor(*, json_: bool) -> None:
+    """Look at settings, database, broker, workers and what waits; say what to do.
+
+    Exit 0: nothing fails, warnings or not. 1: something does. 3: database or broker is away.
+    """
+    findings = _examine()
+    if json_:
+        output.print_json(findings)
+    else:
+        for finding in findings:
+            click.echo(_line(finding))
+    if any(finding.away for finding in findings):
+        sys.exit(AWAY)
+    sys.exit(NO if any(finding.level is Level.FAIL for finding in findings) else 0)
+
+
+def _examine() -> list[Finding]:
+    try:
+        given = settings()
+        _ = given.database
+    except ConfigurationError as error:
+        fact, _, advice = str(error).partition(". ")
+        return [fail("settings", fact, advice or "See the table in docs/operations.md.")]
+    from tasks_app.monitor.checkup import examine  # noqa: PLC0415  not for a wrong setting
+
+    return [*_settings(given), *examine(given), *_celery()]
+
+
+def _settings(given: Settings) -> list[Finding]:
+    advice = "Nobody reads it: see the table in docs/operations.md."
+    findings = [warn("settings", f"{name} is unknown", advice) for name in unknown_variables()]
+    findings = findings or [ok("settings", "all valid")]
+    try:
+        load_handlers(given.modules)
+    except TasksError as error:
+        fact, _, advice = str(error).partition(". ")
+        findings.append(fail("handlers", fact, advice))
+    except Exception as error:
+        fact = f"a module of TASKS_APP_IMPORTS breaks ({type(error).__name__}: {error})"
+        findings.append(fail("handlers", fact, "Mend it: no worker of these settings starts."))
+    else:
+        findings.append(ok("handlers", f"{len(HANDLERS.names)} known here"))
+    return findings
+
+
+def _celery() -> list[Finding]:
+    """Celery is imported here only, and may be told the broker by its own file alone."""
+    try:
+        from tasks_app.broker.checkup import examine_broker, examine_celery  # noqa: PLC0415
+        from tasks_app.celery import app  # noqa: PLC0415
+    except Exception as error:
+        fact = f"celeryconfig breaks ({type(error).__name__}: {error})"
+        return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]
+    if not (app.conf.broker_url or app.conf.broker_read_url):
+        advice = "Set TASKS_APP_BROKER_URL, unless you run tasks-app work only."
+        return [warn("broker", "none is configured", advice), *examine_celery(app)]
+    return [*examine_broker(app), *examine_celery(app)]
+
+
+def _line(finding: Finding) -> str:
+    level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level], bold=True)
+    fact = f"{finding.fact}." if finding.advice else finding.fact
+    return f"{level} {finding.subject:<13} {fact} {finding.advice}".rstrip()

@@ -1,0 +1,3 @@
+"""Floor 4: looks and judges; never changes anything. No Celery."""
+
+from __future__ import annotations

@@ -1,0 +1,142 @@
+"""Is the database fit for us? A function for each question, in a transaction of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import SchemaError
+from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.settings import Settings
+from tasks_app.pool import condition, maintain, workers
+from tasks_app.pool.schema import check_schema, newest
+
+OLDEST_MAJOR, TESTED_MAJOR = 14, 18
+"""client_connection_check_interval came with 14."""
+FEW_DAYS_AHEAD = 3
+CONNECTIONS_PER_CHILD = 3
+"""Its clerk, its main thread, the handler in hand."""
+LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
+SHOWN = 3
+
+Check = Callable[[Connection, Settings], list[Finding]]
+
+
+def version(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Is it one that we know?"""
+    server = condition.server(connection)
+    name = f"PostgreSQL {server.version}"
+    if server.major < OLDEST_MAJOR:
+        return [fail("database", f"{name} is too old", f"Upgrade it to {TESTED_MAJOR}.")]
+    if server.encoding != "UTF8":
+        advice = "Move to a database made with ENCODING 'UTF8'."
+        return [fail("database", f"{name}, encoding {server.encoding}", advice)]
+    if server.major < TESTED_MAJOR:
+        advice = f"tasks_app is tested on {TESTED_MAJOR}; upgrade when you can."
+        return [warn("database", f"{name} answers", advice)]
+    return [ok("database", f"{name} answers")]
+
+
+def schema(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Is it the one that this code needs?"""
+    try:
+        check_schema(connection)
+    except SchemaError as error:
+        fact, _, advice = str(error).rpartition(". ")
+        return [fail("schema", fact, advice)]
+    return [ok("schema", f"up to date ({newest()})")]
+
+
+def privileges(connection: Connection, _settings: Settings) -> list[Finding]:
+    """May this role do what a worker does?"""
+    server = condition.server(connection)
+    missing = [f"{what} on {table}" for table, what in condition.forbidden(connection)]
+    if missing:
+        fact = f"{server.role} lacks {_some(missing)}"
+        advice = "Ask as the role of the workers, or GRANT what docs/operations.md lists."
+        return [fail("privileges", fact, advice)]
+    more = "" if server.owner else "; beat and migrate need the owner of the tables"
+    return [ok("privileges", f"{server.role} may do all that a worker does{more}")]
+
+
+def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Are there some ahead, and nothing in the default one?"""
+    findings = []
+    ahead = maintain.DAYS_AHEAD + 1 - len(maintain.missing_partitions(connection))
+    fact, advice = f"task_completed has {ahead} days ahead", "Start beat, or run: tasks-app migrate"
+    if ahead == 0:
+        findings.append(fail("partitions", fact, advice))
+    elif ahead <= FEW_DAYS_AHEAD:
+        findings.append(warn("partitions", fact, advice))
+    else:
+        findings.append(ok("partitions", fact))
+    if maintain.has_strays(connection):
+        advice = "Move them as docs/operations.md says under Maintenance."
+        findings.append(warn("partitions", "task_completed_default holds rows", advice))
+    return findings
+
+
+def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does anybody clean up behind us?"""
+    if not condition.server(connection).autovacuum:
+        advice = "Set autovacuum and track_counts on: the pending pool grows without end."
+        return [fail("autovacuum", "is off", advice)]
+    off = condition.never_vacuumed(connection)
+    if off:
+        advice = f"ALTER TABLE {off[0]} RESET (autovacuum_enabled);"
+        return [fail("autovacuum", f"is off for {_some(off)}", advice)]
+    return [ok("autovacuum", "is on")]
+
+
+def connections(connection: Connection, settings: Settings) -> list[Finding]:
+    """Are there enough for all children that live?"""
+    children = len(workers.live(connection, settings.lease))
+    needed, most = children * CONNECTIONS_PER_CHILD, condition.server(connection).connections
+    fact = f"{children} children take up to {needed} of {most}"
+    if needed > most:
+        advice = "Raise max_connections, start fewer children, or put a pooler between."
+        return [warn("connections", fact, advice)]
+    return [ok("connections", fact)]
+
+
+def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does anybody keep vacuum from its work, or locks from everybody?"""
+    found = condition.open_transactions(connection)
+    idle = [each for each in found if each.idle and each.open_for > LONG_IDLE]
+    old = [each for each in found if not each.idle and each.open_for > LONG_OPEN]
+    findings = []
+    if idle:
+        advice = "End it, and set idle_in_transaction_session_timeout for that role."
+        findings.append(warn("transactions", f"idle and open: {_named(idle)}", advice))
+    if old:
+        advice = "Vacuum waits for it: commit more often, or read from a replica."
+        findings.append(warn("transactions", f"long open: {_named(old)}", advice))
+    if findings:
+        return findings
+    blind = "" if condition.server(connection).sees_all else " (others' are hidden from this role)"
+    return [ok("transactions", f"none is open for long{blind}")]
+
+
+FIRST: tuple[Check, ...] = (version, schema)
+"""What all others build on."""
+CHECKS: tuple[Check, ...] = (privileges, partitions, vacuum, connections, transactions)
+
+
+def _named(found: list[condition.OpenTransaction]) -> str:
+    return _some([f"{t.who} of {t.role} for {rough(t.open_for)}" for t in found])
+
+
+def _some(words: list[str]) -> str:
+    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
+    return ", ".join(words[:SHOWN]) + more
+
+
+def rough(span: timedelta) -> str:
+    """Return a span as people say it: two of a unit at least."""
+    seconds = max(0, int(span.total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

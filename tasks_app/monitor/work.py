@@ -1,0 +1,83 @@
+"""Does the work get done? Who lives, what waits, and who looks for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.settings import Settings
+from tasks_app.monitor.database import Check, rough
+from tasks_app.pool import condition, workers
+
+PATIENCE = timedelta(minutes=1)
+"""What is due for longer is late, whatever the reason."""
+
+
+def living(connection: Connection, settings: Settings) -> list[Finding]:
+    """Is anybody there?"""
+    found = workers.live(connection, settings.lease)
+    if not found:
+        advice = "Start one: celery -A tasks_app worker -E --loglevel=info"
+        return [warn("workers", "none is alive", advice)]
+    nodes = sorted({worker.node for worker in found})
+    return [ok("workers", f"{len(found)} children of {', '.join(nodes)}")]
+
+
+def reach(connection: Connection, settings: Settings) -> list[Finding]:
+    """Can all that is due be carried out by somebody?"""
+    due = condition.due_work(connection)
+    found = workers.live(connection, settings.lease)
+    served = {queue for worker in found for queue in worker.queues}
+    known = {name for worker in found for name in worker.handlers}
+    orphans = sorted({d.queue for d in due} - served)
+    strangers = sorted({d.name for d in due if d.queue in served} - known)
+    findings = [
+        fail(
+            "queues",
+            f"{sum(d.number for d in due if d.queue == queue)} due in {queue}, served by no worker",
+            f"Start a worker with -Q {queue}.",
+        )
+        for queue in orphans
+    ]
+    findings += [
+        fail(
+            "handlers",
+            f"{sum(d.number for d in due if d.name == name)} due for {name}, known to no worker",
+            "Name its module in the TASKS_APP_IMPORTS of a worker.",
+        )
+        for name in strangers
+    ]
+    return findings or [ok("queues", "every task that is due has a worker that knows it")]
+
+
+def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
+    """How long does what is due wait?"""
+    due = condition.due_work(connection)
+    if not due:
+        return [ok("due tasks", "none waits")]
+    number, oldest = sum(d.number for d in due), due[0]
+    most = "at least " if number >= condition.MOST_DUE else ""
+    fact = f"{most}{number} waiting, {oldest.name} in {oldest.queue} for {rough(oldest.waits)}"
+    if oldest.waits > PATIENCE:
+        return [
+            warn(
+                "due tasks",
+                fact,
+                "See what runs: tasks-app list --state RUNNING. Start more workers.",
+            )
+        ]
+    return [ok("due tasks", fact)]
+
+
+def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does anybody take back what vanished workers held?"""
+    number, since = condition.beyond_lease(connection)
+    if since > PATIENCE:
+        fact = f"{number} running beyond the lease, for {rough(since)}"
+        return [fail("rescue", fact, "Nobody scans: start beat, and read its log.")]
+    return [ok("rescue", "no task runs beyond its lease")]
+
+
+CHECKS: tuple[Check, ...] = (living, reach, waiting, rescue)

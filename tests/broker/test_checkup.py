@@ -1,0 +1,136 @@
+"""What a check-up finds at the broker and in Celery's settings, and what it shows of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from tasks_app.broker.checkup import examine_broker, examine_celery
+from tasks_app.broker.defaults import celery_defaults
+from tasks_app.broker.effective import effective_celery_settings
+from tasks_app.domain.finding import Finding
+from tasks_app.embedded.valkey import Valkey
+
+SECRET = "hunter2"
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    """No house here."""
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that CELERY_CONFIG_MODULE names, empty until a test writes to it."""
+    path = tmp_path / "checkup_config.py"
+    path.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CELERY_CONFIG_MODULE", "checkup_config")
+    yield path
+    sys.modules.pop("checkup_config", None)
+
+
+def app_with(broker: str, **theirs: object) -> Celery:
+    app = Celery(set_as_current=False)
+    app.conf.update(celery_defaults(broker, 1.0) | theirs)
+    return app
+
+
+def said(findings: list[Finding]) -> list[str]:
+    return [f"{f.level} {f.subject}: {f.fact}" for f in findings]
+
+
+def test_a_broker_that_answers_is_named(broker: Valkey) -> None:
+    (finding,) = examine_broker(app_with(broker.url))
+
+    assert said([finding])[0].startswith("ok broker: Valkey 9.")
+
+
+def test_a_broker_that_drops_messages_is_a_warning(broker: Valkey) -> None:
+    client = redis.Redis.from_url(broker.url)
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        findings = examine_broker(app_with(broker.url))
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.close()
+
+    assert said(findings)[1] == "warn broker: drops messages when it is full (allkeys-lru)"
+
+
+def test_a_broker_that_is_away_is_said_without_its_password() -> None:
+    (finding,) = examine_broker(app_with(f"redis://:{SECRET}@127.0.0.1:1/0"))
+
+    assert finding.away
+    assert SECRET not in str(finding)
+
+
+def test_our_own_settings_do_no_harm() -> None:
+    assert said(examine_celery(app_with("redis://x"))) == [
+        "ok celery: no setting is unknown, none does harm"
+    ]
+
+
+def test_settings_that_celery_does_not_know_come_with_the_nearest_one(config: Path) -> None:
+    config.write_text("worker_concurency = 3\nCELERY_TASK_ACKS_LATE = True\nMY_LIMIT = 1\n_own = 1")
+
+    findings = examine_celery(app_with("redis://x"))
+
+    assert [f.advice for f in findings] == ["Write worker_concurrency.", "Write task_acks_late."]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_acks_late", True),
+        ("task_reject_on_worker_lost", True),
+        ("worker_prefetch_multiplier", 4),
+        ("accept_content", ["json", "pickle"]),
+        ("beat_scheduler", "celery.beat:PersistentScheduler"),
+        ("result_backend", f"redis://:{SECRET}@x"),
+        ("worker_pool", "gevent"),
+    ],
+)
+def test_settings_that_do_harm_are_named_without_their_value(name: str, value: object) -> None:
+    (finding,) = examine_celery(app_with("redis://x", **{name: value}))
+
+    assert name in finding.fact
+    assert SECRET not in str(finding)
+
+
+def test_effective_settings_say_where_they_come_from_and_keep_secrets(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(
+        "worker_concurrency = 3\nbroker_transport_options = {'socket_timeout': 9}\n"
+        f"redis_backend_settings = 1\nsecurity_key_password = '{SECRET}'\n"
+    )
+    theirs = {"worker_concurrency": 3, "security_key_password": SECRET}
+
+    found = {
+        e.name: e for e in effective_celery_settings(app_with(f"redis://:{SECRET}@x", **theirs))
+    }
+    monkeypatch.setenv("CELERY_BROKER_URL", f"redis://:{SECRET}@y")
+    other = {e.name: e for e in effective_celery_settings(app_with(f"redis://:{SECRET}@x"))}
+
+    assert SECRET not in str([found, other])
+    assert (found["worker_concurrency"].value, found["worker_concurrency"].source) == (
+        3,
+        "celeryconfig",
+    )
+    assert found["security_key_password"].value == "***"
+    assert found["broker_transport_options"].source == "celeryconfig, tasks_app"
+    assert found["broker_url"].value == "redis://:***@x"
+    assert found["broker_url"].source == "TASKS_APP_BROKER_URL"
+    assert (other["broker_url"].value, other["broker_url"].source) == (
+        "redis://:***@y",
+        "environment",
+    )
+    assert found["worker_prefetch_multiplier"].source == "tasks_app"
+    assert "broker_read_url" not in found
+    assert "worker_send_task_events" not in found

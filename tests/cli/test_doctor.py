@@ -1,0 +1,110 @@
+"""`doctor` and `config` as an operator calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from tasks_app.embedded import Stack
+from tasks_app.pool import workers
+
+pytestmark = pytest.mark.processes
+
+SECRET = "hunter2"
+BIN = Path(sys.executable).parent
+
+
+class Shell:
+    """Runs our commands in processes of their own: Celery's app reads its settings once."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
+        self.environment = {**kept, **environment}
+        self.folder = folder
+
+    def __call__(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "tasks-app", *arguments],
+            cwd=self.folder,
+            env={**self.environment, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def shell(engine: Engine, stack: Stack, tmp_path: Path) -> Shell:
+    (tmp_path / "celeryconfig.py").write_text("worker_concurrency = 5\ntask_acks_latte = 1\n")
+    return Shell(
+        tmp_path,
+        TASKS_APP_DATABASE_URL=stack.urls.database,
+        TASKS_APP_BROKER_URL=stack.urls.broker,
+        PYTHONPATH=str(tmp_path),
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {finding["subject"]: finding for finding in json.loads(done.stdout)}
+
+
+def test_warnings_exit_with_0_and_say_what_to_do(shell: Shell, engine: Engine) -> None:
+    done = shell("doctor", TASKS_APP_LEAS="5s")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    warnings = [line for line in lines if line.startswith("warn")]
+    assert [line.split()[1] for line in warnings] == ["settings", "workers", "celery"]
+    assert "TASKS_APP_LEAS is unknown. Nobody reads it" in warnings[0]
+    assert "Start one: celery -A tasks_app worker" in warnings[1]
+    assert "task_acks_latte, which Celery ignores. Write task_acks_late." in warnings[2]
+    assert all(line.startswith(("ok ", "warn ")) for line in lines)
+
+
+def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    shell("create", "stranger")
+
+    failing = shell("doctor", "--json")
+    away = shell("doctor", "--json", TASKS_APP_BROKER_URL=f"redis://:{SECRET}@127.0.0.1:1/0")
+
+    assert (failing.returncode, away.returncode) == (1, 3)
+    assert findings(failing)["handlers"]["level"] == "fail"
+    assert findings(away)["broker"]["away"]
+    assert SECRET not in away.stdout + away.stderr
+
+
+def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
+    wrong = shell("doctor", TASKS_APP_LEASE=SECRET)
+    broken = shell("doctor", TASKS_APP_IMPORTS="no_such_module")
+
+    assert (wrong.returncode, broken.returncode) == (1, 1)
+    assert wrong.stdout.startswith("fail  settings      TASKS_APP_LEASE is wrong")
+    assert "no_such_module" in broken.stdout
+    assert SECRET not in wrong.stdout
+    assert "Traceback" not in wrong.stderr + broken.stderr
+
+
+def test_config_shows_what_holds_and_from_where_without_secrets(shell: Shell) -> None:
+    url = f"redis://:{SECRET}@127.0.0.1:1/0"
+
+    done = shell("config", "--json", TASKS_APP_LEASE="5s", TASKS_APP_BROKER_URL=url)
+    shown = json.loads(done.stdout)
+    table = shell("config", TASKS_APP_BROKER_URL=url)
+
+    assert done.returncode == 0
+    assert SECRET not in done.stdout + table.stdout
+    assert shown["tasks_app"]["TASKS_APP_LEASE"] == {"value": "5s", "source": "environment"}
+    assert shown["tasks_app"]["TASKS_APP_SCAN_INTERVAL"]["source"] == "default"
+    assert ":***@" in shown["tasks_app"]["TASKS_APP_DATABASE_URL"]["value"]
+    assert shown["celery"]["worker_concurrency"] == {"value": 5, "source": "celeryconfig"}
+    assert "TASKS_APP_BROKER_URL" in table.stdout

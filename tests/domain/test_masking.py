@@ -1,0 +1,35 @@
+"""What may be shown of settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks_app.domain.masking import masked
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("redis://:hunter2@host:6379/0", "redis://:***@host:6379/0"),
+        ("postgresql+psycopg://me:hunter2@host/db", "postgresql+psycopg://me:***@host/db"),
+        (
+            "postgresql://me@host/db?password=hunter2&x=1",
+            "postgresql://me@host/db?password=***&x=1",
+        ),
+        ("amqp://a:hunter2@one//;amqp://b:hunter2@two//", "amqp://a:***@one//;amqp://b:***@two//"),
+        ("redis://:hun@ter2@host", "redis://:***@host"),
+        ("sentinel://host:26379/0", "sentinel://host:26379/0"),
+        (["redis://:hunter2@a"], ["redis://:***@a"]),
+        ({"sentinel_kwargs": {"password": "hunter2"}}, {"sentinel_kwargs": {"password": "***"}}),
+        ({"password": None, "size": 3}, {"password": None, "size": 3}),
+        (7, 7),
+    ],
+)
+def test_secrets_are_masked_wherever_they_lie(value: object, shown: object) -> None:
+    assert masked(value) == shown
+    assert "hunter2" not in str(masked(value))
+
+
+def test_a_setting_that_is_a_secret_by_its_name_is_masked() -> None:
+    assert masked("hunter2", "security_key_password") == "***"
+    assert masked("json", "task_serializer") == "json"

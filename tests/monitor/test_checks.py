@@ -1,0 +1,279 @@
+"""What a check-up finds in a real database that is ill in one way at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from tasks_app import Settings, create_task
+from tasks_app.domain.finding import Finding
+from tasks_app.monitor import database, work
+from tasks_app.monitor.checkup import examine
+from tasks_app.pool import condition, workers
+from tests.docs.reading import blocks, text_of
+from tests.factory import claimed_task
+
+GRANTS = next(b for b in blocks(text_of("docs/operations.md"), "sql") if "GRANT" in b)
+
+
+@pytest.fixture
+def settings(database_url: str) -> Settings:
+    return Settings(database_url=database_url)
+
+
+def said(findings: list[Finding]) -> list[str]:
+    return [f"{f.level} {f.subject}: {f.fact}" for f in findings]
+
+
+def levels(findings: list[Finding]) -> list[str]:
+    return [str(finding.level) for finding in findings]
+
+
+Pretend = Callable[..., None]
+
+
+@pytest.fixture
+def pretend(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Pretend:
+    """Make the server say something else of itself."""
+    true = condition.server(connection)
+
+    def say(**other: object) -> None:
+        monkeypatch.setattr(condition, "server", lambda _: replace(true, **other))
+
+    return say
+
+
+def a_child(connection: Connection, owner: str = "w", **given: list[str]) -> None:
+    known = {"queues": ["default"], "handlers": ["t"], **given}
+    workers.beat(connection, owner=owner, node="n@host", **known)
+
+
+def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings: Settings) -> None:
+    with engine.begin() as connection:
+        a_child(connection)
+
+    findings = examine(settings)
+
+    assert set(levels(findings)) == {"ok"}, said(findings)
+    assert [f.subject for f in findings] == [
+        *("database", "schema", "privileges", "partitions", "autovacuum", "connections"),
+        *("transactions", "workers", "queues", "due tasks", "rescue"),
+    ]
+
+
+def test_old_servers_and_other_encodings_are_told(
+    connection: Connection, settings: Settings, pretend: Pretend
+) -> None:
+    seen = []
+    for other in ({"major": 13}, {"major": 16}, {"encoding": "SQL_ASCII"}, {}):
+        pretend(**other)
+        seen += levels(database.version(connection, settings))
+
+    assert seen == ["fail", "warn", "fail", "ok"]
+
+
+def test_another_schema_ends_the_check_up(engine: Engine, settings: Settings) -> None:
+    with engine.begin() as connection:
+        was = connection.execute(text("SELECT version_num FROM tasks_app_version")).scalar()
+        connection.execute(text("UPDATE tasks_app_version SET version_num = '0000'"))
+    try:
+        findings = examine(settings)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(
+                text("UPDATE tasks_app_version SET version_num = :was"), {"was": was}
+            )
+
+    assert levels(findings) == ["ok", "fail"]
+    assert (findings[1].subject, findings[1].advice) == ("schema", "Run: tasks-app migrate")
+
+
+def test_missing_privileges_are_named_until_they_are_granted(
+    connection: Connection, settings: Settings
+) -> None:
+    for role in ("producer", "worker", "reader"):
+        connection.exec_driver_sql(f"CREATE ROLE {role}")
+    connection.exec_driver_sql("SET LOCAL ROLE worker")
+    (before,) = database.privileges(connection, settings)
+    connection.exec_driver_sql("RESET ROLE")
+    connection.exec_driver_sql(GRANTS)
+    connection.exec_driver_sql("SET LOCAL ROLE worker")
+    (after,) = database.privileges(connection, settings)
+    (blind,) = database.transactions(connection, settings)
+
+    assert said([before])[0].startswith("fail privileges: worker lacks SELECT on task_pending")
+    assert "and 21 more" in before.fact
+    assert "need the owner of the tables" in after.fact
+    assert "hidden from this role" in blind.fact
+
+
+def test_partitions_that_run_out_and_strays_are_seen(
+    connection: Connection, settings: Settings
+) -> None:
+    names = connection.execute(
+        text("SELECT inhrelid::regclass::text FROM pg_inherits"
+             " WHERE inhparent = 'task_completed'::regclass AND inhrelid::regclass::text"
+             " ~ 'p2' ORDER BY 1 DESC")
+    ).scalars().all()  # fmt: skip
+    seen = levels(database.partitions(connection, settings))
+    for name in names[:-2]:
+        connection.exec_driver_sql(f"DROP TABLE {name}")
+    seen += levels(database.partitions(connection, settings))
+    for name in names[-2:]:
+        connection.exec_driver_sql(f"DROP TABLE {name}")
+    a_child(connection)
+    task = claimed_task(connection)
+    connection.execute(
+        text("WITH gone AS (DELETE FROM task_pending WHERE id = :id RETURNING *)"
+             " INSERT INTO task_completed (id, name, queue, priority, payload, enabled, attempt,"
+             " failures, crashes, retry_level, due_at, idempotency_key, created_at, state,"
+             " finished_at, at_most_once)"
+             " SELECT id, name, queue, priority, payload, enabled, attempt, failures, crashes,"
+             " retry_level, due_at, idempotency_key, created_at, 'SUCCEEDED', now(), at_most_once"
+             " FROM gone"),
+        {"id": task.task_id},
+    )  # fmt: skip
+    findings = database.partitions(connection, settings)
+
+    assert seen == ["ok", "warn"]
+    assert levels(findings) == ["fail", "warn"]
+    assert "holds rows" in findings[1].fact
+
+
+def test_vacuum_that_is_switched_off_is_seen(
+    connection: Connection, settings: Settings, pretend: Pretend
+) -> None:
+    good = database.vacuum(connection, settings)
+    connection.exec_driver_sql("ALTER TABLE task_pending SET (autovacuum_enabled = off)")
+    (table,) = database.vacuum(connection, settings)
+    pretend(autovacuum=False)
+    (everywhere,) = database.vacuum(connection, settings)
+
+    assert levels([*good, table, everywhere]) == ["ok", "fail", "fail"]
+    assert table.advice == "ALTER TABLE task_pending RESET (autovacuum_enabled);"
+
+
+def test_more_children_than_connections_are_seen(
+    connection: Connection, settings: Settings, pretend: Pretend
+) -> None:
+    for n in range(4):
+        a_child(connection, f"w{n}")
+    seen = []
+    for most in (12, 11):
+        pretend(connections=most)
+        seen += said(database.connections(connection, settings))
+
+    assert seen == [
+        "ok connections: 4 children take up to 12 of 12",
+        "warn connections: 4 children take up to 12 of 11",
+    ]
+
+
+def test_transactions_that_hold_vacuum_up_are_named(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.connect() as other, engine.connect() as mine:
+        pid = other.execute(text("SELECT pg_backend_pid()")).scalar()
+        patient = database.transactions(mine, settings)
+        monkeypatch.setattr(database, "LONG_IDLE", timedelta(0))
+        (finding,) = database.transactions(mine, settings)
+
+    assert levels(patient) == ["ok"]
+    assert finding.fact.startswith("idle and open: ")
+    assert f"session {pid} of tasks_app for 0 s" in finding.fact
+
+
+def test_a_statement_that_runs_for_long_is_named(
+    connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = condition.OpenTransaction("session 7", "report", idle=False, open_for=timedelta(hours=3))
+    monkeypatch.setattr(condition, "open_transactions", lambda _: [busy] * 5)
+
+    (finding,) = database.transactions(connection, settings)
+
+    assert finding.fact.startswith("long open: session 7 of report for 3 h, session 7")
+    assert finding.fact.endswith("and 2 more")
+
+
+def test_without_workers_what_is_due_is_a_failure(
+    connection: Connection, settings: Settings
+) -> None:
+    idle = [*work.living(connection, settings), *work.reach(connection, settings)]
+    create_task(connection, "t", queue="mail")
+    create_task(connection, "t", queue="mail", delay=60)
+    (finding,) = work.reach(connection, settings)
+
+    assert levels(idle) == ["warn", "ok"]
+    assert said([finding]) == ["fail queues: 1 due in mail, served by no worker"]
+    assert finding.advice == "Start a worker with -Q mail."
+
+
+def test_handlers_that_no_worker_knows_are_named(
+    connection: Connection, settings: Settings
+) -> None:
+    a_child(connection)
+    create_task(connection, "t")
+    create_task(connection, "stranger")
+
+    assert said(work.reach(connection, settings)) == [
+        "fail handlers: 1 due for stranger, known to no worker"
+    ]
+    assert said(work.living(connection, settings)) == ["ok workers: 1 children of n@host"]
+
+
+def test_what_waits_for_long_is_told(connection: Connection, settings: Settings) -> None:
+    create_task(connection, "t")
+    fresh = work.waiting(connection, settings)
+    connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '3 hours'")
+    late = work.waiting(connection, settings)
+
+    assert said([*fresh, *late]) == [
+        "ok due tasks: 1 waiting, t in default for 0 s",
+        "warn due tasks: 1 waiting, t in default for 3 h",
+    ]
+
+
+def test_leases_that_nobody_takes_back_are_seen(connection: Connection, settings: Settings) -> None:
+    claimed_task(connection)
+    good = work.rescue(connection, settings)
+    connection.exec_driver_sql("UPDATE task_pending SET lease_until = now() - interval '2 minutes'")
+    bad = work.rescue(connection, settings)
+
+    assert said([*good, *bad]) == [
+        "ok rescue: no task runs beyond its lease",
+        "fail rescue: 1 running beyond the lease, for 2 min",
+    ]
+
+
+def test_nobody_at_the_other_end_is_one_finding() -> None:
+    (finding,) = examine(Settings(database_url="postgresql+psycopg://u:secret@127.0.0.1:1/x"))
+
+    assert (finding.subject, finding.away) == ("database", True)
+    assert "secret" not in str(finding)
+
+
+def test_a_url_that_is_none_is_said_without_its_secret() -> None:
+    (finding,) = examine(Settings(database_url="nonsense:secret"))
+
+    assert (str(finding.level), finding.away) == ("fail", False)
+    assert "secret" not in str(finding)
+
+
+def test_a_check_that_is_forbidden_is_a_warning(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def peep(connection: Connection, _: Settings) -> list[Finding]:
+        connection.exec_driver_sql("CREATE ROLE nobody_may")
+        connection.exec_driver_sql("SET LOCAL ROLE nobody_may")
+        connection.exec_driver_sql("SELECT FROM task_pending")
+        return []
+
+    monkeypatch.setattr(database, "CHECKS", (peep,))
+
+    (finding,) = [f for f in examine(settings) if f.subject == "peep"]
+
+    assert said([finding]) == ["warn peep: could not be looked at (SQLSTATE 42501)"]
