@@ -14,6 +14,8 @@ EXECUTE, SCAN, MAINTAIN = "tasks_app.execute", "tasks_app.scan", "tasks_app.main
 def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:
     """Return Celery's settings for an app that lives on our pool."""
     return {
+        # It goes on watching while the broker is away.
+        "worker_consumer": "tasks_app.broker.consumer:PatientConsumer",
         **transport_settings(broker_url),
         "broker_url": broker_url,
         "broker_connection_retry_on_startup": True,
@@ -37,7 +39,6 @@ def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         # A child that imports much needs longer than Celery's 4 s, or it is killed for ever.
         "worker_proc_alive_timeout": 30,
-        "worker_consumer": "tasks_app.broker.consumer:PatientConsumer",
         # Counted in messages; what leaks in handlers ends with the child.
         "worker_max_tasks_per_child": 10_000,
         "beat_scheduler": "tasks_app.broker.beat:PoolScheduler",

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tasks_app.broker.consumer import PatientConsumer, RabbitConsumer
+from tasks_app.broker.defaults import celery_defaults
+
 CONFIG = """
 from __future__ import annotations
 import os
@@ -47,3 +50,15 @@ def test_a_users_celeryconfig_wins_but_tables_are_merged(tmp_path: Path) -> None
         "3 False",
         "False False",
     ]
+
+
+def test_every_kind_of_broker_has_a_consumer_that_goes_on_watching() -> None:
+    consumers = {
+        url: celery_defaults(url, 1.0)["worker_consumer"] for url in ("redis://x", "amqp://x")
+    }
+
+    assert consumers == {
+        "redis://x": "tasks_app.broker.consumer:PatientConsumer",
+        "amqp://x": "tasks_app.broker.consumer:RabbitConsumer",
+    }
+    assert issubclass(RabbitConsumer, PatientConsumer)
