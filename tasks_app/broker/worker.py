@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -34,22 +35,27 @@ from tasks_app.runtime.pulse import WORKER, Pulse
 from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
-from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue, silent_clerk
+from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue, silent_clerk, starving
 
 log = logging.getLogger(__name__)
+
+HUNGRY_S = 120.0
+"""Until then the worker has restarted its consumer several times."""
 
 
 class Watch(bootsteps.StartStopStep):
     """A timer of the worker's own loop that reads the slots and kills what is overdue.
 
-    For probes it shows that the loop runs.
+    For probes it shows that the loop runs, and what is wrong all the same.
     """
 
     requires = ("celery.worker.components:Timer",)
 
     def start(self, worker: Any) -> None:
         """Begin to look."""
+        self._worker = worker
         self._slots = SlotFile(slot_path())
+        self._fed_at = time.monotonic()
         good_for_s = load_settings().healthy_for.total_seconds()
         worker.pulse = self._pulse = Pulse(WORKER, str(worker.hostname), good_for_s=good_for_s)
         worker.watch = self.look
@@ -58,7 +64,18 @@ class Watch(bootsteps.StartStopStep):
     def look(self) -> None:
         """Look once."""
         kill_overdue(self._slots)
-        self._pulse.beat(silent_clerk(self._slots))
+        self._pulse.beat(silent_clerk(self._slots) or self._hunger())
+
+    def _hunger(self) -> str:
+        """Say so when messages wait for long that no child gets; not while the broker is away."""
+        now = time.monotonic()
+        consumer = self._worker.consumer
+        if not (consumer and consumer.connection and starving(self._slots)):
+            self._fed_at = now
+        hungry_s = now - self._fed_at
+        return (
+            f"messages wait, no child got one for {hungry_s:.0f} s" if hungry_s > HUNGRY_S else ""
+        )
 
     def close(self, _worker: Any) -> None:
         """Drain, whatever the worker stops for, before its consumer forgets what it reserved."""

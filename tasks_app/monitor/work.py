@@ -9,10 +9,11 @@ from sqlalchemy import Connection
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.settings import Settings
 from tasks_app.monitor.database import Check, rough
-from tasks_app.pool import condition, workers
+from tasks_app.pool import condition, lease, workers
 
 PATIENCE = timedelta(minutes=1)
 """What is due for longer is late, whatever the reason."""
+LATE_SCANS = 5
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
@@ -80,4 +81,18 @@ def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("rescue", "no task runs beyond its lease")]
 
 
-CHECKS: tuple[Check, ...] = (living, reach, waiting, rescue)
+def scanning(connection: Connection, settings: Settings) -> list[Finding]:
+    """Does anybody look for what is due?"""
+    duty = lease.read(connection, lease.SCAN)
+    if duty is None or duty.idle is None:
+        advice = "Start beat, unless you run tasks-app work only."
+        return [warn("scan", "nobody has scanned yet", advice)]
+    fact = f"the last one was {rough(duty.idle)} ago, by {duty.holder}"
+    if duty.idle > LATE_SCANS * settings.scan_interval + PATIENCE:
+        return [fail("scan", fact, "Start beat, and read its log.")]
+    if duty.rank < lease.Rank.BEAT:
+        return [warn("scan", f"{fact}, which stands in", "No beat leads: start one.")]
+    return [ok("scan", fact)]
+
+
+CHECKS: tuple[Check, ...] = (living, scanning, reach, waiting, rescue)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from tasks_app.broker import worker as worker_module
+from tasks_app.broker.worker import Watch
 from tasks_app.runtime.pulse import RUN_DIR_VARIABLE, judge
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.fault_proxy import FaultProxy
@@ -66,7 +74,7 @@ def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
     road.refusing = True
     road.cut()
     worker.says("Cannot connect to redis")
-    seen = [healthy("beat")]
+    seen = [until(lambda: healthy("beat"))]
     beat.stop()
 
     states = house.over([task_id], 30)
@@ -78,6 +86,36 @@ def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
     assert states == {"FAILED": 1}
     assert house.attempts(task_id)[0].kind == "process died"
     assert seen == [True] * 5
+
+
+def test_a_worker_whose_children_starve_for_long_is_not_healthy(
+    tmp_path: Path, healthy: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "HUNGRY_S", 0.1)
+    monkeypatch.setenv(SLOTS_VARIABLE, str(tmp_path / "slots"))
+    parent = SimpleNamespace(
+        hostname="lone", consumer=SimpleNamespace(connection=None), timer=Mock()
+    )
+    slot = SlotFile(tmp_path / "slots").take("child")
+    watch = Watch(parent)
+    watch.start(parent)
+
+    def said() -> str:
+        slot.hunger(True)
+        watch.look()
+        return judge("worker", "lone")[1]
+
+    starved_at = time.monotonic()
+    until(lambda: said() and time.monotonic() > starved_at + 0.2)
+    away = said()
+    parent.consumer.connection = object()
+    until(lambda: "no child got one" in said())
+    slot.hunger(False)
+    watch.look()
+
+    assert "alive" in away
+    assert "alive" in judge("worker", "lone")[1]
+    parent.pulse.end()
 
 
 def test_an_orderly_end_takes_the_file_along(

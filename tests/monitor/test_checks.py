@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -13,7 +14,7 @@ from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.monitor import database, work
 from tasks_app.monitor.checkup import examine
-from tasks_app.pool import condition, workers
+from tasks_app.pool import condition, lease, workers
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task
 
@@ -52,16 +53,23 @@ def a_child(connection: Connection, owner: str = "w", **given: list[str]) -> Non
     workers.beat(connection, owner=owner, node="n@host", **known)
 
 
+def a_scan(connection: Connection, rank: lease.Rank = lease.Rank.BEAT) -> None:
+    ttl = timedelta(seconds=5)
+    lease.hold(connection, lease.SCAN, holder="b@host", token=uuid4(), rank=rank, ttl=ttl)
+    lease.done(connection, lease.SCAN)
+
+
 def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings: Settings) -> None:
     with engine.begin() as connection:
         a_child(connection)
+        a_scan(connection)
 
     findings = examine(settings)
 
     assert set(levels(findings)) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "partitions", "autovacuum", "connections"),
-        *("transactions", "workers", "queues", "due tasks", "rescue"),
+        *("transactions", "workers", "scan", "queues", "due tasks", "rescue"),
     ]
 
 
@@ -106,7 +114,7 @@ def test_missing_privileges_are_named_until_they_are_granted(
     (blind,) = database.transactions(connection, settings)
 
     assert said([before])[0].startswith("fail privileges: worker lacks SELECT on task_pending")
-    assert "and 21 more" in before.fact
+    assert "and 25 more" in before.fact
     assert "need the owner of the tables" in after.fact
     assert "hidden from this role" in blind.fact
 
@@ -223,6 +231,24 @@ def test_handlers_that_no_worker_knows_are_named(
         "fail handlers: 1 due for stranger, known to no worker"
     ]
     assert said(work.living(connection, settings)) == ["ok workers: 1 children of n@host"]
+
+
+def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) -> None:
+    connection.exec_driver_sql("DELETE FROM task_lease")
+    never = work.scanning(connection, settings)
+    a_scan(connection, lease.Rank.DEPUTY)
+    deputy = work.scanning(connection, settings)
+    a_scan(connection)
+    beat = work.scanning(connection, settings)
+    connection.exec_driver_sql("UPDATE task_lease SET done_at = now() - interval '3 minutes'")
+    late = work.scanning(connection, settings)
+
+    assert said([*never, *deputy, *beat, *late]) == [
+        "warn scan: nobody has scanned yet",
+        "warn scan: the last one was 0 s ago, by b@host, which stands in",
+        "ok scan: the last one was 0 s ago, by b@host",
+        "fail scan: the last one was 3 min ago, by b@host",
+    ]
 
 
 def test_what_waits_for_long_is_told(connection: Connection, settings: Settings) -> None:
