@@ -24,7 +24,8 @@ settings.register_profile("tasks_app", deadline=None)
 settings.load_profile("tasks_app")
 
 TABLES = (
-    "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker, task_lease"
+    "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker,"
+    " task_lease, task_queue_pause"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 

@@ -12,6 +12,7 @@ from celery.signals import celeryd_init
 
 from tasks_app.broker.adoption import load_tasks
 from tasks_app.broker.configuration import configuration
+from tasks_app.broker.control import connect_control
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.stopping import PoolWorker
 from tasks_app.broker.tasks import register
@@ -45,6 +46,7 @@ def make_celery(settings: Settings) -> Celery:
     app.conf.update(configuration(settings))
     register(app)
     connect_worker(app, settings)
+    connect_control()
 
     @celeryd_init.connect(weak=False)
     @ends_the_process

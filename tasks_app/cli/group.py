@@ -24,6 +24,8 @@ COMMANDS = {
     "create": "tasks_app.cli.tasks:create",
     "cancel": "tasks_app.cli.tasks:cancel",
     "requeue": "tasks_app.cli.tasks:requeue",
+    "pause": "tasks_app.cli.queues:pause",
+    "resume": "tasks_app.cli.queues:resume",
     "doctor": "tasks_app.cli.doctor:doctor",
     "config": "tasks_app.cli.config:config",
     "healthz": "tasks_app.cli.healthz:healthz",

@@ -12,6 +12,8 @@ from tasks_app.cli import output
 from tasks_app.cli.database import transaction
 from tasks_app.domain.states import Pool, State
 from tasks_app.pool import browse
+from tasks_app.pool.pause import paused
+from tasks_app.pool.tables import EVERY_QUEUE
 
 
 @click.command("list")
@@ -68,6 +70,7 @@ def stats(*, json_: bool) -> None:
     """Count tasks by name, queue and state."""
     with transaction() as connection:
         counts = browse.stats(connection)
+        pauses = paused(connection)
     if json_:
         output.print_json(list(counts))
         return
@@ -75,3 +78,7 @@ def stats(*, json_: bool) -> None:
         ("name", "queue", "state", "tasks", "oldest due"),
         [(c.name, c.queue, c.state, c.number, c.oldest_due_at) for c in counts],
     )
+    for stopped in pauses:
+        queue = "every queue" if stopped.queue == EVERY_QUEUE else f"queue {stopped.queue}"
+        reason = f": {stopped.reason}" if stopped.reason else ""
+        click.echo(f"{queue} is paused since {stopped.since:%Y-%m-%d %H:%M:%S}Z{reason}")

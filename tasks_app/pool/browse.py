@@ -13,7 +13,7 @@ from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.payload import decode
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Attempt, Task
-from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING
+from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING, runs
 
 _JSON = {"payload", "headers", "result"}
 _COLUMNS = ", ".join(
@@ -40,7 +40,8 @@ _OUTLINES = text(f"""
 """)
 _STATS = text(f"""
     SELECT name, queue, state, count(*) AS number,
-        min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at
+        min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at,
+        NOT ({runs("t.queue")}) AS paused
     FROM (SELECT name, queue, state, due_at FROM {PENDING}
           UNION ALL SELECT name, queue, state, due_at FROM {ERROR}
           UNION ALL SELECT name, queue, state, due_at FROM {COMPLETED}) t
@@ -72,6 +73,8 @@ class Count:
     number: int
     oldest_due_at: datetime | None
     """Of PENDING ones that are due, else None."""
+    paused: bool
+    """Whether an operator stopped the queue."""
 
 
 def get(connection: Connection, task_id: int) -> Task | None:
@@ -111,7 +114,7 @@ def attempts(connection: Connection, task_id: int) -> list[Attempt]:
 def stats(connection: Connection, *, now: datetime | None = None) -> Sequence[Count]:
     """Count all tasks by name, queue and state. Reads every row: not for a tight loop."""
     return [
-        Count(row.name, row.queue, State(row.state), row.number, row.oldest_due_at)
+        Count(row.name, row.queue, State(row.state), row.number, row.oldest_due_at, row.paused)
         for row in connection.execute(_STATS, {"now": now})
     ]
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
-from tasks_app.pool.tables import NOW, PENDING, admits
+from tasks_app.pool.tables import NOW, PENDING, admits, runs
 
 PAYLOADS_UP_TO = 16 * 1024
 """Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
@@ -91,7 +91,7 @@ _BY_ID = _statement(
     candidate AS MATERIALIZED (
         SELECT {_CANDIDATE} FROM {PENDING} p
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.name = ANY(CAST(:names AS text[]))
-          AND {_READY}
+          AND {_READY} AND {runs("p.queue")}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     """,
     order="id",
@@ -111,6 +111,7 @@ _NEXT = _statement(
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
               AND p.name = ANY(CAST(:names AS text[])) AND {_READY}
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
+        WHERE {runs("q.queue")}
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
     """,
     order="priority, scan_at, id",

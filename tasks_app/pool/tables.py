@@ -21,6 +21,7 @@ ATTEMPT = table("task_attempt")
 DISPATCH = table("task_dispatch")
 WORKER = table("task_worker")
 LEASE = table("task_lease")
+PAUSE = table("task_queue_pause")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
@@ -33,6 +34,15 @@ CARRIED = (
     " batch_id, created_at"
 )
 """What a row keeps when it moves to another pool; state and outcome are written anew."""
+
+
+EVERY_QUEUE = "*"
+"""No queue has this name; as a pause it means all of them."""
+
+
+def runs(queue: str) -> str:
+    """Return the condition that nobody has paused the queue; the list is read once a statement."""
+    return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY(SELECT z.queue FROM {PAUSE} z)"
 
 
 def admits(event: Event, alias: str = "p") -> str:

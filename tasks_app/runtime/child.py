@@ -19,6 +19,7 @@ from tasks_app.runtime.departure import Departure
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.executor import Executor
 from tasks_app.runtime.identity import Identity
+from tasks_app.runtime.mailbox import Mailbox
 from tasks_app.runtime.middleware import Middleware
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
@@ -26,6 +27,7 @@ from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot, SlotFile
 from tasks_app.runtime.slot_folder import parent_of
 from tasks_app.runtime.undertaker import Undertaker
+from tasks_app.runtime.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,9 @@ class Child:
             self.departure,
             self.identity,
         )
+        mailbox = Mailbox.beside(slots.path)
+        wishes = Wishes(self.database, mailbox, self._clerk.renew_soon)
+        self._clerk.also(wishes.carry_out)
         self._stopped = threading.Event()
         self.in_hand = False
         """Whether a message is carried out just now. Plain, so that signal handlers may read it."""

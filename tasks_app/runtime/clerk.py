@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from tasks_app.domain.causes import brief
@@ -65,6 +65,7 @@ class Clerk:
         self._identity = identity
         self._shown: tuple[str, ...] = ()
         self._renew_at = self._bury_at = 0.0
+        self._more_duties: list[Callable[[], None]] = []
         patience = settings.healthy_for + settings.renew_every
         self._pulse = Pulse(DB, good_for_s=patience.total_seconds())
         self._ends = threading.Event()
@@ -73,6 +74,14 @@ class Clerk:
     def start(self) -> None:
         """Begin; the first act is to bury the dead."""
         self._thread.start()
+
+    def also(self, duty: Callable[[], None]) -> None:
+        """Take on one more duty, to be done in every round; it must be cheap when idle."""
+        self._more_duties.append(duty)
+
+    def renew_soon(self) -> None:
+        """Renew in this round: whoever was cancelled learns of it."""
+        self._renew_at = 0.0
 
     def stop(self, patience_s: float) -> None:
         """End after the current round."""
@@ -88,6 +97,7 @@ class Clerk:
             self._flush,
             self._give_back,
             self._run_errands,
+            *self._more_duties,
             self._renew,
         )
         while not self._ends.is_set():

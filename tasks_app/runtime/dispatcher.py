@@ -15,8 +15,10 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import browse, ledger, workers
 from tasks_app.pool.ledger import Dispatch
 from tasks_app.pool.park import park
+from tasks_app.pool.pause import paused
 from tasks_app.pool.scan import DueTask, due
 from tasks_app.pool.sweep import sweep
+from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
 from tasks_app.runtime.publisher import Publisher
@@ -109,10 +111,13 @@ class Dispatcher:
             self._probe_first = False
 
     def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, Lane]:
-        """Return the queues that a live child serves; for others nothing is published."""
+        """Return the queues that a live child serves; for others, and paused ones, nothing goes."""
         lanes: dict[str, Lane] = {}
+        stopped = {pause.queue for pause in paused(connection)}
+        if EVERY_QUEUE in stopped:
+            return lanes
         for worker in workers.live(connection, self._settings.lease, now=now):
-            for queue in worker.queues:
+            for queue in set(worker.queues) - stopped:
                 lane = lanes.setdefault(queue, Lane(queue))
                 lane.threads += worker.threads
                 lane.names.update(worker.handlers)

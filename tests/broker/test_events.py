@@ -1,4 +1,4 @@
-"""Celery events: each task under its own id and name, and nothing that it holds."""
+"""What Celery's tools see and do: each task under its own id and name, and remote control."""
 
 from __future__ import annotations
 
@@ -162,3 +162,71 @@ def told(house: House, listener: Listener) -> bool:
     with suppress(AssertionError):
         until(lambda: listener.of(task_id), 1)
     return bool(listener.of(task_id))
+
+
+def control(listener: Listener, command: str, **arguments: Any) -> dict[str, Any]:
+    """Send a command; return the worker's answer."""
+    (answers,) = listener.app.control.broadcast(
+        command, arguments=arguments, destination=list(listener.workers()), reply=True, timeout=5
+    )
+    (answer,) = answers.values()
+    return answer
+
+
+def test_revoke_cancels_a_waiting_row_and_shows_it(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    (task_id,) = house.create("fine", delay="1h")
+
+    answer = control(listener, "revoke", task_id=str(task_id), terminate=False, signal="SIGTERM")
+
+    assert answer == {"ok": f"tasks {task_id} will be cancelled"}
+    assert house.over([task_id]) == {"CANCELLED": 1}
+    assert shown(listener, task_id, "REVOKED").name == "fine"
+
+
+def test_terminate_cancels_a_running_row_and_kills_nobody(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    (task_id,) = house.create("patient")
+    shown(listener, task_id, "STARTED")
+
+    (child,) = [c for c in control(listener, "pool_stats")["children"] if c["running"]]
+    control(listener, "revoke", task_id=[str(task_id)], terminate=True, signal="SIGTERM")
+
+    assert (child["running"], child["alive"]) == ([task_id], True)
+    assert child["seconds"] >= 0
+    assert house.over([task_id]) == {"CANCELLED": 1}
+    shown(listener, task_id, "REVOKED")
+    assert {c["pid"] for c in control(listener, "pool_stats")["children"]} >= {child["pid"]}
+
+
+def test_ids_that_are_not_ours_are_revoked_as_celery_does(
+    listener: Listener, worker: CeleryProcess
+) -> None:
+    foreign = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+    control(listener, "revoke", task_id=[foreign, "17"])
+
+    assert control(listener, "revoked") == [foreign]
+
+
+@pytest.mark.parametrize("arguments", [{"queue": "default"}, {}])
+def test_a_queue_is_paused_by_remote_control_and_runs_soon_after_resume(
+    house: House, listener: Listener, worker: CeleryProcess, arguments: dict[str, str]
+) -> None:
+    control(listener, "pool_pause", **arguments)
+    count = "SELECT count(*) FROM task_queue_pause"
+    until(lambda: house.sql(count) == 1, 5)
+    (task_id,) = house.create("fine")
+    started = [e["timestamp"] for e in listener.events][-1]
+    until(lambda: [e for e in listener.events if e["timestamp"] > started + 1.5], 10)
+    assert house.task(task_id).state == "PENDING"
+
+    control(listener, "pool_resume", **arguments)
+    until(lambda: house.sql(count) == 0, 5)
+    assert house.over([task_id], timeout_s=2) == {"SUCCEEDED": 1}
+
+
+def test_no_queue_has_such_a_name(listener: Listener, worker: CeleryProcess) -> None:
+    assert "queue is 'no queue'" in control(listener, "pool_pause", queue="no queue")["error"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -108,6 +109,32 @@ def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
     assert (count["name"], count["state"], count["number"]) == ("cli.echo", "PENDING", 1)
 
 
+def test_a_queue_is_paused_shown_and_resumed(shell: Shell) -> None:
+    shell("create", "t", "--queue", "mail")
+
+    paused = shell("pause", "mail", "--reason", "provider down"), shell("pause", "mail")
+    (count,) = shell.json("stats")
+    stats = shell("stats")
+    resumed = shell("resume", "mail"), shell("resume", "mail")
+
+    assert [done.stdout for done in paused] == ["paused\n", "was paused already\n"]
+    assert count["paused"] is True
+    assert re.search(r"^queue mail is paused since 20.*Z: provider down$", stats.stdout, re.M)
+    assert [done.stdout for done in resumed] == ["resumed\n", "was not paused\n"]
+    assert "paused since" not in shell("stats").stdout
+
+
+def test_a_single_queue_cannot_be_resumed_while_all_are_paused(shell: Shell) -> None:
+    assert shell("pause", "--all").returncode == 0
+    assert "every queue is paused since" in shell("stats").stdout
+
+    resumed = shell("resume", "mail")
+
+    assert (resumed.returncode, resumed.stdout) == (1, "")
+    assert "tasks-app resume --all" in resumed.stderr
+    assert shell("resume", "--all").stdout == "resumed\n"
+
+
 def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> None:
     shown = shell("show", "999999999")
     requeued = shell("requeue", "999999999")
@@ -130,6 +157,9 @@ def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> No
         (("create", "t", "--run-at", "tomorrow"), "ISO 8601"),
         (("create", "t", "--run-at", "2030-01-01T00:00:00"), "no time zone"),
         (("cancel",), "Give task ids"),
+        (("pause",), "Give a queue, or --all"),
+        (("resume", "mail", "--all"), "Give a queue, or --all"),
+        (("pause", "no queue"), "queue is 'no queue'"),
         (("nonsense",), "No such command"),
     ],
 )

@@ -80,6 +80,26 @@ def test_nothing_goes_out_for_a_queue_that_no_live_worker_serves(scene: Scene) -
     assert (scene.memory.messages, scene.bench.dispatches()) == ([], 0)
 
 
+@pytest.mark.parametrize("queue", ["default", "*"])
+def test_nothing_goes_out_for_a_paused_queue_not_even_again(
+    scene: Scene, memory: Memory, queue: str
+) -> None:
+    scene.worker()
+    first = scene.bench.create()
+    scene.dispatcher.run_once()
+    second = scene.bench.create()
+    scene.bench.sql("INSERT INTO task_queue_pause VALUES (:queue)", queue=queue)
+    memory.take()
+
+    scene.dispatcher.run_once(now=datetime.now(UTC) + timedelta(hours=1))
+    assert memory.ids() == []
+
+    scene.finish()
+    scene.bench.sql("DELETE FROM task_queue_pause")
+    scene.dispatcher.run_once()
+    assert memory.ids() == [first, second]
+
+
 def test_what_is_out_is_not_sent_again(scene: Scene) -> None:
     scene.worker()
     first = scene.bench.create()

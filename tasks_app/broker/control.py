@@ -1,0 +1,105 @@
+"""Remote control: Flower's Revoke button, and ``celery inspect`` and ``control`` commands of ours.
+
+They run in the worker's parent, which has no connection to the database: what is to change there is
+left in the mailbox, and a child does it within a second. Every worker gets every command.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery.worker.control import Panel, control_command, inspect_command
+
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.pool.pause import checked_queue
+from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.runtime.mailbox import Do, Mailbox, Wish
+from tasks_app.runtime.slot import SlotFile, SlotView
+from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+
+LARGEST_ID = 2**63 - 1
+
+
+def connect_control() -> None:
+    """Let ``revoke`` and ``terminate`` cancel tasks of ours; other ids go on to Celery."""
+    for command in ("revoke", "terminate"):
+        builtin = Panel.data[command]
+        if not hasattr(builtin, "celerys_own"):
+            Panel.data[command] = _cancelling(builtin)
+
+
+def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    def cancel(state: Any, task_id: Any = None, **arguments: Any) -> Any:
+        given = task_id if isinstance(task_id, list | tuple | set) else [task_id]
+        ours = sorted({int(one) for one in given if is_ours(one)})
+        others = [one for one in given if not is_ours(one)]
+        if ours:
+            _leave(Wish(Do.CANCEL, ids=tuple(ours)))
+        if others or not ours:
+            return builtin(state, task_id=others, **arguments)
+        return {"ok": f"tasks {', '.join(map(str, ours))} will be cancelled"}
+
+    cancel.celerys_own = builtin  # type: ignore[attr-defined]
+    return cancel
+
+
+def is_ours(task_id: Any) -> bool:
+    """Whether this is the id of a row; Celery's own ids are UUIDs."""
+    text = str(task_id)
+    return text.isascii() and text.isdigit() and 0 < int(text) <= LARGEST_ID
+
+
+@control_command(args=[("queue", str)], signature="[queue]")
+def pool_pause(state: Any, queue: str = EVERY_QUEUE, **_: Any) -> dict[str, str]:  # noqa: ARG001
+    """Stop a queue of tasks_app, or all; it lasts until pool_resume."""
+    return _change(Do.PAUSE, queue, "paused")
+
+
+@control_command(args=[("queue", str)], signature="[queue]")
+def pool_resume(state: Any, queue: str = EVERY_QUEUE, **_: Any) -> dict[str, str]:  # noqa: ARG001
+    """Let a paused queue of tasks_app run again, or all."""
+    return _change(Do.RESUME, queue, "resumed")
+
+
+@inspect_command()
+def pool_stats(state: Any, **_: Any) -> dict[str, Any]:  # noqa: ARG001
+    """Show what each child of this worker runs, and for how long."""
+    slots = SlotFile(_slots())
+    return {
+        "stage": slots.stage.name.lower(),
+        "events": slots.reporting,
+        "children": [_child(view) for view in slots.occupied()],
+    }
+
+
+def _child(view: SlotView) -> dict[str, Any]:
+    now = time.monotonic()
+    return {
+        "pid": view.pid,
+        "alive": not view.dead,
+        "running": [run.task_id for run in view.running],
+        "seconds": round(now - view.since, 1) if view.running else 0,
+        "killed_in_seconds": round(view.kill_at - now, 1) if view.kill_at else None,
+        "messages": list(view.messages),
+        "clerk_silent_seconds": round(now - view.beat, 1),
+    }
+
+
+def _change(do: Do, queue: str, word: str) -> dict[str, str]:
+    try:
+        _leave(Wish(do, queue=checked_queue(queue), reason="by remote control"))
+    except InvalidTaskError as error:
+        return {"error": str(error)}
+    return {"ok": f"{'every queue' if queue == EVERY_QUEUE else queue} will be {word}"}
+
+
+def _leave(wish: Wish) -> None:
+    Mailbox.beside(_slots()).leave(wish)
+
+
+def _slots() -> Path:
+    return Path(os.environ[SLOTS_VARIABLE])

@@ -1,0 +1,85 @@
+"""The mailbox: wishes that reach a worker from outside, left for its children to carry out.
+
+The worker's parent, which has no connection to the database, writes each as a file beside the
+slots; a child's clerk takes it by renaming. A wish in the hands of a child that is killed is lost,
+so whatever comes in here is a matter of convenience: the same wish can be said again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from uuid import uuid4
+
+_WAITS, _TAKEN = "waits-", "taken-"
+
+
+class Do(StrEnum):
+    """What may be asked for."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody asks of the pool."""
+
+    do: Do
+    ids: tuple[int, ...] = ()
+    queue: str = ""
+    reason: str = ""
+
+
+class Mailbox:
+    """A folder of wishes; any number of processes may leave and take."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen = 0
+
+    @classmethod
+    def beside(cls, slots: Path) -> Mailbox:
+        """Return the mailbox of the worker with these slots."""
+        return cls(slots.with_name("wishes"))
+
+    def leave(self, wish: Wish) -> None:
+        """Put a wish in, whole or not at all."""
+        self._folder.mkdir(exist_ok=True)
+        name = uuid4().hex
+        draft = self._folder / f"draft-{name}"
+        draft.write_text(json.dumps(asdict(wish)))
+        draft.rename(self._folder / f"{_WAITS}{name}")
+
+    def has_news(self) -> bool:
+        """Whether something came in or was done since the last call; costs one look at a folder."""
+        try:
+            changed = self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+        news, self._seen = changed != self._seen, changed
+        return news
+
+    def take(self) -> Iterator[tuple[Path, Wish]]:
+        """Take what waits, one by one; each wants :meth:`done` or :meth:`put_back`."""
+        for path in sorted(self._folder.glob(f"{_WAITS}*")):
+            taken = path.with_name(path.name.replace(_WAITS, _TAKEN))
+            try:
+                path.rename(taken)
+            except FileNotFoundError:  # another child was faster
+                continue
+            values = json.loads(taken.read_text())
+            ids = tuple(values["ids"])
+            yield taken, Wish(Do(values["do"]), ids, values["queue"], values["reason"])
+
+    def done(self, taken: Path) -> None:
+        """Throw a wish away that was carried out."""
+        taken.unlink(missing_ok=True)
+
+    def put_back(self, taken: Path) -> None:
+        """Leave a wish to the next look, of this child or another."""
+        taken.rename(taken.with_name(taken.name.replace(_TAKEN, _WAITS)))
