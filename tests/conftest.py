@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tasks_app.embedded import Postgres, Stack, Valkey, temporary
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
+from tests.broker.rabbitmq import NO_RABBITMQ, why_not
 
 # What the tests commit is nothing to tell to the broker of whoever runs them.
 os.environ.pop("TASKS_APP_BROKER_URL", None)
@@ -28,6 +29,14 @@ TABLES = (
     " task_lease, task_queue_pause"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was not tested: a skipped test is easily overlooked."""
+    reasons = {str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())}
+    if any(NO_RABBITMQ in reason for reason in reasons):
+        terminalreporter.section("NOT TESTED", yellow=True, bold=True)
+        terminalreporter.write_line(f"{NO_RABBITMQ}: {why_not()}", yellow=True)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tasks_app import NewTask, create_tasks
 from tasks_app.domain.task import Attempt, Task
 from tasks_app.pool import browse
 from tests.broker.celery_process import CeleryProcess
-from tests.broker.rabbitmq import Rabbit, virtual_host, why_not
+from tests.broker.rabbitmq import NO_RABBITMQ, Rabbit, virtual_host, why_not
 from tests.waiting import until
 
 POOLS = "task_pending, task_completed, task_error, task_attempt, task_dispatch, effect"
@@ -158,7 +158,7 @@ def rabbitmq() -> Iterator[Rabbit]:
     """A virtual host of RabbitMQ; who wants it is skipped where there is none."""
     reason = why_not()
     if reason is not None:
-        pytest.skip(f"RabbitMQ is not tested: {reason}")
+        pytest.skip(f"{NO_RABBITMQ}: {reason}")
     with virtual_host() as rabbit:
         yield rabbit
 

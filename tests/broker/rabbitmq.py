@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 VARIABLE = "TASKS_APP_TEST_RABBITMQ_URL"
+NO_RABBITMQ = "RabbitMQ is not tested"
 
 
 class Rabbit:
@@ -28,11 +29,11 @@ def why_not() -> str | None:
     """Return why RabbitMQ cannot be tested here, and what to do; None: it can."""
     url = os.environ.get(VARIABLE)
     if not url:
-        return f"{VARIABLE} is not set. Start RabbitMQ and set it to amqp://guest:guest@127.0.0.1//"
+        return f"start one, and set {VARIABLE}=amqp://guest:guest@127.0.0.1// for example."
     if not _is_shared(url) or shutil.which("rabbitmqctl"):
         return None
     return (
-        f"{VARIABLE} names the virtual host / and there is no rabbitmqctl here to make another. "
+        f"{VARIABLE} names the virtual host /, and no rabbitmqctl is here to make another. "
         "Make one for tests, and name it in the URL."
     )
 

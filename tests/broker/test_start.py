@@ -122,34 +122,6 @@ def test_what_breaks_in_a_module_of_handlers_ends_the_process(
     assert "no shop" in capsys.readouterr().err
 
 
-def test_every_pool_executes_and_ends_in_good_order(house: House, tmp_path: Path) -> None:
-    """Solo, threads, and children that are spawned; each serves a queue of its own."""
-    (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
-    patient = {"TASKS_APP_LEASE": "15s"}  # new children take seconds; nobody shall be rescued
-    workers = {
-        "solo": house.worker("-P", "solo", "-Q", "solo", ready=False),
-        "threads": house.worker("-P", "threads", "-Q", "threads", ready=False),
-        "spawn": house.worker("-Q", "spawn", folder=tmp_path, ready=False, **patient),
-    }
-    beat = house.beat(**patient)
-    for name, worker in workers.items():
-        house.ready(worker, children=2 if name == "spawn" else 1)
-    served = "SELECT string_agg(array_to_string(queues, ','), ' ' ORDER BY queues) FROM task_worker"
-    assert house.sql(served) == "solo spawn spawn threads"
-    good = [i for queue in workers for i in house.create("ok", 10, queue=queue)]
-    leave = [i for queue in workers for i in house.create("leave", 2, queue=queue)]
-    poison = house.create("poison", queue="spawn")
-
-    states = house.over([*good, *leave, *poison], 60)
-
-    assert states == {"SUCCEEDED": 30, "FAILED": 7}
-    assert house.effects() == (30, 30)
-    assert [a.kind for a in house.attempts(poison[0])] == ["process died"] * 3
-    for process in (*workers.values(), beat):
-        process.ask()
-    assert [process.wait() for process in (*workers.values(), beat)] == [0, 0, 0, 0]
-
-
 def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text("worker_prefetch_multiplier = 7\n")
     show = "from tasks_app.celery import app; c = app.conf; print(c.worker_prefetch_multiplier)"

@@ -94,3 +94,18 @@ def slow(ctx: TaskContext, payload: dict[str, Any]) -> None:
     ends = time.monotonic() + payload["seconds"]
     while time.monotonic() < ends:
         time.sleep(0.01)
+
+
+@handler("flaky", retry="0.1s,0.1s")
+def flaky(ctx: TaskContext) -> None:
+    """Leave an effect, and fail the first time."""
+    effect(ctx)
+    if ctx.failures == 0:
+        raise LookupError("not yet")
+
+
+@handler("bad", max_attempts=1)
+def bad(ctx: TaskContext) -> None:
+    """Leave an effect that rolls back."""
+    effect(ctx)
+    raise LookupError("never")

@@ -1,0 +1,83 @@
+"""Every pool of Celery that we support, on every broker: prefork children are spawned here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.celery_process import CeleryProcess
+from tests.broker.conftest import House
+from tests.broker.life import STATES, begin_life, effects_of
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(120, method="thread"),
+    pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module"),
+]
+
+PATIENT = {"TASKS_APP_LEASE": "15s"}
+"""New children take seconds; nobody shall be rescued meanwhile."""
+THREADS = 8
+AT_WORK = "SELECT running FROM task_worker WHERE queues = '{threads}'"
+RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING' AND queue = :queue"
+
+
+@pytest.fixture(scope="module")
+def workers(house: House, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CeleryProcess]:
+    """One of each pool, each with a queue of its own."""
+    folder = tmp_path_factory.mktemp("spawn")
+    (folder / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
+    workers = {
+        "solo": house.worker("-P", "solo", "-Q", "solo", ready=False),
+        "threads": house.worker(
+            "-P", "threads", "-Q", "threads", children=THREADS, ready=False, **PATIENT
+        ),
+        "spawn": house.worker("-Q", "spawn", folder=folder, ready=False, **PATIENT),
+    }
+    house.beat(**PATIENT)
+    for name, worker in workers.items():
+        house.ready(worker, children=2 if name == "spawn" else 1)
+    return workers
+
+
+def test_every_pool_does_what_a_life_asks_for(
+    house: House, workers: dict[str, CeleryProcess]
+) -> None:
+    lives = {queue: begin_life(house, queue) for queue in workers}
+    leave = [i for queue in workers for i in house.create("leave", 2, queue=queue)]
+    poison = house.create("poison", queue="spawn")
+
+    assert house.over([*leave, *poison], 60) == {"FAILED": 7}
+    for ids in lives.values():
+        assert house.over(ids) == STATES
+        assert effects_of(house, ids) == (13, 13)
+    assert [a.kind for a in house.attempts(poison[0])] == ["process died"] * 3
+
+
+def test_a_pool_of_threads_works_off_as_many_messages_as_it_has_threads(
+    house: House, workers: dict[str, CeleryProcess]
+) -> None:
+    ids = house.create("slow", 2 * THREADS, {"seconds": 1.0}, queue="threads")
+
+    until(lambda: len(house.sql(AT_WORK) or ()) == THREADS, 20)
+
+    assert house.over(ids) == {"SUCCEEDED": 2 * THREADS}
+
+
+def test_every_pool_ends_in_good_order(house: House, workers: dict[str, CeleryProcess]) -> None:
+    """The last of this module: what runs ends, what waits goes back, nobody is charged."""
+    slow = {q: house.create("slow", payload={"seconds": 2.0}, queue=q) for q in workers}
+    for queue in workers:
+        until(lambda queue=queue: house.sql(RUNNING, queue=queue))
+    waiting = {queue: house.create("brief", 20, queue=queue) for queue in workers}
+
+    for worker in workers.values():
+        worker.ask()
+    status = {queue: worker.wait() for queue, worker in workers.items()}
+
+    assert status == dict.fromkeys(workers, 0)
+    for queue in workers:
+        assert house.task(slow[queue][0]).state == "SUCCEEDED"
+        assert house.sql(RUNNING, queue=queue) == 0
+    assert house.sql("SELECT count(*) FROM task_all WHERE failures + crashes > 0") == 0
+    assert len([i for ids in waiting.values() for i in ids]) == 60
