@@ -52,6 +52,18 @@ class CeleryPublisher:
             producer.connection.collect()
             raise
 
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in the queue, 0 if it is not there; None: nobody knows."""
+        try:
+            with self._app.connection_or_acquire() as connection:
+                try:
+                    with connection.channel() as channel:
+                        return int(channel.queue_declare(queue, passive=True).message_count)
+                except connection.channel_errors:
+                    return 0
+        except Exception:
+            return None
+
     def probe(self) -> None:
         """Pass if the broker answers.
 

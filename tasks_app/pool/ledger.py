@@ -17,6 +17,9 @@ from tasks_app.domain.states import State
 from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEMA
 
 LONGEST_WAIT = timedelta(minutes=10)
+SOONER = 10
+"""So many times sooner than one that may still lie in its queue is a message published again of
+which the broker, asked, has no trace."""
 _SCANNER = 7_246_101_957_004_331_001 + crc32((SCHEMA or "").encode())
 """Key of the advisory lock that keeps two scanners of a pool apart: an economy, no safety in it."""
 
@@ -50,16 +53,33 @@ _UNTAKEN = text(f"""
             WHERE p.id = ANY(d.ids) AND p.state = '{State.PENDING}'
               AND p.scan_at <= d.created_at AND p.name = ANY(CAST(:names AS text[]))))
 """)
+_AGAIN = f"""
+    UPDATE {DISPATCH} d
+    SET publishes = d.publishes + 1,
+        publish_at = {NOW} + least(CAST(:wait AS interval) * 2 ^ least(d.publishes, 20),
+                                   CAST(:longest AS interval))
+"""
 _OVERDUE = text(f"""
     WITH late AS MATERIALIZED (
         SELECT id FROM {DISPATCH}
         WHERE publish_at <= {NOW} AND queue = ANY(CAST(:queues AS text[]))
         ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
-    UPDATE {DISPATCH} d
-    SET publishes = d.publishes + 1,
-        publish_at = {NOW} + least(CAST(:wait AS interval) * 2 ^ least(d.publishes, 20),
-                                   CAST(:longest AS interval))
-    FROM late WHERE d.id = late.id RETURNING d.id, d.queue, d.ids, d.created_at
+    {_AGAIN} FROM late WHERE d.id = late.id RETURNING d.id, d.queue, d.ids, d.created_at
+""")
+# Published a while ago, and its first task, with which every child begins, is untouched.
+_UNTOUCHED = f"""
+    d.publish_at - least(CAST(:wait AS interval) * 2 ^ least(d.publishes - 1, 20),
+                         CAST(:longest AS interval)) * {1 - 1 / SOONER} <= {NOW}
+    AND EXISTS (SELECT FROM {PENDING} p WHERE p.id = d.ids[1]
+                AND p.state = '{State.PENDING}' AND p.scan_at <= d.created_at)
+"""
+_STALLED = text(f"SELECT DISTINCT queue FROM {DISPATCH} d WHERE {_UNTOUCHED} ORDER BY queue")
+_MISSED = text(f"""
+    WITH missed AS MATERIALIZED (
+        SELECT id FROM {DISPATCH} d
+        WHERE queue = ANY(CAST(:queues AS text[])) AND {_UNTOUCHED}
+        ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
+    {_AGAIN} FROM missed WHERE d.id = missed.id RETURNING d.id, d.queue, d.ids, d.created_at
 """)
 
 
@@ -123,6 +143,31 @@ def overdue(
     """Return messages to publish again, and put off their next time; COMMIT before publishing."""
     rows = connection.execute(
         _OVERDUE,
+        {"queues": list(queues), "wait": wait, "longest": LONGEST_WAIT, "most": most, "now": now},
+    )
+    return [Dispatch(row.id, row.queue, tuple(row.ids), row.created_at) for row in rows]
+
+
+def stalled(connection: Connection, wait: timedelta, *, now: datetime | None = None) -> list[str]:
+    """Return the queues with messages that nobody has begun with for a while.
+
+    They wait in the broker, or behind a busy child; or the broker has lost them.
+    """
+    values = {"wait": wait, "longest": LONGEST_WAIT, "now": now}
+    return list(connection.execute(_STALLED, values).scalars())
+
+
+def missed(
+    connection: Connection,
+    queues: Sequence[str],
+    wait: timedelta,
+    *,
+    most: int = 100,
+    now: datetime | None = None,
+) -> list[Dispatch]:
+    """As :func:`overdue`, for queues that are empty in the broker: what nobody has begun with."""
+    rows = connection.execute(
+        _MISSED,
         {"queues": list(queues), "wait": wait, "longest": LONGEST_WAIT, "most": most, "now": now},
     )
     return [Dispatch(row.id, row.queue, tuple(row.ids), row.created_at) for row in rows]

@@ -19,6 +19,7 @@ from tasks_app.pool.pause import paused
 from tasks_app.pool.scan import DueTask, due
 from tasks_app.pool.sweep import sweep
 from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.runtime.amnesia import forgotten_queues
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
 from tasks_app.runtime.publisher import Publisher
@@ -84,11 +85,16 @@ class Dispatcher:
                 that was perhaps sent keeps its row, or each doubt would add one to the broker.
         """
         self.probe()
+        wait = self._settings.republish_after
+        forgotten = forgotten_queues(self._database, self._publisher, wait, now=now)
         with self._database.begin() as connection:
             if not ledger.scanner_lock(connection):
                 return Scanned(skipped=True)
             lanes = self._lanes(connection, now)
-            late = ledger.overdue(connection, list(lanes), self._settings.republish_after, now=now)
+            late = ledger.overdue(connection, list(lanes), wait, now=now)
+            served = [queue for queue in forgotten if queue in lanes]
+            if served:
+                late += ledger.missed(connection, served, wait, now=now)
             fresh: list[Dispatch] = []
             swept: list[Notice] = []
             more = False

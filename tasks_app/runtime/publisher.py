@@ -16,6 +16,9 @@ class Publisher(Protocol):
             PublishError: it was not sent (``certain``), or perhaps not.
         """
 
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in the queue; None: nobody knows."""
+
     def probe(self) -> None:
         """Pass if the broker answers.
 

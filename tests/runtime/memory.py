@@ -16,6 +16,8 @@ class Memory:
         self.certain = True
         self.missing: set[str] = set()
         self.probes = 0
+        self.asked: list[str] = []
+        self.depths: dict[str, int | None] = {}
 
     def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
         if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
@@ -23,6 +25,10 @@ class Memory:
         if queue in self.missing:
             raise NoQueueError(queue)
         self.messages.append((queue, dispatch_id, tuple(ids)))
+
+    def depth(self, queue: str) -> int | None:
+        self.asked.append(queue)
+        return self.depths.get(queue, 1)
 
     def probe(self) -> None:
         self.probes += 1

@@ -17,6 +17,15 @@ from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
 NOW = datetime.now(UTC)
+CLAIM = """
+    UPDATE task_pending SET state = 'RUNNING', attempt = 1, owner = 'w', started_at = now(),
+        lease_token = gen_random_uuid(), lease_until = now() + interval '1 hour',
+        max_attempts = 3, at_most_once = false
+"""
+PUT_OFF = """
+    UPDATE task_pending
+    SET due_at = now() + interval '1 day', scan_at = now() + interval '1 day'
+"""
 
 
 @pytest.fixture
@@ -347,6 +356,86 @@ class TestOverdue:
         scanned = scene.dispatcher.run_once(now=weekend)
 
         assert (scanned.republished, scene.memory.messages) == (0, [])
+
+
+class TestABrokerThatForgot:
+    """Its queue is empty, yet nobody has begun with what was sent."""
+
+    @pytest.fixture
+    def start(self, scene: Scene) -> datetime:
+        """When one message went out, and was lost."""
+        scene.worker()
+        scene.bench.create()
+        scene.dispatcher.run_once()
+        scene.memory.take()
+        return scene.bench.sql("SELECT created_at FROM task_dispatch")
+
+    @staticmethod
+    def sent(scene: Scene, start: datetime, *instants: float) -> list[float]:
+        """Scan so many seconds after the start; return when something was sent."""
+        sent = []
+        for seconds in instants:
+            now = start + timedelta(seconds=seconds)
+            scene.worker(now=now)
+            scene.dispatcher.run_once(now=now)
+            sent += [seconds] * len(scene.memory.take())
+        return sent
+
+    def test_the_message_goes_out_again_after_a_tenth_of_the_time_and_its_doubles(
+        self, scene: Scene, start: datetime
+    ) -> None:
+        scene.memory.depths["default"] = 0
+
+        sent = self.sent(scene, start, 2.9, 3.1, 8.9, 9.2, 21.1, 21.3)
+
+        assert sent == [3.1, 9.2, 21.3]
+        assert scene.bench.dispatches() == 1
+
+    @pytest.mark.parametrize("depth", [1, None])
+    def test_it_waits_where_the_queue_is_not_empty_or_nobody_knows(
+        self, scene: Scene, start: datetime, depth: int | None
+    ) -> None:
+        scene.memory.depths["default"] = depth
+
+        assert self.sent(scene, start, 3.1, 29.9, 30.1) == [30.1]
+        assert scene.memory.asked == ["default"] * 3
+
+    @pytest.mark.parametrize("change", [CLAIM, PUT_OFF, "DELETE FROM task_pending"])
+    def test_a_message_that_somebody_has_begun_with_is_in_good_hands(
+        self, scene: Scene, start: datetime, change: str
+    ) -> None:
+        scene.memory.depths["default"] = 0
+        scene.bench.sql(change)
+
+        assert self.sent(scene, start, 3.1, 29.9) == []
+        assert scene.memory.asked == []
+
+    def test_a_broker_that_is_away_is_asked_once_in_a_pass(
+        self, bench: Bench, memory: Memory
+    ) -> None:
+        scene = Scene(bench, memory)
+        for queue in ("a", "b"):
+            scene.worker(queue=queue)
+            bench.create(queue=queue)
+        scene.dispatcher.run_once()
+        memory.depths = {"a": None, "b": 0}
+
+        scene.dispatcher.run_once(now=datetime.now(UTC) + timedelta(seconds=5))
+
+        assert memory.asked == ["a"]
+
+    def test_a_message_that_is_worked_off_while_the_broker_is_asked_stays_away(
+        self, scene: Scene, start: datetime
+    ) -> None:
+        """Interleaving: it stalls; a child takes it; the broker says 0; the scan goes on."""
+
+        def take(_queue: str) -> int:
+            scene.bench.sql("DELETE FROM task_pending")
+            return 0
+
+        scene.memory.depth = take  # type: ignore[method-assign]
+
+        assert self.sent(scene, start, 3.1) == []
 
 
 class TestTwoDispatchers:
