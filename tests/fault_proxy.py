@@ -1,5 +1,7 @@
 """A TCP proxy that can lose the reply of one statement: the server did it, the client never hears.
 
+It can also be a black hole, in which everything stays open and nothing gets through.
+
 One thread per direction; no server code of ours is replaced.
 """
 
@@ -25,6 +27,8 @@ class FaultProxy:
         self._needle: bytes | None = None
         self._pass_on = True
         self._swallowed: set[socket.socket] = set()
+        self._open = threading.Event()
+        self._open.set()
         self.refusing = False
         self.lost = 0
         """How many replies were swallowed."""
@@ -49,6 +53,12 @@ class FaultProxy:
         """Leave every live connection open, and pass nothing on any more."""
         with self._mutex:
             self._swallowed |= self._sockets
+        """Let nothing through in either direction, and refuse nobody."""
+        self._open.clear()
+
+    def let_through(self) -> None:
+        """Go on, with what was held back."""
+        self._open.set()
 
     def cut(self) -> None:
         """End every live connection."""
@@ -72,6 +82,7 @@ class FaultProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._open.set()
         self.cut()
 
     def _accept(self) -> None:
@@ -114,6 +125,7 @@ class FaultProxy:
                 if not forth and deaf.is_set():  # the server has answered, so it has acted
                     self.lost += 1
                     break
+                self._open.wait()
                 target.sendall(data)
         for each in (source, target):
             with contextlib.suppress(OSError):

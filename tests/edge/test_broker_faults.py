@@ -1,0 +1,237 @@
+"""Brokers that are stopped, wiped, cut off or restarted under load: workers resume by themselves.
+
+With the default settings. Every task is done, every effect is there once; printed is how long it
+took from the fault's end until the first task was done again, and until nothing was left over.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from kombu import Connection
+from redis import Redis
+from sqlalchemy import Engine
+
+from tasks_app.embedded.valkey import Valkey
+from tests.broker.celery_process import CeleryProcess
+from tests.broker.conftest import House
+from tests.edge.rabbit_node import Node, rabbitmq_program
+from tests.fault_proxy import FaultProxy
+from tests.waiting import until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400, method="thread")]
+
+PER_SECOND = 50
+OUTAGE_S = 60
+DEFAULTS = {
+    "TASKS_APP_LEASE": "30s",
+    "TASKS_APP_REPUBLISH_AFTER": "30s",
+    "TASKS_APP_GIVE_BACK_AFTER": "1s",
+}
+DONE = "SELECT count(*) FROM task_completed"
+SINCE = "SELECT count(*) FROM task_completed WHERE finished_at > :instant"
+CLOCK = "SELECT clock_timestamp()"
+
+
+class Load:
+    """A producer that never stops; it knows nothing of brokers."""
+
+    def __init__(self, house: House) -> None:
+        self.ids: list[int] = []
+        self._house = house
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._produce, daemon=True)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        until(lambda: self._house.sql(DONE) > PER_SECOND, 60, "work under load")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _produce(self) -> None:
+        while not self._over.wait(0.1):
+            self.ids += self._house.create("ok", PER_SECOND // 10)
+
+    def goes_on(self, seconds: float) -> None:
+        """Let so much time pass under load."""
+        self._over.wait(seconds)
+
+
+class Proxied:
+    """A broker behind a proxy, as a house's broker."""
+
+    def __init__(self, url: str, proxy: FaultProxy) -> None:
+        parts = urlsplit(url)
+        account = parts.netloc.rpartition("@")[0]
+        self._url = parts._replace(netloc=f"{account}@127.0.0.1:{proxy.port}").geturl()
+
+    def url_of(self, _number: int) -> str:
+        """Return the URL that leads through the proxy."""
+        return self._url
+
+
+class Scene:
+    """A worker and a beat on a broker, with the default spans."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.worker: CeleryProcess = house.worker(**DEFAULTS)
+        self.beat: CeleryProcess = house.beat(**DEFAULTS)
+
+    def after(self, load: Load, what: str) -> None:
+        """The fault is over: measure, let the load end, and count."""
+        house = self.house
+        ended, began = house.sql(CLOCK), time.monotonic()
+        until(lambda: house.sql(SINCE, instant=ended) > 0, 120, "the first task after the fault")
+        first = time.monotonic() - began
+        load.goes_on(5)
+        load.__exit__()
+        states = house.over(load.ids, 180)
+        took = time.monotonic() - began
+        number = len(load.ids)
+        republished = house.sql("SELECT count(*) FROM task_dispatch WHERE publishes > 1")
+        print(  # noqa: T201  for the report
+            f"\n| {what} | {number} | {number - states.get('SUCCEEDED', 0)} "
+            f"| {house.effects()[0] - number} | {first:.1f} s | {took:.1f} s | {republished} |"
+        )
+        assert states == {"SUCCEEDED": number}
+        assert house.effects() == (number, number)
+        assert self.worker.alive
+        assert self.beat.alive
+
+
+@pytest.fixture
+def scene_on(
+    shared_engine: Engine, database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[object], Scene]]:
+    houses: list[House] = []
+
+    def start(broker: object) -> Scene:
+        house = House(shared_engine, database_url, broker, tmp_path_factory.mktemp("faults"))
+        houses.append(house)
+        house.sql("DELETE FROM task_worker")
+        house.clean()
+        return Scene(house)
+
+    yield start
+    for house in houses:
+        house.end()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    """RabbitMQ of our own."""
+    with Node() as node:
+        yield node
+
+
+class TestValkey:
+    def test_stopped_for_a_minute(
+        self, scene_on: Callable[[object], Scene], broker: Valkey
+    ) -> None:
+        scene = scene_on(broker)
+        with Load(scene.house) as load:
+            send_signal(broker, signal.SIGSTOP)
+            load.goes_on(OUTAGE_S)
+            send_signal(broker, signal.SIGCONT)
+            scene.after(load, f"Valkey SIGSTOP {OUTAGE_S} s")
+
+    def test_killed_and_back_empty(
+        self, scene_on: Callable[[object], Scene], broker: Valkey
+    ) -> None:
+        scene = scene_on(broker)
+        with Load(scene.house) as load:
+            broker.kill()
+            load.goes_on(5)
+            broker.start()
+            scene.after(load, "Valkey killed, back empty after 5 s")
+
+    def test_wiped(self, scene_on: Callable[[object], Scene], broker: Valkey) -> None:
+        scene = scene_on(broker)
+        with Load(scene.house) as load:
+            load.ids += scene.house.create("ok", 3000)
+            until(lambda: scene.house.sql("SELECT count(*) FROM task_dispatch") >= 6)
+            with Redis.from_url(scene.house.environment()["TASKS_APP_BROKER_URL"]) as redis:
+                redis.flushall()
+            scene.after(load, "Valkey FLUSHALL with 3,000 tasks published")
+
+    def test_in_a_black_hole(self, scene_on: Callable[[object], Scene], broker: Valkey) -> None:
+        with FaultProxy(("127.0.0.1", broker.port)) as proxy:
+            scene = scene_on(Proxied(broker.url_of(9), proxy))
+            with Load(scene.house) as load:
+                proxy.black_out()
+                load.goes_on(OUTAGE_S)
+                proxy.cut()
+                proxy.let_through()
+                scene.after(load, f"Valkey black-holed {OUTAGE_S} s")
+
+    def test_out_of_memory(self, scene_on: Callable[[object], Scene], broker: Valkey) -> None:
+        scene = scene_on(broker)
+        with (
+            Load(scene.house) as load,
+            Redis.from_url(scene.house.environment()["TASKS_APP_BROKER_URL"]) as redis,
+        ):
+            redis.config_set("maxmemory", "1mb")
+            load.goes_on(20)
+            redis.config_set("maxmemory", "0")
+            scene.after(load, "Valkey out of memory for 20 s, noeviction")
+
+
+def send_signal(broker: Valkey, number: signal.Signals) -> None:
+    assert broker.pid is not None
+    os.kill(broker.pid, number)
+
+
+@pytest.mark.skipif(rabbitmq_program("rabbitmq-server") is None, reason="no RabbitMQ installed")
+class TestRabbitMQ:
+    def test_restarted(self, scene_on: Callable[[object], Scene], node: Node) -> None:
+        scene = scene_on(node)
+        with Load(scene.house) as load:
+            node.control("stop_app")
+            load.goes_on(5)
+            node.control("start_app")
+            scene.after(load, "RabbitMQ stop_app, start_app after 5 s")
+
+    def test_killed(self, scene_on: Callable[[object], Scene], node: Node) -> None:
+        scene = scene_on(node)
+        with Load(scene.house) as load:
+            node.kill()
+            load.goes_on(5)
+            node.start()
+            scene.after(load, "RabbitMQ killed, back after 5 s")
+
+    def test_queue_deleted(self, scene_on: Callable[[object], Scene], node: Node) -> None:
+        scene = scene_on(node)
+        with Load(scene.house) as load, Connection(node.url) as connection:
+            load.ids += scene.house.create("ok", 3000)
+            until(lambda: scene.house.sql("SELECT count(*) FROM task_dispatch") >= 6)
+            with connection.channel() as channel:
+                channel.queue_delete("default")
+            scene.after(load, "RabbitMQ queue deleted with 3,000 tasks published")
+
+    def test_stopped_for_a_minute(self, scene_on: Callable[[object], Scene], node: Node) -> None:
+        scene = scene_on(node)
+        with Load(scene.house) as load:
+            node.signal(signal.SIGSTOP)
+            load.goes_on(OUTAGE_S)
+            node.signal(signal.SIGCONT)
+            scene.after(load, f"RabbitMQ SIGSTOP {OUTAGE_S} s")
+
+    def test_in_a_black_hole(self, scene_on: Callable[[object], Scene], node: Node) -> None:
+        with FaultProxy(("127.0.0.1", node.port)) as proxy:
+            scene = scene_on(Proxied(node.url, proxy))
+            with Load(scene.house) as load:
+                proxy.black_out()
+                load.goes_on(OUTAGE_S)
+                proxy.cut()
+                proxy.let_through()
+                scene.after(load, f"RabbitMQ black-holed {OUTAGE_S} s")
