@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Self
 from urllib.parse import urlsplit
 
 import pytest
@@ -48,7 +49,7 @@ class Load:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._produce, daemon=True)
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._thread.start()
         until(lambda: self._house.sql(DONE) > PER_SECOND, 60, "work under load")
         return self
