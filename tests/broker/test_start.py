@@ -16,7 +16,9 @@ from celery import Celery
 from sqlalchemy import create_engine, text
 
 from tasks_app.broker.defaults import celery_defaults
+from tasks_app.broker.pools import check_pool
 from tasks_app.broker.worker import check_surroundings, ends_the_process
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.settings import Settings
 from tests.broker.conftest import House
 from tests.waiting import until
@@ -120,6 +122,29 @@ def test_what_breaks_in_a_module_of_handlers_ends_the_process(
 
     assert end.value.code == 1
     assert "no shop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+def test_a_pool_of_green_threads_is_refused(pool: str) -> None:
+    with pytest.raises(ConfigurationError, match="gevent and eventlet are refused"):
+        check_pool(pool)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_the_other_pools_are_not(pool: str) -> None:
+    check_pool(pool)
+
+
+def test_a_worker_with_a_pool_of_green_threads_says_why_it_ends(
+    house: House, tmp_path: Path
+) -> None:
+    (tmp_path / "celeryconfig.py").write_text("worker_pool = 'gevent'\n")
+
+    process = house.start("worker", folder=tmp_path)
+
+    assert process.wait(20) != 0
+    assert "gevent and eventlet are refused" in process.log()
+    assert "Traceback" not in process.log()
 
 
 def test_celeryconfig_of_the_working_folder_wins(house: House, tmp_path: Path) -> None:
