@@ -100,7 +100,7 @@ class Scene:
         took = time.monotonic() - began
         number = len(load.ids)
         republished = house.sql("SELECT count(*) FROM task_dispatch WHERE publishes > 1")
-        print(  # noqa: T201  for the report
+        print(
             f"\n| {what} | {number} | {number - states.get('SUCCEEDED', 0)} "
             f"| {house.effects()[0] - number} | {first:.1f} s | {took:.1f} s | {republished} |"
         )
