@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 
 from tasks_app.broker.adoption import load_tasks
 from tasks_app.broker.defaults import CONTROL_QUEUE
-from tasks_app.broker.pools import check_pool
+from tasks_app.broker.pools import check_limits, check_pool
 from tasks_app.broker.processes import (
     NODE_VARIABLE,
     QUEUES_VARIABLE,
@@ -114,6 +114,7 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
         """Refuse to start without a broker, on a database or in a pool that we cannot use."""
         main.append(os.getpid())
         check_pool(sender.pool_cls)
+        check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from)
         check_surroundings(app, settings)
 
     @signals.worker_shutting_down.connect(weak=False)

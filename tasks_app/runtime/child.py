@@ -63,7 +63,14 @@ class Child:
         settler = Settler(self.database, self.desk)
         self._settler = settler
         self.runner = Runner(
-            settings, registry, self.database, self.desk, self._slot, settler, middleware
+            settings,
+            registry,
+            self.database,
+            self.desk,
+            self._slot,
+            settler,
+            middleware,
+            watched=self.identity.parent is not None,
         )
         self.executor = Executor(
             settings, registry, self.database, self.desk, self._slot, settler, self.runner

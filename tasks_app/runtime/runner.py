@@ -28,6 +28,7 @@ from tasks_app.runtime.database import Database, is_lost, is_unanswered
 from tasks_app.runtime.desk import Desk, Running
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
+from tasks_app.runtime.limits import can_limit
 from tasks_app.runtime.middleware import Middleware, chain
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
@@ -49,7 +50,7 @@ class _FenceLostError(Exception):
 class Runner:
     """Runs tasks for one child; several threads may at once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the hub of a child
         self,
         settings: Settings,
         registry: Registry,
@@ -58,6 +59,8 @@ class Runner:
         slot: Slot,
         settler: Settler,
         middleware: Sequence[Middleware] = (),
+        *,
+        watched: bool = True,
     ) -> None:
         self._settings = settings
         self._registry = registry
@@ -69,6 +72,8 @@ class Runner:
         self._sync, self._async = SyncLane(database), AsyncLane(database)
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self._last_run_s: dict[str, float] = {}
+        self._watched = watched
+        self._warned: set[str] = set()
 
     def run(self, run: Running) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""
@@ -79,6 +84,7 @@ class Runner:
             return
         if self._last_run_s.get(task.name, FAST_S) >= FAST_S:
             self._flush_quietly()
+        self._warn_of_limits(task, spec)
         self._slot.start(task.run, self._hard_limit_s(task, spec))
         try:
             self._run_announced(run, spec)
@@ -237,6 +243,24 @@ class Runner:
         """Whether the task has a ``timeout``, which only a main thread can raise."""
         spec = self._registry.get(task.name)
         return spec is not None and not spec.is_async and self._limit_s(task, spec) is not None
+
+    def _warn_of_limits(self, task: ClaimedTask, spec: HandlerSpec) -> None:
+        """Say once per name that a task's own limit does nothing here.
+
+        Handlers with limits that a pool cannot enforce do not even let it start.
+        """
+        lame = [
+            *["timeout"] * (task.timeout_ms is not None and not spec.is_async and not can_limit()),
+            *["hard_timeout"] * (task.hard_timeout_ms is not None and not self._watched),
+        ]
+        if lame and task.name not in self._warned:
+            self._warned.add(task.name)
+            log.warning(
+                "task %s (%s) has a %s of its own, which nothing can enforce here; use prefork",
+                task.task_id,
+                task.name,
+                " and a ".join(lame),
+            )
 
     def _hard_limit_s(self, task: ClaimedTask, spec: HandlerSpec) -> float:
         if task.hard_timeout_ms is not None:

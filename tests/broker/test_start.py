@@ -63,6 +63,16 @@ def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
     assert "TASKS_APP_IMPORTS names hose_handlers" in said
 
 
+def test_limits_that_a_pool_cannot_enforce_are_refused(house: House) -> None:
+    process = house.start("worker", "-P", "threads")
+
+    assert process.wait(20) != 0
+    said = process.log()
+    assert "late (timeout), hang (hard_timeout), stuck.async (hard_timeout): in it nothing" in said
+    assert "Serve their queues with --pool=prefork" in said
+    assert "Traceback" not in said
+
+
 def refusal(broker: str | None = "redis://127.0.0.1/0", **settings: str) -> str:
     """What a process says when it ends because of its surroundings."""
     app = Celery(broker=broker)

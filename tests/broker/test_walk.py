@@ -139,6 +139,22 @@ def test_a_child_past_its_hard_limit_is_killed_and_only_that_task_is_charged(
     assert house.sql("SELECT count(*) FROM task_completed WHERE failures > 0 OR crashes > 0") == 0
 
 
+def test_limits_inside_a_message_hit_only_their_own_tasks(house: House) -> None:
+    names = ["late", "late.async", "hang", "stuck.async"]
+    ids = {name: house.create(name)[0] for name in names}
+    neighbours = [*house.create("ok", 60), *house.create("plain", 20)]
+
+    states = house.over([*ids.values(), *neighbours], 60)
+
+    assert states == {"FAILED": 4, "SUCCEEDED": 80}
+    causes = {name: house.attempts(i)[-1].kind for name, i in ids.items()}
+    assert causes == dict(
+        zip(names, ["HandlerTimeoutError"] * 2 + ["process died"] * 2, strict=True)
+    )
+    assert house.sql("SELECT count(*) FROM task_completed WHERE failures > 0 OR crashes > 0") == 0
+    assert house.effects() == (60, 60)
+
+
 def test_a_worker_that_is_asked_ends_with_status_0(house: House, worker: CeleryProcess) -> None:
     """The last of this module: it takes the worker away, in the middle of two long messages."""
     house.create("brief", 200)

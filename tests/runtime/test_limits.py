@@ -262,3 +262,17 @@ class TestTheAlarmItself:
         bench.beside(run).join(5)
 
         assert done.is_set()
+
+    def test_a_limit_of_a_tasks_own_that_does_nothing_is_said_once(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bench.succeeding()
+        ids = [bench.create(timeout="1s", hard_timeout="1m") for _ in range(3)]
+        child = bench.child()
+
+        bench.beside(child.execute, None, ids).join(10)
+
+        said = [m for m in caplog.messages if "of its own" in m]
+        assert bench.states(ids) == ["SUCCEEDED"] * 3
+        assert len(said) == 1
+        assert "a timeout and a hard_timeout of its own" in said[0]

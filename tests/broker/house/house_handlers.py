@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -109,3 +110,26 @@ def bad(ctx: TaskContext) -> None:
     """Leave an effect that rolls back."""
     effect(ctx)
     raise LookupError("never")
+
+
+@handler("late", timeout="300ms", max_attempts=1)
+def late(ctx: TaskContext) -> None:
+    """Work past the limit."""
+    effect(ctx)
+    ends = time.monotonic() + 20
+    while time.monotonic() < ends:
+        pass
+
+
+@handler("late.async", timeout="300ms", max_attempts=1)
+async def late_async(ctx: TaskContext) -> None:
+    """Wait past the limit."""
+    await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": "late"})
+    await asyncio.sleep(20)
+
+
+@handler("stuck.async", hard_timeout=1, max_attempts=1)
+async def stuck_async(ctx: TaskContext) -> None:
+    """Never give the loop back."""
+    while True:
+        time.sleep(60)

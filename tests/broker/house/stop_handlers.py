@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
 from typing import Any
 
-from house_handlers import effect
+from house_handlers import EFFECT, effect
 
 from tasks_app import TaskContext, handler
 
@@ -58,3 +59,37 @@ def selfish(ctx: TaskContext, payload: dict[str, Any]) -> None:
     """On that worker, keep every other thread from running for minutes."""
     if here(payload):
         re.match(r"(a+)+b", "a" * 40)
+
+
+def note_start(ctx: TaskContext) -> None:
+    """Write down, past every transaction, that this attempt began."""
+    with open(os.environ["STOP_STARTS"], "a") as file:  # noqa: PTH123
+        file.write(f"{ctx.task_id}\n")
+
+
+@handler("load.sync")
+def load_sync(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Leave an effect, and take a while, whatever is raised."""
+    note_start(ctx)
+    effect(ctx)
+    ctx.session.flush()
+    ends = time.monotonic() + payload["seconds"]
+    while time.monotonic() < ends:
+        try:
+            time.sleep(0.01)
+        except:  # noqa: E722
+            ctx.log.warning("not me")
+
+
+@handler("load.async")
+async def load_async(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Do the same in an event loop."""
+    note_start(ctx)
+    await ctx.session.execute(EFFECT, {"id": ctx.task_id, "note": f"attempt {ctx.attempt}"})
+    await asyncio.sleep(payload["seconds"])
+
+
+@handler("plain.slow")
+def plain_slow(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Take a while, and leave an outcome only."""
+    time.sleep(payload["seconds"])
