@@ -1,0 +1,228 @@
+"""A real Flower over a real worker: what it shows of 5,000 tasks, its buttons, its costs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import statistics
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app import NewTask, create_tasks, requeue_task
+from tests.broker.celery_process import CeleryProcess
+from tests.broker.conftest import House
+from tests.broker.listening import Listener
+from tests.waiting import until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
+
+HANDLERS = {"TASKS_APP_IMPORTS": "flower_handlers,house_handlers"}
+SHOWN = {
+    "SUCCEEDED": "SUCCESS",
+    "FAILED": "FAILURE",
+    "CANCELLED": "REVOKED",
+    "SKIPPED": "REVOKED",
+    "EXPIRED": "REVOKED",
+}
+MIX: tuple[tuple[str, dict[str, Any] | None, int], ...] = (
+    ("fine", {"card": "canary-4711"}, 2990),
+    ("flaky", {"card": "canary-4711"}, 500),
+    ("broken", {"card": "canary-4711"}, 300),
+    ("stops", {"how": "cancel"}, 300),
+    ("stops", {"how": "skip"}, 300),
+    ("stops", {"how": "fail"}, 300),
+    ("mended", None, 300),
+    ("killer", None, 10),
+)
+LOGIN = "operator:of-this-test"
+
+
+class Flower:
+    """Flower's HTTP API."""
+
+    def __init__(self, house: House, port: int) -> None:
+        self._root = f"http://127.0.0.1:{port}"
+        house.start(
+            "flower",
+            f"--port={port}",
+            "--address=127.0.0.1",
+            f"--basic_auth={LOGIN}",
+            "--max_tasks=100000",
+        )
+        until(self._healthy, 60, "Flower's start")
+
+    def _healthy(self) -> bool:
+        with suppress(URLError, ConnectionError):
+            return self.ask("/healthcheck") == b"OK"
+        return False
+
+    def ask(self, path: str, method: str = "GET") -> bytes:
+        """Send a request; return the body."""
+        request = urllib.request.Request(self._root + path, method=method)
+        request.add_header("Authorization", f"Basic {base64.b64encode(LOGIN.encode()).decode()}")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read()  # type: ignore[no-any-return]
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """All tasks that it knows, by id."""
+        return json.loads(self.ask("/api/tasks?limit=100000"))  # type: ignore[no-any-return]
+
+    def workers(self) -> dict[str, Any]:
+        """All workers that it knows."""
+        return json.loads(self.ask("/api/workers"))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def worker(house: House) -> CeleryProcess:
+    worker = house.worker("-E", **HANDLERS)
+    house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
+    return worker
+
+
+@pytest.fixture(scope="module")
+def flower(house: House, worker: CeleryProcess, port: int) -> Flower:
+    return Flower(house, port)
+
+
+@pytest.fixture
+def listener(house: House) -> Iterator[Listener]:
+    listener = Listener(house.environment()["TASKS_APP_BROKER_URL"])
+    yield listener
+    listener.end()
+
+
+def states(house: House) -> dict[str, tuple[str, str]]:
+    """Name and state of every task, as Flower should show them."""
+    with house.engine.connect() as connection:
+        rows = connection.execute(text("SELECT id, name, state FROM task_all"))
+        return {str(row.id): (row.name, SHOWN.get(row.state, row.state)) for row in rows}
+
+
+def shown(flower: Flower) -> dict[str, tuple[str, str]]:
+    """The same, as Flower shows it."""
+    return {uuid: (task["name"], task["state"]) for uuid, task in flower.tasks().items()}
+
+
+def test_each_of_5000_mixed_tasks_is_shown_in_its_final_state(
+    house: House, flower: Flower, worker: CeleryProcess
+) -> None:
+    new = [NewTask(name, payload) for name, payload, number in MIX for _ in range(number)]
+    new = new[::7] + [task for n, task in enumerate(new) if n % 7]
+    with house.engine.begin() as connection:
+        ids = create_tasks(connection, new)
+    house.over(ids, 600)
+    with house.engine.begin() as connection:
+        mended = connection.execute(text("SELECT id FROM task_error WHERE name = 'mended'"))
+        requeued = mended.scalars().all()
+        for task_id in requeued:
+            requeue_task(connection, task_id)
+    house.over(ids, 120)
+    truth = states(house)
+
+    until(lambda: shown(flower) == truth, 60, "the same picture in Flower")
+
+    assert len(truth) == len(ids) == 5000
+    assert len(requeued) == 300
+    print("\nshown by Flower:", Counter(shown(flower).values()))
+    everything = json.dumps(flower.tasks())
+    assert "canary" not in everything
+    assert "tasks_app.execute" not in everything
+    assert len(flower.workers()) == 1
+
+
+def test_its_revoke_button_cancels_a_waiting_and_a_running_task(
+    house: House, flower: Flower, worker: CeleryProcess
+) -> None:
+    (waiting,), (running,) = house.create("fine", payload={}, delay="1h"), house.create("patient")
+    until(lambda: shown(flower).get(str(running)) == ("patient", "STARTED"), 20)
+
+    flower.ask(f"/api/task/revoke/{waiting}", "POST")
+    flower.ask(f"/api/task/revoke/{running}?terminate=true", "POST")
+
+    assert house.over([waiting, running], 10) == {"CANCELLED": 2}
+    until(lambda: shown(flower).get(str(waiting)) == ("fine", "REVOKED"), 10)
+    until(lambda: shown(flower).get(str(running)) == ("patient", "REVOKED"), 10)
+
+
+ROUNDS, NUMBER = 7, 3000
+
+
+def throughput(house: House) -> float:
+    """Tasks per second, from the first start to the last end of tasks that lay ready."""
+    house.clean()
+    house.sql("INSERT INTO task_queue_pause VALUES ('default')")
+    ids = house.create("plain", NUMBER)
+    house.sql("DELETE FROM task_queue_pause")
+    assert house.over(ids, 120) == {"SUCCEEDED": NUMBER}
+    span = "SELECT extract(epoch FROM max(finished_at) - min(started_at)) FROM task_completed"
+    return NUMBER / float(house.sql(span))
+
+
+def test_what_events_cost(house: House, listener: Listener) -> None:
+    """One worker without -E, whose events are switched on and off by turns."""
+    house.worker(**HANDLERS)
+    house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
+    workers = until(listener.workers, 20)
+    rates: dict[str, list[float]] = {"enable": [], "disable": []}
+    throughput(house)
+    for turn in range(2 * ROUNDS):
+        how = ("enable", "disable")[turn % 2]
+        getattr(listener.app.control, f"{how}_events")(destination=list(workers), reply=True)
+        time.sleep(0.3)  # the parent tells the children within a tick
+        before = len(listener.events)
+        rates[how].append(throughput(house))
+        events = len(listener.events) - before
+        assert (events >= NUMBER) is (how == "enable"), (how, events)
+
+    on, off = (statistics.median(rates[how]) for how in ("enable", "disable"))
+    print(f"\n{off:.0f} tasks/s without events, {on:.0f} with ({on / off:.2f})", rates)
+    assert on > off / 2
+
+
+def test_no_task_notices_that_the_broker_dies(
+    house: House, listener: Listener, worker: CeleryProcess
+) -> None:
+    """Killed while events flow; tasks in hand go on, and events come back after it does."""
+    ids = house.create("brief", 100)
+    until(lambda: sum(1 for i in ids if listener.shows(i) == "SUCCESS") >= 4, 30)
+
+    house.broker.kill()
+    dead = time.monotonic()
+    done = "SELECT count(*) FROM task_completed"
+    before = house.sql(done)
+    until(lambda: house.sql(done) >= before + 8, 20, "what was in hand")
+    took = time.monotonic() - dead
+    longest = house.sql("SELECT max(run_ms) FROM task_completed")
+    house.broker.start()
+
+    assert house.over(ids, 120) == {"SUCCEEDED": 100}
+    assert house.sql("SELECT count(*) FROM task_attempt") == 0
+    assert house.sql("SELECT max(failures) + max(crashes) FROM task_completed") == 0
+    print(f"\nbroker dead: 8 tasks of 0.2 s more in {took:.1f} s, longest run {longest} ms")
+
+    def heard() -> bool:
+        (task_id,) = house.create("fine", payload={})
+        house.over([task_id])
+        with suppress(AssertionError):
+            until(lambda: listener.shows(task_id) == "SUCCESS", 2)
+        return listener.shows(task_id) == "SUCCESS"
+
+    began = time.monotonic()
+    until(heard, 60, "events after the broker's return")
+    print(f"events came back {time.monotonic() - began:.1f} s after the last task")
