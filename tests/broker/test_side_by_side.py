@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from celery import Celery
 from celery.states import READY_STATES
 from kombu.utils.json import loads
 from redis import Redis
@@ -111,6 +112,11 @@ class Ended:
     began: float
 
 
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    """Leave the rows of all cases, which are made at once, alone."""
+
+
 @pytest.fixture(scope="module")
 def backend(broker: Valkey) -> Iterator[Redis]:
     client = Redis.from_url(broker.url_of(14), decode_responses=True)
@@ -139,14 +145,14 @@ def both(house: House, sample: Any, backend: Redis) -> dict[str, tuple[Ended, En
     """Run every case on both sides; return by case how the plain side ended, and the pool's."""
     environment = {k: os.environ[k] for k in ("SAMPLE_BROKER", "SAMPLE_BACKEND")}
     plain = house.start(
-        "worker", "-c", "6", "-l", "INFO", "--without-mingle", app="sample_celery", **environment
+        "worker", "-c", "4", "-l", "INFO", "--without-mingle", app="sample_celery", **environment
     )
     short = {"TASKS_APP_SCAN_INTERVAL": "100ms", "TASKS_APP_GIVE_BACK_AFTER": "100ms"}
     ours = house.worker(
-        children=6, ready=False, TASKS_APP_CELERY_APP="sample_celery", **short, **environment
+        children=4, ready=False, TASKS_APP_CELERY_APP="sample_celery", **short, **environment
     )
     house.beat(**short)
-    house.ready(ours, 6)
+    house.ready(ours, 4)
     plain.says("ready.")
     house.clean()
 
@@ -231,3 +237,30 @@ def test_the_pool_does_what_plain_celery_does(
     assert pool.result == (CASES[name].result or plain.result)
     if plain.error is not None:
         assert pool.error == OTHER_WORDS.get(plain.error, plain.error)
+
+
+@pytest.mark.parametrize(
+    ("name", "least_s"), [("countdown", 1.0), ("eta", 1.0), ("autoretry with backoff", 2.0)]
+)
+def test_neither_side_runs_before_its_time(
+    both: dict[str, tuple[Ended, Ended]], name: str, least_s: float
+) -> None:
+    for side in both[name]:
+        assert side.times[-1] - side.began > least_s
+
+
+@pytest.mark.usefixtures("both")
+def test_through_our_queues_no_celery_task_runs_by_its_name(house: House, backend: Redis) -> None:
+    """A shared task is registered with our app, too; the others are not."""
+    forger = Celery(broker=house.environment()["TASKS_APP_BROKER_URL"], set_as_current=False)
+    forger.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
+    for queue in ("default", "tasks_app"):
+        for name in ("sample_celery.shared", "sample_celery.broken"):
+            forger.send_task(name, ["forged"], queue=queue, ignore_result=True)
+    forger.close()
+
+    after = house.create("sample_celery.add", payload={"args": ["after", 1]})
+
+    assert house.over(after) == {"SUCCEEDED": 1}
+    assert backend.exists("notes:after")
+    assert not backend.exists("notes:forged")
