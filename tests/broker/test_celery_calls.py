@@ -141,6 +141,17 @@ def test_a_signature_brings_its_arguments_and_options(connection: Connection) ->
     assert made.expires_at == expires
 
 
+def test_a_countdown_wins_over_an_eta_and_is_never_negative(connection: Connection) -> None:
+    both = row(connection, add.s(1).set(countdown=5, eta=datetime(2031, 1, 1, tzinfo=UTC)))
+    past = row(connection, add.s(1).set(countdown=-5, expires=-5))
+
+    assert (both.due_at - both.created_at, past.due_at - past.created_at) == (
+        timedelta(seconds=5),
+        timedelta(0),
+    )
+    assert past.expires_at is not None
+
+
 def test_options_of_create_task_win_over_those_of_the_signature(connection: Connection) -> None:
     made = row(connection, add.s(1).set(priority=3, countdown=90), priority=0, queue=None)
 

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from tests.broker.conftest import House
-from tests.broker.test_side_by_side import CASES, _create, backend, sample  # noqa: F401
+from tests.broker.test_side_by_side import CASES, _create
 
 FAILED = {
     *("retries used up, own exception", "retries used up, Celery's", "no retries", "Reject"),
@@ -29,7 +29,7 @@ def test_every_case_ends_as_it_should(
     sample: Any,
     backend: Redis,
     tmp_path: Path,
-    pool: str,  # noqa: F811
+    pool: str,
 ) -> None:
     if pool == "spawn":
         (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
