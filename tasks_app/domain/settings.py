@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     celery_app: str = ""
     """Your own Celery app, as after ``celery -A``; workers run its tasks from the pool, too."""
     outside_outbox: Literal["warn", "publish", "refuse"] = "warn"
-    """``.delay()`` of an OutboxTask without an outbox: ``warn`` and publish, ``publish``, ``refuse``."""
+    """Of ``.delay()`` without an outbox: ``warn`` and publish, only ``publish``, or ``refuse``."""
     schema_name: str | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
     """Schema of our tables; None means the connection's search path."""
 
