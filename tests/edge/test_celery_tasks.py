@@ -20,7 +20,12 @@ FAILED = {
 }
 ENDS = {name: "FAILED" if name in FAILED else "SUCCEEDED" for name in CASES}
 ENDS |= {"Ignore": "SKIPPED", "expired": "EXPIRED"}
-NEED_A_MAIN_THREAD = {name for name in CASES if name.startswith("soft limit")}
+LIMITED = {name for name in CASES if name.startswith("soft limit")}
+ALL, UNLIMITED = (
+    {"TASKS_APP_CELERY_APP": "sample_celery"},
+    {"TASKS_APP_IMPORTS": "sample_unlimited"},
+)
+"""Threads and solo refuse to start for tasks whose limits they cannot enforce."""
 
 
 @pytest.mark.parametrize("pool", ["fork", "spawn", "threads", "solo"])
@@ -33,16 +38,17 @@ def test_every_case_ends_as_it_should(
 ) -> None:
     if pool == "spawn":
         (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
-    names = [n for n in CASES if pool != "threads" or n not in NEED_A_MAIN_THREAD]
+    whole = pool in ("fork", "spawn")
+    names = [name for name in CASES if whole or name not in LIMITED]
     environment = {k: os.environ[k] for k in ("SAMPLE_BROKER", "SAMPLE_BACKEND")}
     short = {"TASKS_APP_SCAN_INTERVAL": "100ms", "TASKS_APP_LEASE": "20s"}
-    kind = ("-P", pool) if pool in ("threads", "solo") else ()
+    kind = () if whole else ("-P", pool)
     worker = house.worker(
-        *kind, folder=tmp_path, ready=False, TASKS_APP_CELERY_APP="sample_celery",
+        *kind, folder=tmp_path, ready=False, **(ALL if whole else UNLIMITED),
         **environment, **short,
     )  # fmt: skip
     beat = house.beat(**short)
-    house.ready(worker, 1 if kind else 2)
+    house.ready(worker, 2 if whole else 1)
     began = sample.app.now()
 
     with house.engine.begin() as connection:
