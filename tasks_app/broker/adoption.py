@@ -15,10 +15,11 @@ from tasks_app.broker.celery_run import PoolRun, keep_here
 from tasks_app.broker.celery_task import spec_of
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.registry import HANDLERS, load_handlers
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 def load_tasks(settings: Settings, modules: Iterable[str] = ()) -> None:

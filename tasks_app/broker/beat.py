@@ -7,7 +7,6 @@ lease, so that the next leader, or the same beat started again, goes on from the
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from contextlib import suppress
@@ -22,11 +21,12 @@ from tasks_app.broker.processes import beat_keeper
 from tasks_app.broker.worker import check_surroundings
 from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import PublishError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings
 from tasks_app.runtime.database import is_unanswered
 from tasks_app.runtime.pulse import BEAT, Pulse
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 STANDBY_S = 0.5
 """Between two looks of a beat that does not lead."""

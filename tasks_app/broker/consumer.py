@@ -6,7 +6,6 @@ is away, nobody would kill what runs past its hard limit, and probes would call 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,9 @@ from amqp.exceptions import PreconditionFailed
 from celery.exceptions import WorkerShutdown
 from celery.worker.consumer import Consumer
 
-log = logging.getLogger(__name__)
+from tasks_app.domain.logs import quiet_logger
+
+log = quiet_logger(__name__)
 
 _DELAYS = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
 

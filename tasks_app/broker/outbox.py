@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
@@ -16,12 +15,13 @@ from sqlalchemy.orm import Session
 
 from tasks_app.broker.celery_options import options_of
 from tasks_app.domain.errors import TasksError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.payload import decode
 from tasks_app.domain.settings import load_settings
 from tasks_app.domain.task import NewTask, TaskId
 from tasks_app.runtime.producer import acreate_tasks, admitted, create_task
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 class OutboxError(TasksError):

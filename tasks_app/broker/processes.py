@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -12,6 +11,7 @@ from uuid import UUID
 from tasks_app.broker.event_pipe import EventPipe
 from tasks_app.broker.events import EventWriter
 from tasks_app.broker.publisher import CeleryPublisher
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings
 from tasks_app.pool.lease import Rank
 from tasks_app.runtime.child import Child
@@ -27,7 +27,7 @@ from tasks_app.runtime.slot_folder import slot_file
 if TYPE_CHECKING:
     from celery import Celery
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 NODE_VARIABLE, QUEUES_VARIABLE = "TASKS_APP_NODE", "TASKS_APP_QUEUES"
 """How the worker's parent tells its children, forked or spawned, who they are."""

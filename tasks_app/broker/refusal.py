@@ -5,7 +5,6 @@ Whoever can write to the broker could otherwise start any Celery task that happe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,9 @@ from celery import Celery
 from celery.worker.strategy import default
 
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.domain.logs import quiet_logger
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 OURS = (EXECUTE, SCAN, MAINTAIN)
 

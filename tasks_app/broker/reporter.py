@@ -8,7 +8,6 @@ a while; then it begins anew, so that Flower recovers soon after the broker does
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -21,11 +20,12 @@ from celery.utils.time import utcoffset
 
 from tasks_app.broker.event_pipe import EventPipe
 from tasks_app.broker.events import LATE
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 EVERY_S = 0.1
 SILENT_S = 15.0

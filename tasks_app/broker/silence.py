@@ -5,17 +5,17 @@ Its children see it (they have the database) and say so in their slots; the pare
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
 from celery import bootsteps
 
 from tasks_app.broker.stopping import slot_path
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.slot import SlotFile, Stage
 from tasks_app.runtime.watch import LOOK_EVERY_S, STALE_S, starving
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 LONGEST_PAUSE_S = 600.0
 

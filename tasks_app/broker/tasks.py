@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from celery import Celery
@@ -11,8 +10,9 @@ from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.processes import current_child, scheduled_keeper
 from tasks_app.broker.stopping import heed_signals
 from tasks_app.domain.causes import brief
+from tasks_app.domain.logs import quiet_logger
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 MOST_IDS = 500
 LARGEST_ID = 2**63 - 1

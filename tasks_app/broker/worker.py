@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import time
 import traceback
@@ -29,6 +28,7 @@ from tasks_app.broker.reporter import Reporter
 from tasks_app.broker.silence import Listening
 from tasks_app.broker.stopping import begin_to_drain, slot_path
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
@@ -38,7 +38,7 @@ from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue, silent_clerk, starving
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 HUNGRY_S = 120.0
 """Until then the worker has restarted its consumer several times."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OUTCOME_UNKNOWN = "outcome unknown"
 PROCESS_DIED = "process died"
 INTERRUPTED = "interrupted"
-VANISHED = "worker vanished"
+VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
 
 
 def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:

@@ -53,7 +53,7 @@ class Event(StrEnum):
     RELEASE = "release"
     """Given back unstarted or through no fault of its own; nothing is charged."""
     RESCUE = "rescue"
-    """Its lease is over or its child died with it: the machine returns it."""
+    """Its lease is over, or its child or its connection died with it: the machine returns it."""
     REQUEUE = "requeue"
     """An operator returns it."""
 

@@ -12,12 +12,18 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.decide import OUTCOME_UNKNOWN, VANISHED
+from tasks_app.domain.decide import CONNECTION_LOST, INTERRUPTED, OUTCOME_UNKNOWN, VANISHED
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
 from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
 from tasks_app.pool.moves import SKIP_LOCKED, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
+
+_SENTENCES = {
+    VANISHED: "The task was on board when its worker vanished",
+    INTERRUPTED: "A signal ended its process, and no other of the worker",
+    CONNECTION_LOST: "The database, which is up, ended the connection on which the task ran",
+}
 
 
 def _held(source: str, which: str, limit: str) -> str:
@@ -29,10 +35,10 @@ def _held(source: str, which: str, limit: str) -> str:
         {NOW} + random() * CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)) AS due_at,
         p.failures, least(p.crashes + 1, 32767)::smallint AS crashes, p.retry_level,
         NULL::jsonb AS result,
-        CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE '{VANISHED}' END AS kind,
+        CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE CAST(:kind AS text) END AS kind,
         CASE WHEN p.at_most_once THEN 'The worker vanished while an at_most_once task ran.'
-             ELSE 'The task was on board when its worker vanished ('
-                || (p.crashes + 1) || ' of at most ' || CAST(:max_crashes AS integer) || ' times).'
+             ELSE CAST(:sentence AS text) || ' (' || (p.crashes + 1) || ' of at most '
+                || CAST(:max_crashes AS integer) || ' times).'
              END AS message,
         NULL AS traceback, NULL::integer AS run_ms, '{Event.RESCUE}' AS event
     FROM {source} WHERE {admits(Event.RESCUE)} AND {which} ORDER BY p.id {limit} {SKIP_LOCKED}
@@ -53,7 +59,8 @@ def rescue_expired(
 ) -> dict[int, State]:
     """Take back tasks whose lease is over; return where each went."""
     rows = connection.execute(
-        _EXPIRED, {"lease": lease, "max_crashes": max_crashes, "most": most, "now": now}
+        _EXPIRED,
+        {**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
     )
     return {row.id: State(row.goes_to) for row in rows}
 
@@ -64,13 +71,24 @@ def rescue_claims(
     *,
     lease: timedelta,
     max_crashes: int,
+    kind: str = VANISHED,
     now: datetime | None = None,
 ) -> dict[int, State]:
-    """Take back claims of a child that is known to be dead, without knowing whose fault it was."""
+    """Take back claims whose child, or connection, is gone, without knowing whose fault it was."""
     if not fences:
         return {}
     rows = connection.execute(
         _CLAIMS,
-        {**fence_arrays(fences), "lease": lease, "max_crashes": max_crashes, "now": now},
+        {
+            **fence_arrays(fences),
+            **_values(kind),
+            "lease": lease,
+            "max_crashes": max_crashes,
+            "now": now,
+        },
     )
     return {row.id: State(row.goes_to) for row in rows}
+
+
+def _values(kind: str) -> dict[str, str]:
+    return {"kind": kind, "sentence": _SENTENCES[kind]}

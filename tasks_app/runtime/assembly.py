@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.middleware import Middleware, load_middleware
@@ -14,7 +14,7 @@ from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import slot_file
 from tasks_app.runtime.work import Work
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 def run_work(  # noqa: PLR0913  what the command line and tests may choose
@@ -52,3 +52,4 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
         Work(settings, child, served, set(registry.names), concurrency).run(drain=drain)
     finally:
         child.stop()
+        child.retire_if_unfit()

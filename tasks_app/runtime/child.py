@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -11,8 +11,10 @@ from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import workers
+from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.clerk import Clerk
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.departure import Departure
@@ -29,7 +31,7 @@ from tasks_app.runtime.slot_folder import parent_of
 from tasks_app.runtime.undertaker import Undertaker
 from tasks_app.runtime.wishes import Wishes
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 STOP_PATIENCE_S = 5.0
 
@@ -62,6 +64,7 @@ class Child:
         self._slot = slots.take(self.identity.owner)
         settler = Settler(self.database, self.desk)
         self._settler = settler
+        self._aftermath = Aftermath(replaceable=self.identity.parent is not None)
         self.runner = Runner(
             settings,
             registry,
@@ -69,6 +72,7 @@ class Child:
             self.desk,
             self._slot,
             settler,
+            self._aftermath,
             middleware,
             watched=self.identity.parent is not None,
         )
@@ -114,6 +118,16 @@ class Child:
             self.executor.execute(dispatch_id, ids)
         finally:
             self.in_hand = False
+        self.retire_if_unfit()
+
+    def retire_if_unfit(self) -> None:
+        """Make room for a new process if a handler left this one without descriptors.
+
+        It would fail one task after another, and quickly, and so draw more and more of them.
+        """
+        if self._aftermath.unfit:
+            self.stop()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def bury(self) -> int:
         """Bury the dead now, as the clerk does by itself later; return the graves still open.
@@ -140,3 +154,4 @@ class Child:
         if self.desk.empty:
             self._slot.free()
         self.database.dispose()
+        self._aftermath.close()

@@ -6,7 +6,6 @@ wrote, gives back what others could run, and repeats every errand until it is an
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import defaultdict
@@ -14,13 +13,16 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from tasks_app.domain.causes import brief
+from tasks_app.domain.decide import CONNECTION_LOST
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event
 from tasks_app.pool import ledger, workers
 from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
+from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import still_held
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.database import Database, is_unanswered, patience_s
 from tasks_app.runtime.departure import Departure
 from tasks_app.runtime.desk import Desk, Errand, Return
 from tasks_app.runtime.hooks import HOOKS, of_return
@@ -30,7 +32,7 @@ from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
 from tasks_app.runtime.undertaker import Undertaker
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 BURY_EVERY_S = 2.0
 PULSE_S = 0.25
@@ -91,25 +93,39 @@ class Clerk:
             self._thread.join(patience_s)
 
     def _work(self) -> None:
-        duties = (
-            self._depart,
-            self._bury,
-            self._flush,
-            self._give_back,
-            self._run_errands,
-            *self._more_duties,
-            self._renew,
-        )
         while not self._ends.is_set():
+            try:
+                self._round()
+            except Exception as error:  # a handler took all memory, say: we outlive it
+                log.critical("clerk: a round broke off: %s", type(error).__name__)
+
+    def _round(self) -> None:
+        """Do what is due, then nap. Who finds the database away spares it the other duties."""
+        nap_s = PULSE_S
+        try:
             self._slot.beat()
             if self._identity.orphaned:
                 self._desk.stop()
-            for duty in duties:
+            for duty in (
+                self._depart,
+                self._bury,
+                self._flush,
+                self._give_back,
+                self._run_errands,
+                *self._more_duties,
+                self._renew,
+            ):
                 try:
                     duty()
                 except Exception as error:
                     log.warning("clerk: %s failed, again soon: %s", duty.__name__, brief(error))
-            self._desk.wake.wait(self._nap_s())
+                    if is_unanswered(error):
+                        self._desk.acquit()
+                        self._ends.wait(patience_s())
+                        return
+            nap_s = self._nap_s()
+        finally:
+            self._desk.wake.wait(nap_s)
             self._desk.wake.clear()
 
     def _nap_s(self) -> float:
@@ -147,20 +163,30 @@ class Clerk:
 
     def _release(self) -> None:
         """Release what is on its way back; what somebody's lock holds up is asked for again."""
-        by_wait: dict[timedelta, list[Return]] = defaultdict(list)
+        groups: dict[tuple[timedelta, bool], list[Return]] = defaultdict(list)
         for item in self._desk.returning():
-            by_wait[item.wait].append(item)
-        for wait, items in by_wait.items():
+            groups[item.wait, item.suspect].append(item)
+        for (wait, suspect), items in groups.items():
             fences = [item.fence for item in items]
+            event = Event.RESCUE if suspect else Event.RELEASE
             with self._database.begin() as connection:
-                done = release(connection, fences, wait=wait)
+                if suspect:  # it answers us: so it ended their connections alone
+                    done = rescue_claims(
+                        connection,
+                        fences,
+                        lease=wait,
+                        max_crashes=self._settings.max_crashes,
+                        kind=CONNECTION_LOST,
+                    )
+                else:
+                    done = release(connection, fences, wait=wait)
                 left = [fence for fence in fences if fence.task_id not in done]
                 held = still_held(connection, left) if left else set()
             for fence in fences:
                 if fence.task_id not in held:
                     self._desk.drop(fence)
             HOOKS.tell(
-                of_return(item.task, done[item.task.task_id], Event.RELEASE, wait)
+                of_return(item.task, done[item.task.task_id], event, wait, CONNECTION_LOST)
                 for item in items
                 if item.task.task_id in done
             )
@@ -206,8 +232,9 @@ class Clerk:
                 threads=self._identity.threads,
                 running=self._running(),
             )
-            if fences:
-                self._desk.cancel(renew(connection, fences, self._settings.lease).cancelled)
+            renewal = renew(connection, fences, self._settings.lease) if fences else None
+        if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
+            self._desk.cancel(renewal.cancelled)
         self._pulse.beat()
         self._shown = queues
         self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()

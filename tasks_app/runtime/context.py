@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.payload import decode
-from tasks_app.runtime.database import COMMITS_LATER, commit_permitted
+from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,13 +84,19 @@ class TaskContext:
         self._run = run
         self._open_session = open_session
         self._session: Any = None
+        self._over = False
 
     @property
     def session(self) -> Any:
         """A Session (in async handlers an AsyncSession) that commits with the outcome.
 
         Whatever it wrote is rolled back when the handler raises or the lease is lost.
+
+        Raises:
+            RuntimeError: a thread of the handler's asks when the task is over.
         """
+        if self._over:
+            raise RuntimeError("The task is over; what it left running has no session any more.")
         if self._session is None:
             self._session = self._open_session()
         return self._session
@@ -135,6 +141,7 @@ class TaskContext:
         session = self._session
         return session if session is not None and session.in_transaction() else None
 
-    def opened(self) -> Any:
-        """Return the session if there is one, else None. For the executor."""
+    def close(self) -> Any:
+        """Give out no session from here on; return what was given, or None. For the executor."""
+        self._over = True
         return self._session

@@ -10,11 +10,15 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import uniform
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from tasks_app.runtime.borrowed import lend
+from tasks_app.runtime.forks import keep_from_forks
 
 _NETWORK = {
     "connect_timeout": 5,
@@ -31,13 +35,7 @@ _OURS = (
     # scanner's would end all scanning.
     " -c idle_in_transaction_session_timeout=5000"
 )
-_PERMIT = "tasks_app may commit"
 _MARK = "_tasks_app_ours"
-
-COMMITS_LATER = (
-    "ctx.session commits together with the task's outcome, when the handler has returned. "
-    "Use flush(), or open a session of your own for what must be committed now."
-)
 
 
 class Database:
@@ -71,7 +69,8 @@ class Database:
             connect_args={**_NETWORK, "options": _CHECK},
         )
         event.listen(engine.sync_engine, "handle_error", _mark)
-        event.listen(engine.sync_engine, "commit", _refuse)
+        keep_from_forks(engine.sync_engine)
+        lend(engine.sync_engine)
         return engine
 
     @contextmanager
@@ -97,7 +96,7 @@ class Database:
                 self._handler_engine.dispose(close=False)
             self._engine = self._make(_OURS, 5)
             self._handler_engine = self._make(_CHECK, self._handlers)
-            event.listen(self._handler_engine, "commit", _refuse)
+            lend(self._handler_engine)
             self._pid = os.getpid()
 
     def _make(self, options: str, size: int) -> Engine:
@@ -111,30 +110,19 @@ class Database:
             connect_args={**_NETWORK, "options": options},
         )
         event.listen(engine, "handle_error", _mark)
+        keep_from_forks(engine)
         return engine
-
-
-@contextmanager
-def commit_permitted(connection: Connection) -> Iterator[None]:
-    """Let the block commit on a connection of handlers; nobody else may."""
-    info = connection.info
-    info[_PERMIT] = True
-    try:
-        yield
-    finally:
-        info.pop(_PERMIT, None)
-
-
-def _refuse(connection: Connection) -> None:
-    """Whatever way a handler found to COMMIT: its effects would stand without their outcome."""
-    if _PERMIT not in connection.info:
-        raise RuntimeError(COMMITS_LATER)
 
 
 def _mark(context: ExceptionContext) -> None:
     """Remember that an error came from our database, not from one of a handler's own."""
     if context.sqlalchemy_exception is not None:
         setattr(context.sqlalchemy_exception, _MARK, True)
+
+
+def patience_s() -> float:
+    """How long to leave a database alone that did not answer: less than twice a second, each."""
+    return uniform(0.75, 1.5)  # noqa: S311  not all at once
 
 
 def is_lost(error: BaseException) -> bool:

@@ -7,27 +7,30 @@ process ends on the spot, and the handler's transaction with it.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from random import Random
 
 from tasks_app.domain.causes import brief
-from tasks_app.domain.decide import interrupted
+from tasks_app.domain.decide import INTERRUPTED, interrupted
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
+from tasks_app.domain.states import Event
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool import ledger
+from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
-from tasks_app.runtime.hooks import HOOKS, of_settlement
+from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot, Stage
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 COMMITS_S = 0.5
 """How long a run that is being committed is waited for."""
@@ -35,6 +38,8 @@ LONGEST_LEAVE_S = 3.0
 """Then the process ends, whatever the database says: leases heal what it could not write."""
 ALONE_S = 0.5
 """A signal to a whole process group reaches the parent, too, which then speaks for all."""
+ALONE_WAIT = timedelta(seconds=1)
+"""The unit of the random time after which such a task is due again."""
 end_process: Callable[[int], object] = os._exit
 
 
@@ -51,6 +56,7 @@ class Departure:
         registry: Registry,
     ) -> None:
         grace = settings.stop_grace
+        self._max_crashes = settings.max_crashes
         self._grace_s = None if grace is None else grace.total_seconds()
         self._database = database
         self._desk = desk
@@ -93,6 +99,8 @@ class Departure:
         last_call = threading.Timer(LONGEST_LEAVE_S, self._end)
         last_call.daemon = True
         last_call.start()
+        self._desk.stop()
+        self.drain()
         tasks = self._desk.let_go()
         self._await_commits()
         tasks += self._desk.let_go(committing=True)
@@ -111,13 +119,35 @@ class Departure:
             time.sleep(0.005)
 
     def _settle(self, tasks: list[ClaimedTask]) -> None:
-        settlements = [interrupted(t, self._registry.get(t.name), self._rng) for t in tasks]
+        """Write what is to become of them.
+
+        A child that was asked alone may have been asked by its own task: that counts as a crash, or
+        it would come back for ever.
+        """
+        alone = self._slot.stage is Stage.RUNS and self.asked_at is not None
+        endings = [
+            (task, interrupted(task, self._registry.get(task.name), self._rng)) for task in tasks
+        ]
+        free = [t.fence for t, ending in endings if alone and ending.event is Event.RELEASE]
+        charged = [ending for _, ending in endings if ending.fence not in free]
         with self._database.begin() as connection:
-            moved = settle_group(connection, settlements)
+            moved = settle_group(connection, charged)
+            back = rescue_claims(
+                connection,
+                free,
+                lease=ALONE_WAIT,
+                max_crashes=self._max_crashes,
+                kind=INTERRUPTED,
+            )
         HOOKS.tell(
-            of_settlement(settlement, task, moved[task.task_id])
-            for settlement, task in zip(settlements, tasks, strict=True)
+            of_settlement(ending, task, moved[task.task_id])
+            for task, ending in endings
             if task.task_id in moved
+        )
+        HOOKS.tell(
+            of_return(task, back[task.task_id], Event.RESCUE, ALONE_WAIT, INTERRUPTED)
+            for task, _ in endings
+            if task.task_id in back
         )
 
     def _end(self) -> None:

@@ -6,7 +6,6 @@ Not the clerk either: a broker that swallows what it is sent must not keep it fr
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from datetime import timedelta
@@ -14,13 +13,14 @@ from random import Random
 
 from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import PublishError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.keeper import Keeper
 from tasks_app.runtime.slot import Stage
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 LOOK_EVERY_S = 1.0
 STAND_BACK_S = 5.0

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from sqlalchemy import Connection
@@ -36,10 +36,12 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A claim to be released, due again after ``wait``."""
+    """A claim on its way back, due again after ``wait``."""
 
     task: ClaimedTask
     wait: timedelta
+    suspect: bool = False
+    """Its connection was lost, perhaps through its own doing: only if no other was lost, too."""
 
     @property
     def fence(self) -> Fence:
@@ -124,13 +126,13 @@ class Desk:
             self._finished.pop(fence, None)
             self._returning.pop(fence, None)
 
-    def give_back(self, task: ClaimedTask, wait: timedelta) -> None:
+    def give_back(self, task: ClaimedTask, wait: timedelta, *, suspect: bool = False) -> None:
         """Let a running task go, uncharged; the clerk releases it until that is answered."""
         with self._mutex:
             if self._was_let_go(task.fence):
                 return
             self._ended(task.fence)
-            self._returning[task.fence] = Return(task, wait)
+            self._returning[task.fence] = Return(task, wait, suspect)
         self.wake.set()
 
     def begin_commit(self, fence: Fence) -> bool:
@@ -153,6 +155,12 @@ class Desk:
 
     def _was_let_go(self, fence: Fence) -> bool:
         return self._lets_go and fence not in self._running
+
+    def acquit(self) -> None:
+        """The database is away for everybody: suspect nobody of it."""
+        with self._mutex:
+            for fence, item in self._returning.items():
+                self._returning[fence] = replace(item, suspect=False)
 
     def _ended(self, fence: Fence) -> None:
         if self._running.pop(fence, None) is not None and self._waiting:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import NoQueueError, PublishError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import browse, ledger, workers
 from tasks_app.pool.ledger import Dispatch
@@ -24,7 +24,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
 from tasks_app.runtime.publisher import Publisher
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 AGAIN_S = 0.05
 """Pause between two passes while rows are left over and the queues have room."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool import ledger
@@ -22,7 +22,7 @@ from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot, Stage
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 TURN_PATIENCE_S = 0.5
 """Between two looks whether a task that runs alone may start."""

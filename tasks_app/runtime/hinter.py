@@ -7,7 +7,6 @@ finds the tasks.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,9 +15,10 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.publisher import HintPublisher
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 WINDOW_S = 0.005
 """Between two rounds: 200 messages a second cost a tenth of a core, and nobody sees 5 ms."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401  Celery brings it, too late for a script that ends
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -18,12 +17,13 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.domain.task import HINT_WAIT, TaskId, TaskRow
 from tasks_app.runtime.hinter import Counts, Hint, Hinter
 from tasks_app.runtime.publisher import HintPublisher
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 BULK = 1_000
 """More tasks than this in one call are left to the scan: nobody waits for the first of them."""

@@ -6,7 +6,6 @@ lies. Nothing that a subscriber does, raises or breaks reaches a task; only its 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,12 +13,13 @@ from enum import StrEnum
 from typing import TypeVar
 
 from tasks_app.domain.causes import brief
-from tasks_app.domain.decide import VANISHED
+from tasks_app.domain.decide import CONNECTION_LOST, INTERRUPTED, VANISHED
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.browse import Outline
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 class Kind(StrEnum):
@@ -156,16 +156,24 @@ def of_claim(kind: Kind, task: ClaimedTask) -> Notice:
     )
 
 
-def of_return(task: ClaimedTask, state: State, event: Event, wait: timedelta) -> Notice:
+_WHY = {
+    VANISHED: "It was on board when its process or worker vanished.",
+    INTERRUPTED: "A signal ended its process, and no other of the worker.",
+    CONNECTION_LOST: "The database, which is up, ended the connection on which it ran.",
+}
+
+
+def of_return(
+    task: ClaimedTask, state: State, event: Event, wait: timedelta, why: str = VANISHED
+) -> Notice:
     """Return what there is to tell of a claim that came back without an outcome."""
-    cause = Cause(VANISHED, "It was on board when its process or worker vanished.")
     settlement = Settlement(
         task.fence,
         event,
         task.failures,
         task.retry_level,
         wait=wait,
-        cause=cause if event is Event.RESCUE else None,
+        cause=Cause(why, _WHY[why]) if event is Event.RESCUE else None,
     )
     return of_settlement(settlement, task, state)
 

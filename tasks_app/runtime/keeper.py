@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 from uuid import UUID
 
 from tasks_app.domain.errors import PublishError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.lease import SCAN, Rank
 from tasks_app.runtime.database import Database
@@ -17,7 +17,7 @@ from tasks_app.runtime.publisher import Publisher
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.rescuer import Rescuer
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 class Keeper:

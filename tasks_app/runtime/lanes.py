@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
@@ -14,6 +15,7 @@ from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.settle import settle_one
+from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.context import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.limits import time_limit
@@ -43,17 +45,21 @@ class Lane(Protocol):
 class SyncLane:
     """Calls plain functions."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, aftermath: Aftermath) -> None:
         self._database = database
+        self._aftermath = aftermath
 
     def open_session(self) -> HandlerSession:
-        """Return a new session on the handlers' engine."""
-        return HandlerSession(self._database.handler_engine)
+        """Return a new session on the handlers' engine; once closed it cannot be used again."""
+        return HandlerSession(self._database.handler_engine, close_resets_only=False)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
-        """Run the function; the limit is raised in it where signals allow."""
-        with time_limit(limit, spec.timeout_error):
-            return spec.function(*arguments)
+        """Run the function; the limit is raised in it where signals allow.
+
+        In a copy of the context, so that its context variables end with it.
+        """
+        with self._aftermath, time_limit(limit, spec.timeout_error):
+            return contextvars.copy_context().run(spec.function, *arguments)
 
     def settle(self, session: HandlerSession, settlement: Settlement) -> State | None:
         """Flush what the handler left and settle on the same connection."""
@@ -76,13 +82,14 @@ class SyncLane:
 class AsyncLane:
     """Calls coroutine functions, one at a time, in an event loop of the calling thread."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, aftermath: Aftermath) -> None:
         self._database = database
+        self._aftermath = aftermath
         self._local = threading.local()
 
     def open_session(self) -> AsyncHandlerSession:
-        """Return a new session on this thread's async engine."""
-        return AsyncHandlerSession(self._engine(), expire_on_commit=False)
+        """Return a new session on this thread's async engine; once closed it stays closed."""
+        return AsyncHandlerSession(self._engine(), expire_on_commit=False, close_resets_only=False)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the coroutine; the limit cancels it at its next await."""
@@ -91,7 +98,8 @@ class AsyncLane:
             scope = asyncio.timeout(limit)
             try:
                 async with scope:
-                    return await spec.function(*arguments)
+                    with self._aftermath:
+                        return await spec.function(*arguments)
             except TimeoutError:
                 if limit is not None and scope.expired():
                     raise spec.timeout_error(limit) from None
@@ -130,10 +138,14 @@ class AsyncLane:
         runner: asyncio.Runner | None = getattr(self._local, "runner", None)
         engine: AsyncEngine | None = getattr(self._local, "engine", None)
         if runner is not None:
+            self._local.runner = self._local.engine = None
             if engine is not None:
                 runner.run(engine.dispose())
             runner.close()
-            self._local.runner = self._local.engine = None
+
+    def _forget_the_loop(self) -> None:
+        with contextlib.suppress(BaseException):
+            self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end. Not by ``Runner.run``: to handle SIGINT it prints the main task.
@@ -141,7 +153,15 @@ class AsyncLane:
         With it prints the task's exception, whose text may raise; then SIGINT's handler stays, and
         no async handler runs in this process again (Python 3.11, asyncio/runners.py).
         """
-        return self._runner().get_loop().run_until_complete(work)
+        task = self._runner().get_loop().create_task(work)
+        try:
+            return self._runner().get_loop().run_until_complete(task)
+        except BaseException:
+            if not task.done():  # the handler stopped the loop: nobody shall resume it later
+                self._forget_the_loop()
+            elif not task.cancelled():
+                task.exception()  # else asyncio reports it, text and all, as never retrieved
+            raise
 
     def _runner(self) -> asyncio.Runner:
         if getattr(self._local, "runner", None) is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -10,11 +9,12 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.pool import lease
 from tasks_app.pool.lease import Lease, Rank
 from tasks_app.runtime.database import Database
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 TTL = timedelta(seconds=5)
 """How long a killed leader is missed. Four renewals may be late before a living one is."""

@@ -51,6 +51,7 @@ def time_limit(
 
 def _install() -> None:
     """Take the alarm clock, each time anew: handlers and libraries may have taken it meanwhile."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     if signal.getsignal(signal.SIGALRM) is not _ring:
         signal.signal(signal.SIGALRM, _ring)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.causes import brief
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.pool import lease, workers
 from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.leadership import Leadership
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 EVERY = timedelta(hours=1)
 AGAIN_AFTER_S = 60.0

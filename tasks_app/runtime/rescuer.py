@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import State
 from tasks_app.pool import browse
@@ -15,7 +15,7 @@ from tasks_app.pool.rescue import rescue_expired
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 class Rescuer:

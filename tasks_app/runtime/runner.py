@@ -16,6 +16,7 @@ from tasks_app.domain.causes import cause_of
 from tasks_app.domain.decide import OUTCOME_UNKNOWN, ended_by, failed, succeeded
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.outcome import Fail, Retry
 from tasks_app.domain.payload import decode, encode, encode_object
 from tasks_app.domain.settings import Settings
@@ -23,6 +24,7 @@ from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.amend import amend
 from tasks_app.pool.claim import fetch_payload
+from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost, is_unanswered
 from tasks_app.runtime.desk import Desk, Running
@@ -34,7 +36,7 @@ from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 handler_log = logging.getLogger("tasks_app.handlers")
 
 UNANSWERED_WAIT = timedelta(seconds=2)
@@ -50,7 +52,7 @@ class _FenceLostError(Exception):
 class Runner:
     """Runs tasks for one child; several threads may at once."""
 
-    def __init__(  # noqa: PLR0913  the hub of a child
+    def __init__(  # noqa: PLR0913, PLR0917  the hub of a child
         self,
         settings: Settings,
         registry: Registry,
@@ -58,6 +60,7 @@ class Runner:
         desk: Desk,
         slot: Slot,
         settler: Settler,
+        aftermath: Aftermath,
         middleware: Sequence[Middleware] = (),
         *,
         watched: bool = True,
@@ -69,7 +72,8 @@ class Runner:
         self._slot = slot
         self._settler = settler
         self._middleware = middleware
-        self._sync, self._async = SyncLane(database), AsyncLane(database)
+        self._aftermath = aftermath
+        self._sync, self._async = SyncLane(database, aftermath), AsyncLane(database, aftermath)
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self._last_run_s: dict[str, float] = {}
         self._watched = watched
@@ -80,7 +84,7 @@ class Runner:
         task = run.task
         spec = self._registry.get(task.name)
         if spec is None:  # claimed by names that we know, so this cannot be
-            self._give_back(task)
+            self._desk.give_back(task, UNANSWERED_WAIT)
             return
         if self._last_run_s.get(task.name, FAST_S) >= FAST_S:
             self._flush_quietly()
@@ -96,6 +100,8 @@ class Runner:
         finally:
             self._slot.finish(task.run)
             self._last_run_s[task.name] = time.monotonic() - run.since
+            if self._aftermath.unfit:
+                self._desk.stop()
 
     def _run_announced(self, run: Running, spec: HandlerSpec) -> None:
         task = run.task
@@ -116,8 +122,9 @@ class Runner:
             else:
                 self._commit(lane, session, task, spec, settlement)
         finally:
-            if context.opened() is not None:
-                lane.abandon(context.opened())
+            session = context.close()
+            if session is not None:
+                lane.abandon(session)
 
     def _attempt(
         self, run: Running, spec: HandlerSpec, lane: Lane, context: TaskContext, limit: float | None
@@ -220,13 +227,9 @@ class Runner:
             self._settler.settle_until_answered(settlement)
             self._desk.drop(task.fence)
         elif settlement.event is Event.RELEASE:
-            self._give_back(task)
+            self._desk.give_back(task, UNANSWERED_WAIT, suspect=True)
         else:
             self._desk.collect(settlement)
-
-    def _give_back(self, task: ClaimedTask) -> None:
-        """Release under the fence, uncharged: if its COMMIT did take place, 0 rows move."""
-        self._desk.give_back(task, UNANSWERED_WAIT)
 
     def _flush_quietly(self) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from dataclasses import replace
@@ -10,18 +9,17 @@ from dataclasses import replace
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tasks_app.domain.causes import brief, clean
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, Settlement
 from tasks_app.pool.settle import settle_group, settle_one, still_held
-from tasks_app.runtime.database import Database, is_unanswered
+from tasks_app.runtime.database import Database, is_unanswered, patience_s
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 BAD_OUTCOME = "outcome cannot be stored"
-PATIENCE_S = 0.2
-"""Between two tries while the database is away."""
 LAST_PATIENCE_S = 10.0
 """How long a child that stops waits for a database that is away; then the lease decides."""
 LOCKED_WAIT_S = 0.5
@@ -70,7 +68,7 @@ class Settler:
                 log.warning("outcomes wait for the database: %s", type(error).__name__)
                 if self._gives_up(began):
                     return
-                time.sleep(PATIENCE_S)
+                time.sleep(patience_s())
             else:
                 return
 
@@ -100,7 +98,7 @@ class Settler:
                 log.warning("a settle was not answered, trying again: %s", type(error).__name__)
                 if self._gives_up(began):
                     return None
-                time.sleep(PATIENCE_S)
+                time.sleep(patience_s())
 
     def _gives_up(self, began: float) -> bool:
         return self._desk.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S

@@ -6,7 +6,6 @@ the slot and charges exactly that task.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import subprocess
@@ -14,13 +13,14 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.pulse import WORKER, Pulse
 from tasks_app.runtime.signals import heed_signals
 from tasks_app.runtime.slot import SlotFile, Stage
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_overdue, silent_clerk
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 LONGEST_PAUSE_S = 5.0
 LEAVE_PATIENCE_S = 5.0

@@ -6,7 +6,6 @@ of its worker, twice at the same time too: they meet at the fence.
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import timedelta
 from random import Random
@@ -14,6 +13,7 @@ from random import Random
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.decide import PROCESS_DIED, died, interrupted
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
@@ -27,7 +27,7 @@ from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.slot import SlotFile, SlotView, Stage
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 class Undertaker:

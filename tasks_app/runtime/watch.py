@@ -6,14 +6,14 @@ rest.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.slot import SlotFile
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 SILENT_S = 60.0
 STALE_S = 15.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.pool import browse
 from tasks_app.pool.cancel import Cancelled, cancel
 from tasks_app.pool.pause import pause, resume
@@ -12,7 +12,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 from tasks_app.runtime.mailbox import Do, Mailbox, Wish
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 
 class Wishes:

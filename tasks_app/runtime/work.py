@@ -6,13 +6,13 @@ bounded; when it is full the reader runs tasks itself.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.scan import due
 from tasks_app.runtime.child import Child
@@ -22,7 +22,7 @@ from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.rescuer import Rescuer
 
-log = logging.getLogger(__name__)
+log = quiet_logger(__name__)
 
 TIDY_AT_MOST = 1_000
 

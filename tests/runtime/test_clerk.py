@@ -321,3 +321,47 @@ def test_an_outage_of_the_database_delays_outcomes_and_loses_none(
     until(lambda: bench.dispatches() == 0)
     assert bench.state(first) == "SUCCEEDED"
     assert [bench.task(i).crashes for i in rest] == [0, 0, 0]
+
+
+def test_the_clerk_outlives_whatever_a_round_raises(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may have taken all memory, or broken the logs, just when the clerk works."""
+    child = bench.child(start=False)
+    rounds: list[int] = []
+
+    def bury() -> int:
+        rounds.append(1)
+        raise MemoryError
+
+    monkeypatch.setattr(child._undertaker, "look", bury)
+    monkeypatch.setattr("tasks_app.runtime.clerk.brief", lambda error: 1 / 0)
+    monkeypatch.setattr("tasks_app.runtime.clerk.BURY_EVERY_S", 0.0)
+    child.start()
+
+    until(lambda: len(rounds) > 2)
+
+
+def test_a_child_asks_a_database_that_is_away_at_most_twice_a_second(bench: Bench) -> None:
+    """Clerk and main thread together, an outcome in hand; a hundred children are many."""
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        proxy.refusing = True
+        proxy.cut()
+
+    task_id = bench.create()
+    url = make_url(bench.url)
+    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+        thread = bench.beside(child.execute, None, [task_id])
+        until(lambda: proxy.refused)
+        began, before = time.monotonic(), proxy.refused
+
+        until(lambda: proxy.refused >= before + 6, 20)
+
+        took = time.monotonic() - began
+        proxy.refusing = False
+        thread.join(10)
+    assert 6 / took <= 2.5
+    assert bench.state(task_id) == "SUCCEEDED"

@@ -248,7 +248,43 @@ def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Eve
     ask(child)
 
     assert ended.wait(10)
-    assert bench.state(task_id) == "PENDING"
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 1)
+    assert [line.kind for line in bench.attempts(task_id)] == ["interrupted"]
+
+
+def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
+    bench: Bench, ended: threading.Event
+) -> None:
+    held = Held(bench)
+    bench.succeeding("next")
+    ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
+    with bench.engine.begin() as connection:
+        message = ledger.add(connection, "default", ids, LEASE)
+    child, _ = running(bench, ids, message.id, give_back_after="1h")
+    assert held.started.wait(10)
+
+    ask(child)
+
+    assert ended.wait(10)
+    assert bench.states(ids) == ["PENDING"] * 16
+    assert [bench.task(task_id).crashes for task_id in ids] == [1] + [0] * 15
+    assert bench.dispatches() == 0
+
+
+def test_a_task_that_signals_its_own_child_every_time_ends_in_the_error_pool(
+    bench: Bench, ended: threading.Event
+) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    child, _ = running(bench, [task_id], max_crashes=1)
+    assert held.started.wait(10)
+
+    ask(child)
+
+    assert ended.wait(10)
+    assert bench.state(task_id) == "FAILED"
+    assert (bench.task(task_id).error or "").startswith("interrupted: A signal ended its process")
 
 
 def test_a_signal_to_the_whole_group_lets_the_parent_decide(

@@ -236,9 +236,11 @@ def test_effects_roll_back_when_the_lease_was_lost_meanwhile(bench: Bench) -> No
 
 
 class TestTheConnectionIsLost:
-    def test_a_killed_backend_releases_the_task_uncharged_and_it_runs_again(
+    def test_a_killed_backend_returns_the_task_uncharged_and_it_runs_again(
         self, bench: Bench
     ) -> None:
+        """Nobody knows whose fault it was: it counts as a crash, which charges nobody."""
+
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:
             effect(ctx)
@@ -252,9 +254,64 @@ class TestTheConnectionIsLost:
         bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
         bench.drain()
 
-        assert (released.state, released.failures, released.crashes) == ("PENDING", 0, 0)
+        assert (released.state, released.failures, released.crashes) == ("PENDING", 0, 1)
+        assert [line.kind for line in bench.attempts(task_id)] == ["connection lost"]
         task = bench.task(task_id)
         assert (task.state, task.attempt, bench.effects(task_id)) == ("SUCCEEDED", 2, 1)
+
+    @pytest.mark.parametrize("how", ["in the handler", "before the commit"])
+    def test_a_task_that_kills_its_backend_every_time_ends_in_the_error_pool(
+        self, bench: Bench, how: str
+    ) -> None:
+        @bench.handler(max_attempts=9)
+        def h(ctx: Any) -> None:
+            bench.runs.append(ctx.attempt)
+            effect(ctx)
+            if how == "in the handler":
+                ctx.session.execute(KILL_ME)
+            else:
+                ctx.connection.connection.driver_connection.close()
+
+        task_id = bench.create()
+
+        for _ in range(3):
+            bench.drain(max_crashes=3)
+            bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures, task.crashes) == ("FAILED", 0, 3)
+        assert (bench.runs, bench.effects(task_id)) == ([1, 2, 3], 0)
+        assert (task.error or "").startswith("connection lost: The database, which is up,")
+        assert (task.error or "").endswith("(3 of at most 3 times).")
+
+    @pytest.mark.parametrize("seconds", [0.0, 1.0])
+    def test_when_all_connections_are_lost_nobody_is_suspected(
+        self, bench: Bench, seconds: float
+    ) -> None:
+        """A restart: at once with 0 s, so that the clerk's first question is answered."""
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            effect(ctx)
+            if ctx.attempt == 1:
+                proxy.refusing = bool(seconds)
+                proxy.cut()
+
+        task_id = bench.create()
+        url = make_url(bench.url)
+        with FaultProxy((url.host or "", url.port or 0)) as proxy:
+            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+            thread = bench.beside(child.execute, None, [task_id])
+            if seconds:
+                until(lambda: proxy.refused > 1)
+                proxy.refusing = False
+            thread.join(10)
+            until(lambda: child.desk.empty)
+            child.stop()
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0)
+        assert bench.attempts(task_id) == []
 
     def test_the_same_in_an_async_handler(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)

@@ -1,0 +1,99 @@
+"""Connections that handlers borrow, through ``ctx.session``.
+
+Nobody but the executor ends a transaction on them, for effect and outcome are one commit. A session
+in which something was set that outlives the transaction is not lent again: the next task must not
+meet its lock_timeout, its tenant, its temporary tables or its advisory locks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.pool import ConnectionPoolEntry
+
+COMMITS_LATER = (
+    "ctx.session commits together with the task's outcome, when the handler has returned. "
+    "Use flush(), or open a session of your own for what must be committed now."
+)
+_PERMIT = "tasks_app may commit"
+_SPENT = "tasks_app does not lend again"
+_LOOKED_AT = 300
+"""Characters at the beginning of a statement in which keywords are looked for."""
+_ENDS = re.compile(
+    r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|prepare\s+transaction)\b",
+    re.IGNORECASE,
+)
+_LASTS = re.compile(
+    r"\A\s*(set(?!\s+(local|transaction|constraints)\b)|reset|listen|load|prepare|discard)\b"
+    r"|\b(create|replace|local|global|into)\s+temp(orary)?\b|\bwith\s+hold\b",
+    re.IGNORECASE,
+)
+_LASTING_CALLS = ("set_config", "advisory_lock", "dblink_connect")
+_COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
+
+
+class Trace(Enum):
+    """What a statement leaves behind."""
+
+    TRANSACTION = auto()
+    """Nothing that the end of the transaction does not take away."""
+    SESSION = auto()
+    """Something that stays in the connection."""
+    END = auto()
+    """The end of the transaction itself."""
+
+
+@lru_cache(1024)
+def trace_of(statement: str) -> Trace:
+    """Judge a statement by its words; a doubt costs a new connection, nothing else."""
+    beginning = _COMMENTS.sub(" ", statement[:_LOOKED_AT])
+    if _ENDS.match(beginning):
+        return Trace.END
+    if _LASTS.search(beginning) or any(call in statement for call in _LASTING_CALLS):
+        return Trace.SESSION
+    return Trace.TRANSACTION
+
+
+def lend(engine: Engine) -> None:
+    """Watch what is done on an engine whose connections handlers get."""
+    event.listen(engine, "commit", _refuse)
+    event.listen(engine, "before_cursor_execute", _judge)
+    event.listen(engine, "checkin", _retire)
+
+
+@contextmanager
+def commit_permitted(connection: Connection) -> Iterator[None]:
+    """Let the block commit on a connection of handlers; nobody else may."""
+    info = connection.info
+    info[_PERMIT] = True
+    try:
+        yield
+    finally:
+        info.pop(_PERMIT, None)
+
+
+def _refuse(connection: Connection) -> None:
+    """Whatever way a handler found to COMMIT: its effects would stand without their outcome."""
+    if _PERMIT not in connection.info:
+        raise RuntimeError(COMMITS_LATER)
+
+
+def _judge(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    match trace_of(statement):
+        case Trace.END:
+            raise RuntimeError(COMMITS_LATER)
+        case Trace.SESSION:
+            connection.info[_SPENT] = True
+        case Trace.TRANSACTION:
+            pass
+
+
+def _retire(_connection: Any, entry: ConnectionPoolEntry) -> None:
+    if entry.info.pop(_SPENT, False):
+        entry.invalidate()

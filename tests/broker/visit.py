@@ -1,0 +1,82 @@
+"""A visit to the zoo: hostile handlers and neighbours in the same messages, and what is left."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from itertools import cycle
+from typing import Any
+
+from sqlalchemy import Row, text
+
+from tasks_app import NewTask, create_tasks
+from tests.broker.conftest import House
+from tests.broker.house.zoo import KINDS, Kind
+
+NEIGHBOURS = ("neighbour", "neighbour.timed", "neighbour.async")
+LONGEST_ERROR, LONGEST_TRACEBACK = 2_300, 8_000
+RECORDED = text("""
+    SELECT t.name, t.state, t.failures, t.crashes, coalesce(t.error, '') AS error,
+        (SELECT count(*) FROM task_attempt a WHERE a.task_id = t.id) AS lines,
+        (SELECT coalesce(max(length(a.message)), 0) FROM task_attempt a WHERE a.task_id = t.id)
+            AS message,
+        (SELECT coalesce(max(length(a.traceback)), 0) FROM task_attempt a WHERE a.task_id = t.id)
+            AS traceback
+    FROM task_all t
+""")
+
+
+ENVIRONMENT = {
+    "TASKS_APP_IMPORTS": "zoo_handlers",
+    "TASKS_APP_SCAN_INTERVAL": "200ms",
+    "TASKS_APP_LEASE": "30s",
+    "TASKS_APP_MAX_CRASHES": "1",
+}
+
+
+class Visit:
+    """One worker, and what hostile handlers do to it."""
+
+    def __init__(self, house: House, *, children: int, **options: Any) -> None:
+        self._house = house
+        self._children = children
+        self._worker = house.worker(children=children, **options, **ENVIRONMENT)
+
+    def see(
+        self, kinds: Iterable[Kind], times: int = 1, timeout_s: float = 60.0
+    ) -> dict[str, Counter[str]]:
+        """Run each kind so often, a neighbour beside each; return what is recorded wrongly."""
+        hostile = [kind.task_name for kind in kinds for _ in range(times)]
+        random.Random(times).shuffle(hostile)
+        pairs = zip(hostile, cycle(NEIGHBOURS), strict=False)
+        with self._house.engine.begin() as connection:
+            ids = create_tasks(connection, [NewTask(name) for pair in pairs for name in pair])
+        self._house.over(ids, timeout_s)
+        with self._house.engine.connect() as connection:
+            rows = connection.execute(RECORDED).all()
+        wrong: dict[str, Counter[str]] = {}
+        for row in rows:
+            if not _is_right(row):
+                wrong.setdefault(row.name, Counter())[str(row)[:300]] += 1
+        return wrong
+
+    def ends_well(self) -> None:
+        """The parent lives, has all its children, left no effect half way, and ends when asked."""
+        assert self._worker.alive, self._worker.log()
+        self._house.ready(self._worker, self._children)
+        assert self._house.sql("SELECT count(*) FROM effect WHERE task_id < 0") == 0
+        assert self._worker.stop() == 0
+
+
+def _is_right(row: Row[Any]) -> bool:
+    kind = KINDS.get(row.name)
+    charged = kind.charged if kind else (0, 0)
+    return (
+        row.state == ("FAILED" if any(charged) else "SUCCEEDED")
+        and (row.failures, row.crashes) == charged
+        and row.lines == sum(charged)
+        and (kind is None or kind.says in row.error)
+        and max(len(row.error), row.message) <= LONGEST_ERROR
+        and row.traceback <= LONGEST_TRACEBACK
+    )
