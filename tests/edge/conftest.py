@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.conftest import _clean, free_port, house  # noqa: F401  the same house
+from tests.broker.conftest import _clean, free_port, house, rabbitmq  # noqa: F401  the same house
 from tests.broker.test_side_by_side import backend, sample  # noqa: F401  the same project
 
 HERE = Path(__file__).parent

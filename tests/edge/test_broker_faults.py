@@ -37,6 +37,11 @@ DEFAULTS = {
 }
 DONE = "SELECT count(*) FROM task_completed"
 SINCE = "SELECT count(*) FROM task_completed WHERE finished_at > :instant"
+CONSUMER_TIMEOUT = (
+    "application:set_env(rabbit, consumer_timeout, {}), "
+    "application:set_env(rabbit, channel_tick_interval, {})."
+)
+"""In milliseconds: how long a message may stay unacknowledged, and how often that is looked at."""
 CLOCK = "SELECT clock_timestamp()"
 
 
@@ -236,3 +241,20 @@ class TestRabbitMQ:
                 proxy.cut()
                 proxy.let_through()
                 scene.after(load, f"RabbitMQ black-holed {OUTAGE_S} s")
+
+    def test_a_channel_that_it_closes_is_opened_again(
+        self, scene_on: Callable[[object], Scene], node: Node
+    ) -> None:
+        """Messages behind busy children are not acknowledged yet: its consumer_timeout hits."""
+        node.control("eval", CONSUMER_TIMEOUT.format(3_000, 1_000))
+        try:
+            scene = scene_on(node)
+            ids = scene.house.create("slow", 8, {"seconds": 10.0})
+            scene.worker.says("delivery acknowledgement", 60)
+            states = scene.house.over(ids, 120)
+        finally:
+            node.control("eval", CONSUMER_TIMEOUT.format(1_800_000, 60_000))
+
+        assert states == {"SUCCEEDED": 8}
+        assert scene.house.effects() == (8, 8)
+        assert scene.worker.alive
