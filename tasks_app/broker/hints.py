@@ -14,6 +14,7 @@ from kombu.exceptions import ChannelError
 
 from tasks_app.broker.configuration import configuration
 from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.depth import depth_of
 from tasks_app.domain.settings import Settings
 
 NO_SUCH_QUEUE = "404"
@@ -51,13 +52,11 @@ class CeleryHints:
     def _depth(self, queue: str) -> int | None:
         channel = self._producer.channel
         try:
-            return int(channel.queue_declare(queue, passive=True).message_count)
+            return depth_of(channel, queue)
         except ChannelError as error:
             if str(error.reply_code) != NO_SUCH_QUEUE:
                 raise
-            if getattr(channel, "is_open", True):
-                return 0  # Redis has no empty queues
-            self._disconnect()  # AMQP closes the channel with its answer
+            self._disconnect()  # RabbitMQ closes the channel with its answer
             return None
 
     def _twice(self, act: Callable[[], T]) -> T:

@@ -9,6 +9,7 @@ from amqp.exceptions import ChannelError
 from celery import Celery
 
 from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.depth import depth_of
 from tasks_app.domain.errors import NoQueueError, PublishError
 
 PATIENCE_S = 2.0
@@ -58,7 +59,7 @@ class CeleryPublisher:
             with self._app.connection_or_acquire() as connection:
                 try:
                     with connection.channel() as channel:
-                        return int(channel.queue_declare(queue, passive=True).message_count)
+                        return depth_of(channel, queue)
                 except connection.channel_errors:
                     return 0
         except Exception:

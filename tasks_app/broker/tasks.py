@@ -23,7 +23,7 @@ def register(app: Celery) -> None:
 
     They carry tasks and are none: Celery sends no events of them, not even when a child was killed.
     """
-    quiet = {"max_retries": 0, "ignore_result": True, "send_events": False}
+    quiet = {"shared": False, "max_retries": 0, "ignore_result": True, "send_events": False}
 
     @app.task(name=EXECUTE, **quiet)
     def execute(dispatch_id: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:

@@ -57,6 +57,14 @@ def test_a_life_goes_its_way(house: House) -> None:
     assert effects_of(house, ids) == (13, 13)
 
 
+def test_remote_control_reaches_a_worker_and_its_answer_comes_back(
+    app: Celery, worker: CeleryProcess
+) -> None:
+    answers = app.control.ping(timeout=10, limit=1)
+
+    assert [name.partition("@")[0] for answer in answers for name in answer] == [worker.name]
+
+
 def test_our_queues_are_quorum_queues_and_none_are_there_for_delays(connection: Connection) -> None:
     with connection.channel() as channel:
         for name in ("default", CONTROL_QUEUE):
