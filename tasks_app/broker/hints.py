@@ -52,7 +52,7 @@ class CeleryHints:
     def _depth(self, queue: str) -> int | None:
         channel = self._producer.channel
         try:
-            return depth_of(channel, queue)
+            return depth_of(self._connection, channel, queue)
         except ChannelError as error:
             if str(error.reply_code) != NO_SUCH_QUEUE:
                 raise

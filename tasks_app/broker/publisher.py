@@ -59,7 +59,7 @@ class CeleryPublisher:
             with self._app.connection_or_acquire() as connection:
                 try:
                     with connection.channel() as channel:
-                        return depth_of(channel, queue)
+                        return depth_of(connection, channel, queue)
                 except connection.channel_errors:
                     return 0
         except Exception:
