@@ -50,9 +50,11 @@ format: $(READY)  ## let ruff format and fix
 docs: $(READY)  ## regenerate what the code says of itself (docs/lifecycle.md)
 	@$(BIN)/python -m tasks_app.domain.lifecycle > docs/lifecycle.md
 
+PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows
 	@$(BIN)/python -m pip install --quiet uv
-	@cd requirements && ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --upgrade dev.in -o dev.txt
+	@cd requirements && $(PIN) --upgrade dev.in -o dev.txt
+	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml image.in -o image.txt
 
 clean:  ## remove .venv and ./.tasks_app
 	@rm -rf .venv .tasks_app

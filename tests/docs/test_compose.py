@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import yaml
 
+from tasks_app.broker.stopping import PATIENCE_S
+from tasks_app.domain.durations import parse_duration
 from tests.docs.reading import text_of
 
 SOURCE = text_of("docker-compose.yml")
@@ -97,10 +100,34 @@ def test_the_broker_evicts_nothing_and_keeps_nothing() -> None:
 
 
 def test_the_image_does_not_run_as_root() -> None:
+    """By number: Kubernetes cannot tell whether a name is root."""
     lines = text_of("Dockerfile").splitlines()
 
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
-    assert users == ["tasks"]
-    assert lines.index("USER tasks") > max(
-        i for i, line in enumerate(lines) if line.startswith(("RUN ", "COPY "))
-    )
+    made = [i for i, line in enumerate(lines) if line.startswith(("RUN ", "COPY "))]
+    assert users == ["10001"]
+    assert lines.index("USER 10001") > max(made)
+    assert any("useradd" in lines[i] and "--uid 10001" in lines[i] for i in made)
+
+
+def test_a_worker_lets_go_before_it_is_killed() -> None:
+    worker = SERVICES["worker"]
+
+    grace = parse_duration(worker["environment"]["TASKS_APP_STOP_GRACE"])
+    killed_after = parse_duration(worker["stop_grace_period"])
+
+    assert killed_after - grace >= timedelta(seconds=2 * PATIENCE_S + 5)
+
+
+def test_the_image_is_made_of_pinned_wheels_and_of_nothing_private() -> None:
+    pins = r"(?m)^([a-z0-9-]+(?:\[.*\])?==\S+)"
+    image, dev = (set(re.findall(pins, text_of(f"requirements/{n}.txt"))) for n in ("image", "dev"))
+    source = text_of("Dockerfile")
+
+    assert len(image) > 30
+    assert image <= dev
+    assert text_of("requirements/image.txt").count("--hash=sha256:") > len(image)
+    assert all("--require-hashes" in line or "--no-deps" in line
+               for line in source.splitlines() if "pip install" in line)  # fmt: skip
+    assert text_of(".dockerignore").splitlines()[1] == "*"
+    assert "!.env" not in text_of(".dockerignore")
