@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shop.checks_pool import (
+    accidents_happened,
     effects_match_outcomes,
     nobody_else_is_charged,
     nothing_is_lost,
@@ -29,6 +30,7 @@ CHECKS: tuple[Callable[[Evidence], Verdict], ...] = (
     poison_is_put_away,
     nobody_else_is_charged,
     refused_mail_is_in_the_error_pool,
+    accidents_happened,
     nothing_is_lost,
     effects_match_outcomes,
 )

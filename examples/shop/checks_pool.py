@@ -68,6 +68,18 @@ def refused_mail_is_in_the_error_pool(evidence: Evidence) -> Verdict:
     )
 
 
+def accidents_happened(evidence: Evidence) -> Verdict:
+    """Else the rest would prove little."""
+    in_hand, forgotten = evidence.diary.in_hand, evidence.diary.forgotten
+    crashed = evidence.number("SELECT count(*) FROM task WHERE crashes > 0")
+    return Verdict(
+        in_hand is not None and forgotten is not None,
+        "Half way the worker was killed and the broker was emptied",
+        f"{in_hand} tasks in hand, {crashed} came back by their lease,"
+        f" {forgotten} messages forgotten",
+    )
+
+
 def nothing_is_lost(evidence: Evidence) -> Verdict:
     """Each task that was created lies in one terminal pool, once, and nothing else does."""
     rows = evidence.rows("SELECT id, pool FROM task")

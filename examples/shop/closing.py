@@ -58,6 +58,7 @@ def invite(stage: Stage, diary: Diary, console: Console) -> None:
   open {stage.flower}            workers and messages in Flower
   eval "$({urls})"               then:
   tasks-app list --pool error           what failed, and why
+  tasks-app doctor                      is everything fit to run
   tasks-app show {poison:<22} the poison task and how it ended, three times
   python examples/hello.py              your first own task; this worker carries it out
 Then read examples/shop/handlers.py and edit examples/hello.py. Ctrl-C stops everything.""",

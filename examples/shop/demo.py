@@ -13,6 +13,7 @@ from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from shop import figures
+from shop.accidents import Accidents
 from shop.closing import invite, judge, spoil
 from shop.day import Day
 from shop.diary import Diary
@@ -23,8 +24,8 @@ from tasks_app.embedded import DEFAULT_FOLDER, EmbeddedError
 from tasks_app.runtime.registry import HANDLERS
 
 TICK_S = 0.2
-PATIENCE_S, PATIENCE_PER_ORDER_S = 50.0, 0.1
-"""How long we wait for the last task; then the checks say what is missing."""
+PATIENCE_S = 30.0
+"""How long we wait for the next task to end; then the checks say what is missing."""
 STOPPED = 130
 
 
@@ -106,18 +107,23 @@ def _prepare(stage: Stage, bell: Bell, options: Options) -> Day:
 
 def _live(day: Day, stage: Stage, console: Console, bell: Bell, options: Options) -> None:
     """Live through the day, until the last task is over or our patience is."""
-    begin, patience_s = time.monotonic(), PATIENCE_S + PATIENCE_PER_ORDER_S * options.orders
+    begin, moved_s, moved = time.monotonic(), 0.0, 0
+    accidents = Accidents(stage, day.diary)
     with make_view(console, live=not options.no_ui) as view:
-        while (elapsed := time.monotonic() - begin) < patience_s:
+        while (elapsed := time.monotonic() - begin) < moved_s + PATIENCE_S:
             day.step(elapsed)
+            accidents.step(elapsed)
             stage.look()
             with stage.engine.connect() as connection:
                 lines = figures.lines(connection, day.diary)
+            now = figures.total(lines)
             view.show(elapsed, _news(stage, day.diary), lines)
-            if figures.total(lines).done:
+            if now.done:
                 stage.open_flower()
-            if day.is_over and figures.total(lines).unfinished == 0:
+            if day.is_over and accidents.are_over and now.unfinished == 0:
                 break
+            if moved != (moved := now.done + now.retried + now.failed):
+                moved_s = elapsed
             bell.wait(TICK_S)
     stage.open_flower()
     console.print(f"  The day is over after {time.monotonic() - begin:.1f} s.\n")

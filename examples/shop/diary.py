@@ -23,3 +23,7 @@ class Diary:
     """The tasks of transactions that were rolled back."""
     poison: list[int] = field(default_factory=list)
     """The tasks that kill their process."""
+    in_hand: int | None = None
+    """How many tasks the worker had in hand when it was killed; None: it was not."""
+    forgotten: int | None = None
+    """How many messages the broker lost; None: it lost nothing."""

@@ -19,6 +19,12 @@ PICTURES_AT_S, PAYROLL_AT_S = 1.0, 2.5
 MAIL_IS_DOWN_S = (4.0, 7.0)
 """From when to when nobody answers at the mail server's door."""
 
+WORKER_DIES_AT_S = 4.5
+BROKER_FORGETS_AFTER_S, WORKER_RETURNS_AFTER_S = 0.5, 1.0
+"""Seconds after the worker's death: in between, nobody reads the messages."""
+WORST_MOMENT_S = 2.0
+"""How long each accident may wait for something to break."""
+
 WORKER_PACE = {
     "TASKS_APP_LEASE": "4s",
     "TASKS_APP_SCAN_INTERVAL": "250ms",

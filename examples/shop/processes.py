@@ -108,6 +108,14 @@ class Processes:
         recipe = Recipe(command, self._folder, log, signal.SIGTERM)
         self._running.append(_Running(name, ServerProcess(recipe, account=None), log))
 
+    def kill(self, name: str) -> None:
+        """Kill a process and all that it started, as the end of a machine would."""
+        for running in [running for running in self._running if running.name == name]:
+            with suppress(ProcessLookupError):
+                os.killpg(running.process.pid, signal.SIGKILL)
+            running.process.kill()
+            self._running.remove(running)
+
     def look(self) -> None:
         """Pass if all are alive.
 

@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+from redis import Redis
 from rich.console import Console
 from sqlalchemy import Engine, create_engine
 
@@ -25,6 +26,8 @@ from tasks_app.runtime.maintainer import Maintainer
 WORKERS = 2
 WORKER_PATIENCE_S = 60.0
 FLOWER_PORT = 5555
+QUEUE_KEY = "tasks_app:default"
+"""Where Celery keeps the messages of the queue ``default``."""
 
 
 class Stage:
@@ -60,13 +63,35 @@ class Stage:
     def start_work(self, bell: Bell) -> None:
         """Start worker and beat; return when they wait for tasks."""
         begin = time.monotonic()
-        self._processes.start_celery(
-            "worker", "-c", str(WORKERS), "-E", "-l", "info", "--without-gossip", "--without-mingle"
-        )
+        self.start_worker()
         self._processes.start_celery("beat", "-l", "info")
         self._await_workers(bell)
         self._ready("worker, beat", begin, f"{WORKERS} processes of celery -A tasks_app worker")
         self._say(f"[dim]shortened for the demo: {SHORTENED}[/]")
+
+    def start_worker(self) -> None:
+        """Start a worker; it is ready a little later."""
+        self._processes.start_celery(
+            "worker", "-c", str(WORKERS), "-E", "-l", "info", "--without-gossip", "--without-mingle"
+        )
+
+    def kill_worker(self) -> None:
+        """End the worker and all its children with SIGKILL."""
+        self._processes.kill("worker")
+
+    def messages(self) -> int:
+        """Return how many messages lie in the broker's queue."""
+        with self._broker() as broker:
+            return int(broker.llen(QUEUE_KEY))  # type: ignore[arg-type]
+
+    def empty_broker(self) -> None:
+        """Make the broker forget everything."""
+        with self._broker() as broker:
+            broker.flushall()
+
+    def cry(self, what: str) -> None:
+        """Announce an accident."""
+        self._say(f"[red]⚡[/] {what}")
 
     def open_flower(self) -> None:
         """Start the dashboard, once: after the first task, because it takes a core for a while."""
@@ -97,6 +122,9 @@ class Stage:
         stays = self._built and self._servers.stay
         more = "PostgreSQL and Valkey stay up: tasks-app down" if stays else "the data stays"
         self._console.print(f"All processes are stopped; {more}.")
+
+    def _broker(self) -> Redis:
+        return Redis.from_url(os.environ["TASKS_APP_BROKER_URL"])
 
     def _make_tables(self, urls: Urls) -> None:
         begin = time.monotonic()

@@ -18,7 +18,7 @@ _BESIDE = Path(__file__).parents[2] / "examples"
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def demo(options: tuple[str, ...]) -> None:
-    """Watch a shop's real work: orders, mails, retries, a poison task. --once ends by itself."""
+    """Watch a shop's day: mails, retries, a poison task, a killed worker. --once ends by itself."""
     examples = _INSIDE if _INSIDE.is_dir() else _BESIDE
     environment = {**os.environ, "PYTHONPATH": str(examples)}
     command = [sys.executable, "-m", "shop", *options]

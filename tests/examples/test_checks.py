@@ -215,5 +215,12 @@ def test_a_payslip_that_only_one_side_knows_of_is_seen(evening: Evidence) -> Non
     assert holds(unseen, seen) == [False, True]
 
 
+def test_a_day_without_its_accidents_is_seen(evening: Evidence) -> None:
+    quiet = checks.accidents_happened(evening)
+    evening.diary.in_hand, evening.diary.forgotten = 0, 0
+
+    assert holds(quiet, checks.accidents_happened(evening)) == [False, True]
+
+
 def holds(*verdicts: Verdict) -> list[bool]:
     return [verdict.holds for verdict in verdicts]
