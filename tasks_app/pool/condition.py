@@ -8,9 +8,9 @@ from datetime import timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.tables import ATTEMPT, COMPLETED, DISPATCH, ERROR, LEASE, NOW, PENDING, WORKER
+from tasks_app.pool.tables import ATTEMPT, COMPLETED, DISPATCH, ERROR, LEASE, NOW, PAUSE, PENDING, WORKER
 
-WRITTEN = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE)
+WRITTEN = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE)
 """Tables that a worker reads and writes."""
 MOST_DUE = 100_000
 """Due rows that are looked at: a backlog of millions is no reason to read it all."""
