@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.settings import Settings
 from tasks_app.monitor.database import Check, rough
-from tasks_app.pool import condition, lease, workers
+from tasks_app.pool import condition, lease, pause, workers
+from tasks_app.pool.tables import EVERY_QUEUE
 
 PATIENCE = timedelta(minutes=1)
 """What is due for longer is late, whatever the reason."""
@@ -95,4 +96,17 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     return [ok("scan", fact)]
 
 
-CHECKS: tuple[Check, ...] = (living, scanning, reach, waiting, rescue)
+def paused(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Did somebody stop a queue, and forget it?"""
+    return [
+        warn(
+            "queues",
+            f"{'all are' if each.queue == EVERY_QUEUE else f'{each.queue} is'} paused"
+            f" since {each.since.astimezone(UTC):%Y-%m-%d %H:%M}Z{f': {each.reason}' if each.reason else ''}",
+            f"When it may go on: tasks-app resume {each.queue}",
+        )
+        for each in pause.paused(connection)
+    ]
+
+
+CHECKS: tuple[Check, ...] = (living, scanning, paused, reach, waiting, rescue)

@@ -8,7 +8,17 @@ from datetime import timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.tables import ATTEMPT, COMPLETED, DISPATCH, ERROR, LEASE, NOW, PAUSE, PENDING, WORKER
+from tasks_app.pool.tables import (
+    ATTEMPT,
+    COMPLETED,
+    DISPATCH,
+    ERROR,
+    LEASE,
+    NOW,
+    PAUSE,
+    PENDING,
+    WORKER,
+)
 
 WRITTEN = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE)
 """Tables that a worker reads and writes."""

@@ -20,7 +20,7 @@ TWO_WAYS = ([str(BIN / "tasks-app")], [str(BIN / "celery"), "-A", "tasks_app", "
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_celery_finds_the_same_commands_under_the_name_pool() -> None:

@@ -14,7 +14,7 @@ from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.monitor import database, work
 from tasks_app.monitor.checkup import examine
-from tasks_app.pool import condition, lease, workers
+from tasks_app.pool import condition, lease, pause, workers
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task
 
@@ -249,6 +249,17 @@ def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) 
         "ok scan: the last one was 0 s ago, by b@host",
         "fail scan: the last one was 3 min ago, by b@host",
     ]
+
+
+def test_queues_that_somebody_stopped_are_told(connection: Connection, settings: Settings) -> None:
+    none = work.paused(connection, settings)
+    pause.pause(connection, "mail", "the provider is down")
+    (finding,) = work.paused(connection, settings)
+
+    assert none == []
+    assert finding.fact.startswith("mail is paused since 20")
+    assert finding.fact.endswith("Z: the provider is down")
+    assert finding.advice == "When it may go on: tasks-app resume mail"
 
 
 def test_what_waits_for_long_is_told(connection: Connection, settings: Settings) -> None:
