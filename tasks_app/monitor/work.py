@@ -99,14 +99,15 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
 def paused(connection: Connection, _settings: Settings) -> list[Finding]:
     """Did somebody stop a queue, and forget it?"""
     return [
-        warn(
-            "queues",
-            f"{'all are' if each.queue == EVERY_QUEUE else f'{each.queue} is'} paused"
-            f" since {each.since.astimezone(UTC):%Y-%m-%d %H:%M}Z{f': {each.reason}' if each.reason else ''}",
-            f"When it may go on: tasks-app resume {each.queue}",
-        )
+        warn("queues", _stopped(each), f"When it may go on: tasks-app resume {each.queue}")
         for each in pause.paused(connection)
     ]
+
+
+def _stopped(each: pause.Pause) -> str:
+    who = "all are" if each.queue == EVERY_QUEUE else f"{each.queue} is"
+    since = f"{each.since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+    return f"{who} paused since {since}" + (f": {each.reason}" if each.reason else "")
 
 
 CHECKS: tuple[Check, ...] = (living, scanning, paused, reach, waiting, rescue)
