@@ -53,6 +53,7 @@ class Leadership:
         asked_at = time.monotonic()
         if self.held is not None and asked_at < self._renew_at:
             return True
+        self.held = None  # whoever gets no answer does not lead
         self.held = self._ask()
         self._renew_at = asked_at + self._ttl.total_seconds() / RENEWALS
         return self.held is not None

@@ -30,6 +30,12 @@ class Scans:
         gaps = [(b - a).total_seconds() for a, b in itertools.pairwise(instants)]
         return max(gaps, default=0.0)
 
+    def gap_around(self, moment: datetime) -> float:
+        """The span between the last scan before that moment and the first one after it."""
+        before = max(instant for instant in self.seen if instant <= moment)
+        after = min(instant for instant in self.seen if instant > moment)
+        return (after - before).total_seconds()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self

@@ -12,7 +12,7 @@ import pytest
 from tasks_app.domain.errors import PublishError
 from tasks_app.pool import ledger, workers
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher
+from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher, Scanned
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
@@ -464,3 +464,10 @@ class TestTwoDispatchers:
             assert scene.dispatcher.run_once().skipped
 
         assert not scene.dispatcher.run_once().skipped
+
+
+def test_the_next_pass_comes_soon_while_work_moves_and_later_without_room() -> None:
+    moving, full, done = (Scanned(published=9, more=True), Scanned(more=True), Scanned(published=9))
+
+    assert [scanned.again_in(1.0) for scanned in (moving, full, done)] == [0.05, 0.25, 1.0]
+    assert moving.again_in(0.01) == 0.01

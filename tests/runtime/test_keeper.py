@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.errors import PublishError
 from tasks_app.pool import lease, workers
@@ -14,6 +16,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.keeper import Keeper
 from tasks_app.runtime.maintainer import Maintainer
 from tests.factory import claimed_task
+from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until
@@ -111,6 +114,34 @@ def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
     assert bench.sql(running) == 1
 
     until(lambda: (fresh.scan(), bench.sql(running) == 0)[1], 5)
+
+
+def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescues(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same process leads before and after; its lease ended meanwhile, and so did others."""
+    monkeypatch.setattr(leadership, "RENEWALS", 1e9)
+    url = make_url(bench.url)
+    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+        database = Database(url.set(port=proxy.port).render_as_string(hide_password=False))
+        bench.at_end(database.dispose)
+        only = Keeper(bench.settings(lease=3), database, Memory(), "only", rank=Rank.BEAT)
+        assert only.hold()
+        only.scan()
+        proxy.refusing = True
+        proxy.cut()
+        with pytest.raises(OperationalError):
+            only.hold()
+        with bench.engine.begin() as connection:
+            claimed_task(connection, now=PAST)
+            lease.done(connection, SCAN, now=datetime.now(UTC) - timedelta(seconds=60))
+        proxy.refusing = False
+
+        assert only.hold()
+        only.scan()
+
+        assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 1
+        database.dispose()
 
 
 def test_a_leader_that_follows_another_closely_rescues_at_once(bench: Bench) -> None:
