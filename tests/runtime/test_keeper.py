@@ -125,9 +125,10 @@ def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescu
     with FaultProxy((url.host or "", url.port or 0)) as proxy:
         database = Database(url.set(port=proxy.port).render_as_string(hide_password=False))
         bench.at_end(database.dispose)
-        only = Keeper(bench.settings(lease=3), database, Memory(), "only", rank=Rank.BEAT)
+        only = Keeper(bench.settings(), database, Memory(), "only", rank=Rank.BEAT)
         assert only.hold()
         only.scan()
+        only._rescuer._wait_until = 0.0  # the first one ever has waited
         proxy.refusing = True
         proxy.cut()
         with pytest.raises(OperationalError):
