@@ -103,14 +103,13 @@ class PoolScheduler(Scheduler):
         return self._leads
 
     def _take_over(self) -> None:
-        """Go on where the last leader was; the scan is due at once."""
+        """Go on where the last leader was. Celery looks again whether an entry is due."""
         held = self._keeper.lead.held
-        for name, fired_at in held.notes.items() if held and held.anew else ():
+        for name, fired_at in held.notes.items() if held else ():
             with suppress(ValueError):  # not written by us
                 then = datetime.fromisoformat(str(fired_at)).astimezone(self.app.timezone)
                 if name in self.schedule:
                     self.schedule[name].last_run_at = then
-        self._heap = None
         self._again_at = None
 
     def _is_ours(self, entry: ScheduleEntry) -> bool:

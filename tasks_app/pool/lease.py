@@ -39,8 +39,6 @@ class Lease:
     rank: int
     free: bool
     """Given back, or over."""
-    anew: bool
-    """Taken just now from somebody else, or as the first one."""
     idle: timedelta | None
     """Since the duty was last done; None: never."""
     notes: dict[str, Any]
@@ -53,7 +51,7 @@ class Lease:
 
 _FREE = f"coalesce(l.held_until <= {NOW}, true)"
 _COLUMNS = f"""
-    l.holder, l.token, l.rank, {_FREE} AS free, l.held_since = {NOW} AS anew,
+    l.holder, l.token, l.rank, {_FREE} AS free,
     {NOW} - l.done_at AS idle, CAST(l.notes AS text) AS notes
 """
 _READ = text(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
@@ -119,4 +117,4 @@ def _lease(row: Any) -> Lease | None:
     if row is None:
         return None
     notes = json.loads(row.notes)
-    return Lease(row.holder, row.token, row.rank, row.free, row.anew, row.idle, notes)
+    return Lease(row.holder, row.token, row.rank, row.free, row.idle, notes)

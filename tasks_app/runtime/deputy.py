@@ -18,7 +18,6 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.keeper import Keeper
-from tasks_app.runtime.slot import Stage
 
 log = quiet_logger(__name__)
 
@@ -39,7 +38,6 @@ class Deputy:
         self._leads = False
         self._scan_at = 0.0
         self._failures = 0
-        self._ends = threading.Event()
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self._thread = threading.Thread(target=self._work, name="tasks_app deputy", daemon=True)
 
@@ -49,22 +47,15 @@ class Deputy:
 
     def stop(self) -> None:
         """Stand in no more, and give the lease back."""
-        self._ends.set()
+        self._child.desk.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_S)
 
     def _work(self) -> None:
         nap = self._rng.random()
-        while not self._ends.wait(nap) and not self._retired:
+        while not self._child.desk.stopping.wait(nap):  # it drains, ends, or lost its parent
             nap = self._look()
         self._keeper.lead.release()
-
-    @property
-    def _retired(self) -> bool:
-        """A child that ends, or that nobody watches, decides nothing for others."""
-        child = self._child
-        ends = child.slot.stage is not Stage.RUNS or child.desk.stopping.is_set()
-        return ends or child.identity.orphaned
 
     def _look(self) -> float:
         """Lead if nobody does; return the seconds until the next look."""

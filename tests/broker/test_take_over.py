@@ -13,6 +13,7 @@ from sqlalchemy import Engine, text
 from tasks_app.broker.beat import PoolScheduler
 
 LONG_AGO = timedelta(hours=2)
+EARLIER = "UPDATE task_lease SET notes = jsonb_build_object('hourly', now() - :ago)"
 HOLDER = text("SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now()")
 NOTED = text("SELECT notes ->> 'hourly' FROM task_lease WHERE name = 'scan'")
 
@@ -89,10 +90,7 @@ def test_what_became_due_while_nobody_led_is_fired_by_the_next(make, engine: Eng
     first.turn()
     first.close()
     with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE task_lease SET notes = jsonb_build_object('hourly', now() - :ago)"),
-            {"ago": LONG_AGO},
-        )
+        connection.execute(text(EARLIER), {"ago": LONG_AGO})
 
     second = make()
 

@@ -79,13 +79,12 @@ def test_the_leading_beat_is_killed_twenty_times(house: House) -> None:
 def test_without_beat_busy_workers_serve_the_others(house: House) -> None:
     """All children of one worker are busy for a minute; then all children of all workers are."""
     busy = house.worker("-Q", "busy,tasks_app")
-    house.create("slow", 2, {"seconds": BUSY_S}, queue="busy")
+    house.create("slow", 2, {"seconds": 5 * BUSY_S}, queue="busy")
     until(lambda: house.sql(RUNNING) == 2, 20)
     began = time.monotonic()
     free = house.worker("-Q", "default,tasks_app")
     waits = []
-    for _ in range(10):
-        created = time.monotonic()
+    while (created := time.monotonic()) < began + BUSY_S:
         assert house.over(house.create("ok", 5), 20) == {"SUCCEEDED": 5}
         waits.append(time.monotonic() - created)
     vanished = house.create("slow", 2, {"seconds": 1})
@@ -95,9 +94,8 @@ def test_without_beat_busy_workers_serve_the_others(house: House) -> None:
     with Scans(house.engine) as scans:
         until(lambda: house.sql(MAINTAINED), 20, "maintenance while all children are busy")
         until(lambda: house.sql(RUNNING) == 2, 20, "the rescue while all children are busy")
-        assert house.sql(RUNNING) == 2
         until(lambda: len(scans.seen) > 10, 20)
-        assert time.monotonic() - began < BUSY_S
+    assert house.sql(RUNNING) == 2
     house.worker("-Q", "default,tasks_app")
     assert house.over(vanished, 30) == {"SUCCEEDED": 2}
     print(f"\nfive tasks each: median {statistics.median(waits):.2f} s, max {max(waits):.2f} s")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
 from tasks_app.pool import lease
 from tasks_app.pool.lease import SCAN, Lease, Rank
@@ -35,6 +35,10 @@ def holder(connection: Connection) -> UUID:
     return found.token
 
 
+def since(connection: Connection) -> datetime:
+    return connection.execute(text("SELECT held_since FROM task_lease")).scalar_one()
+
+
 @pytest.fixture
 def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
     with two(engine) as connections:
@@ -47,7 +51,7 @@ def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connectio
     first = hold(connection, BEAT, NOON)
 
     assert first is not None
-    assert (first.anew, first.free, first.idle, first.notes) == (True, False, None, {})
+    assert (first.free, first.idle, first.notes) == (False, None, {})
     assert hold(connection, OTHER, s(4.9)) is None
     assert holder(connection) == BEAT
     assert hold(connection, OTHER, s(5)) is not None
@@ -57,17 +61,13 @@ def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connectio
 def test_a_renewal_makes_it_longer_and_is_not_a_new_beginning(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
 
-    renewed = hold(connection, BEAT, s(3))
+    hold(connection, BEAT, s(3))
 
-    assert renewed is not None
-    assert not renewed.anew
     assert hold(connection, OTHER, s(7.9)) is None
-    late = hold(connection, BEAT, s(60))
-    assert late is not None
-    assert not late.anew
-    taken = hold(connection, OTHER, s(65))
-    assert taken is not None
-    assert taken.anew
+    hold(connection, BEAT, s(60))
+    assert since(connection) == NOON
+    hold(connection, OTHER, s(65))
+    assert since(connection) == s(65)
 
 
 def test_beat_takes_over_from_a_deputy_at_once_and_never_the_other_way(

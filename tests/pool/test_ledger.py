@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import TaskId
-from tasks_app.pool.ledger import add, finish, overdue, read, scanner_lock
+from tasks_app.pool.ledger import add, finish, overdue, read, scanner_lock, untaken
 from tasks_app.pool.release import release
 from tasks_app.pool.requeue import requeue
 from tasks_app.pool.settle import settle_one
@@ -172,3 +172,39 @@ def test_a_second_scanner_is_told_so_until_the_first_ones_transaction_ends(
 def test_a_scanner_that_asks_twice_is_still_the_scanner(connection: Connection) -> None:
     assert scanner_lock(connection)
     assert scanner_lock(connection)
+
+
+def seen_untaken(connection: Connection, after: float, queue: str = "default") -> bool:
+    return untaken(connection, [queue], ["t"], timedelta(seconds=45), now=s(after))
+
+
+def test_a_message_is_untaken_when_it_went_out_twice_and_its_tasks_wait_still(
+    connection: Connection,
+) -> None:
+    task_id = pending_task(connection, now=NOON)
+    add(connection, "default", [task_id], WAIT, now=NOON)
+
+    once = seen_untaken(connection, 60)
+    overdue(connection, ["default"], WAIT, now=s(30))
+
+    assert not once  # its only copy may be lost, and that is nobody's fault here
+    assert not seen_untaken(connection, 44)
+    assert seen_untaken(connection, 46)
+    assert not seen_untaken(connection, 46, "other")
+
+
+@pytest.mark.parametrize("way", ["claimed", "released", "unknown"])
+def test_a_message_is_not_untaken_when_its_tasks_are_elsewhere(
+    connection: Connection, way: str
+) -> None:
+    name = "stranger" if way == "unknown" else "t"
+    task_id = pending_task(connection, name, now=NOON)
+    add(connection, "default", [task_id], WAIT, now=NOON)
+    overdue(connection, ["default"], WAIT, now=s(30))
+
+    if way != "unknown":
+        task = claimed_task(connection, task_id, now=s(31))
+        if way == "released":
+            release(connection, [task.fence], now=s(32))
+
+    assert not seen_untaken(connection, 46)

@@ -106,6 +106,7 @@ def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
     _, memory = appoint()
 
     until(lambda: task in memory.ids(), 4)
+    assert deaf.probes == 0  # it stands back for longer
 
 
 def test_it_says_that_it_starves_when_a_message_was_published_twice_and_nobody_came(
