@@ -16,6 +16,7 @@ from typing import Any
 from celery.beat import ScheduleEntry, Scheduler
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.broker.beat_events import report_from_beat
 from tasks_app.broker.defaults import MAINTAIN, SCAN
 from tasks_app.broker.processes import beat_keeper
 from tasks_app.broker.worker import check_surroundings
@@ -57,6 +58,7 @@ class PoolScheduler(Scheduler):
         check_surroundings(self.app, settings)
         self._interval_s = settings.scan_interval.total_seconds()
         self._keeper = beat_keeper(self.app)
+        report_from_beat(self.app, settings, self._keeper.database)
         self.install_default_entries(self.schedule)
         self.merge_inplace(self.app.conf.beat_schedule)
 

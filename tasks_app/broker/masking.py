@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tasks_app.domain.causes import clean
+from tasks_app.domain.decide import OUTCOME_UNKNOWN, PROCESS_DIED, VANISHED
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.payload import decode
 from tasks_app.domain.task import Cause
@@ -21,6 +22,8 @@ LONGEST_TEXT = 300
 SHORTEST_SECRET = 3
 """Shorter values are parts of ordinary words."""
 HIDDEN = "***"
+OUR_WORDS = (PROCESS_DIED, VANISHED, OUTCOME_UNKNOWN, "disabled", "expired")
+"""Causes whose text we wrote ourselves; no class of a handler's is called so."""
 
 
 def shown(label: str, text: str | None, keys: Sequence[str]) -> dict[str, Any]:
@@ -49,9 +52,9 @@ def exception_text(cause: Cause, payload: str | None) -> str:
     line = cause.message.partition("\n")[0]
     if not line:
         return cause.kind
-    if payload is None:
-        return f"{cause.kind}: {HIDDEN}"
-    return clean(f"{cause.kind}: {masked(line, payload)}", LONGEST_TEXT)
+    if cause.kind not in OUR_WORDS:
+        line = HIDDEN if payload is None else masked(line, payload)
+    return clean(f"{cause.kind}: {line}", LONGEST_TEXT)
 
 
 def masked(line: str, payload: str) -> str:

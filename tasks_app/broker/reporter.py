@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,8 @@ class Reporter(bootsteps.StartStopStep):
     def _send(self, dispatcher: Any, lines: list[bytes]) -> None:
         began = time.monotonic()
         try:
-            for burst in _bursts(dispatcher, lines):
-                _publish(dispatcher, burst)
+            for burst in bursts(dispatcher, map(json.loads, lines)):
+                publish(dispatcher, burst)
         except Exception as error:
             self._be_silent(type(error).__name__)
         else:
@@ -101,11 +101,11 @@ def is_wanted(dispatcher: Any) -> bool:
     return not dispatcher.groups or "task" in dispatcher.groups
 
 
-def _bursts(dispatcher: Any, lines: list[bytes]) -> Iterator[list[Any]]:
+def bursts(dispatcher: Any, events: Iterable[dict[str, Any]]) -> Iterator[list[Any]]:
+    """Yield the events that are not late, as Celery sends them, so many at a time."""
     now, offset = time.monotonic(), utcoffset()
     burst: list[Any] = []
-    for line in lines:
-        fields = json.loads(line)
+    for fields in events:
         if fields.pop(LATE, now) < now:
             continue
         burst.append(
@@ -124,7 +124,7 @@ def _bursts(dispatcher: Any, lines: list[bytes]) -> Iterator[list[Any]]:
         yield burst
 
 
-def _publish(dispatcher: Any, burst: list[Any]) -> None:
+def publish(dispatcher: Any, burst: list[Any]) -> None:
     """Send many as one message, as Celery's dispatcher does, but let errors out."""
     with dispatcher.mutex:
         producer = dispatcher.producer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -103,6 +104,28 @@ def test_each_other_end_has_its_state_and_cause(
     task = shown(listener, task_id, state)
 
     assert (task.exception or task.result) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"enabled": False}, "skipped: disabled: The task was disabled when it became due."),
+        ({"expires_at": datetime(2020, 1, 1, tzinfo=UTC)}, "expired: expired: "),
+    ],
+)
+def test_what_beat_itself_ends_is_shown_under_a_worker_that_is_there(
+    house: House,
+    listener: Listener,
+    worker: CeleryProcess,
+    options: dict[str, Any],
+    text: str,
+) -> None:
+    (task_id,) = house.create("fine", **options)
+
+    task = shown(listener, task_id, "REVOKED")
+
+    assert (task.name, task.result[: len(text)]) == ("fine", text)
+    assert len(listener.workers()) == 1
 
 
 def test_a_requeued_task_leaves_the_red_state(

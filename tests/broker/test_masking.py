@@ -46,6 +46,13 @@ def test_a_payload_that_cannot_be_compared_hides_the_whole_line(payload: str | N
     assert exception_text(Cause("E", "card 4711"), payload) == "E: ***"
 
 
+def test_our_own_words_are_shown_whatever_the_payload_is() -> None:
+    cause = Cause("process died", "Its process 1234 died while only this task ran in it.")
+
+    assert exception_text(cause, None) == exception_text(cause, PAYLOAD)
+    assert exception_text(cause, None) == f"{cause.kind}: {cause.message}"
+
+
 def test_of_data_its_size_is_shown_and_the_chosen_keys() -> None:
     assert shown("payload", PAYLOAD, ()) == {"payload": "86 bytes"}
     assert shown("payload", PAYLOAD, ("n", "list", "other")) == {

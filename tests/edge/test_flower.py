@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.error import URLError
 
+import psutil
 import pytest
 from sqlalchemy import text
 
@@ -163,35 +164,46 @@ def test_its_revoke_button_cancels_a_waiting_and_a_running_task(
 ROUNDS, NUMBER = 7, 3000
 
 
-def throughput(house: House) -> float:
-    """Tasks per second, from the first start to the last end of tasks that lay ready."""
+def cpu_s(process: CeleryProcess) -> float:
+    """Seconds of CPU that the worker and its children took so far."""
+    times = [p.cpu_times() for p in (psutil.Process(process.pid), *process.children())]
+    return sum(each.user + each.system for each in times)
+
+
+def measured(house: House, worker: CeleryProcess) -> tuple[float, float]:
+    """Tasks per second, from the first start to the last end of tasks that lay ready; us of CPU."""
     house.clean()
     house.sql("INSERT INTO task_queue_pause VALUES ('default')")
     ids = house.create("plain", NUMBER)
     house.sql("DELETE FROM task_queue_pause")
+    before = cpu_s(worker)
     assert house.over(ids, 120) == {"SUCCEEDED": NUMBER}
+    used = cpu_s(worker) - before
     span = "SELECT extract(epoch FROM max(finished_at) - min(started_at)) FROM task_completed"
-    return NUMBER / float(house.sql(span))
+    return NUMBER / float(house.sql(span)), used / NUMBER * 1e6
 
 
 def test_what_events_cost(house: House, listener: Listener) -> None:
     """One worker without -E, whose events are switched on and off by turns."""
-    house.worker(**HANDLERS)
+    worker = house.worker(**HANDLERS)
     house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
     workers = until(listener.workers, 20)
-    rates: dict[str, list[float]] = {"enable": [], "disable": []}
-    throughput(house)
+    figures: dict[str, list[tuple[float, float]]] = {"enable": [], "disable": []}
+    measured(house, worker)
     for turn in range(2 * ROUNDS):
         how = ("enable", "disable")[turn % 2]
         getattr(listener.app.control, f"{how}_events")(destination=list(workers), reply=True)
         time.sleep(0.3)  # the parent tells the children within a tick
         before = len(listener.events)
-        rates[how].append(throughput(house))
+        figures[how].append(measured(house, worker))
         events = len(listener.events) - before
         assert (events >= NUMBER) is (how == "enable"), (how, events)
 
-    on, off = (statistics.median(rates[how]) for how in ("enable", "disable"))
-    print(f"\n{off:.0f} tasks/s without events, {on:.0f} with ({on / off:.2f})", rates)
+    (on, on_us), (off, off_us) = (
+        map(statistics.median, zip(*figures[how], strict=True)) for how in ("enable", "disable")
+    )
+    print(f"\nwithout events {off:.0f} tasks/s and {off_us:.0f} us of CPU per task,")
+    print(f"with events    {on:.0f} tasks/s and {on_us:.0f} us of CPU per task", figures)
     assert on > off / 2
 
 

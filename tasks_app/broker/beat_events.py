@@ -1,0 +1,88 @@
+"""Beat's part of the events: what it moves by itself, because no worker has it in hand.
+
+These are rows that it rescues, skips or lets expire. It shows them under a worker that serves their
+queue: under a name of its own it would stand in Flower as a worker that is never online.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from tasks_app.broker.event_pipe import EventPipe
+from tasks_app.broker.events import EventWriter, events_of
+from tasks_app.broker.reporter import SILENT_S, bursts, publish
+from tasks_app.domain.settings import Settings
+from tasks_app.pool import workers
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.hooks import HOOKS, Notice
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 5_000
+"""The oldest are lost: events are a picture, the rows are the record."""
+
+
+def report_from_beat(app: Celery, settings: Settings, database: Database) -> None:
+    """Let events go out from this beat; one inside a worker has the worker's pipe."""
+    if settings.events == "off":
+        return
+    slots = os.environ.get(SLOTS_VARIABLE)
+    if slots is None:
+        HOOKS.subscribe(BeatReporter(app, settings, database))
+    else:
+        file = SlotFile(Path(slots))
+        HOOKS.subscribe(EventWriter(EventPipe.beside(file.path), lambda: file.reporting, settings))
+
+
+class BeatReporter:
+    """A subscriber with a thread of its own, so that no scan waits for it."""
+
+    def __init__(self, app: Celery, settings: Settings, database: Database) -> None:
+        self._app = app
+        self._settings = settings
+        self._database = database
+        self._waiting: deque[Notice] = deque(maxlen=MOST_WAITING)
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tasks_app events", daemon=True)
+
+    def __call__(self, notice: Notice) -> None:
+        """Keep it for the thread."""
+        self._waiting.append(notice)
+        if self._thread.ident is None:
+            self._thread.start()
+        self._wake.set()
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            notices = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            try:
+                self._send(notices)
+            except Exception as error:
+                log.warning("events are off for %g s: %s", SILENT_S, type(error).__name__)
+                threading.Event().wait(SILENT_S)
+                self._waiting.clear()
+
+    def _send(self, notices: list[Notice]) -> None:
+        with self._database.begin() as connection:
+            alive = workers.live(connection, self._settings.lease)
+        node_of = {queue: worker.node for worker in alive for queue in worker.queues}
+        events: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for notice in notices:
+            if notice.queue in node_of:
+                events[node_of[notice.queue]] += events_of(notice, self._settings.events_shown)
+        with self._app.connection_for_write() as connection:
+            for node, told in events.items():
+                dispatcher = self._app.events.Dispatcher(connection, hostname=node)
+                for burst in bursts(dispatcher, told):
+                    publish(dispatcher, burst)
