@@ -204,6 +204,7 @@ def test_priorities_keep_the_order_of_the_apps_broker(
     def default() -> None: ...
 
     assert row(connection, default).priority == ours
+    assert row(connection, default, priority=4).priority == 4
 
 
 def test_values_that_only_celerys_json_knows_come_back_as_they_were(connection: Connection) -> None:

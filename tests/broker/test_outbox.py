@@ -128,6 +128,7 @@ def test_an_inner_outbox_is_the_one_that_counts(engine: Engine, session: Session
         send.delay("outer")
         session.commit()
 
+    assert sent == []
     assert names(engine) == ['mails.send {"args": ["inner"], "kwargs": {}}']
 
 
