@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from celery import Celery, Task, _state
 from celery.app.utils import find_app
 
-from tasks_app.broker.celery_run import PoolRun, keep_here
 from tasks_app.broker.celery_task import spec_of
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.pool_run import keep_here, pool_run_of
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
@@ -91,6 +91,5 @@ def _enter(task: Task) -> None:
 
 def _of_messages(record: logging.LogRecord) -> bool:
     """Keep what Celery logs of single runs out of the log: it shows results; the row has them."""
-    request = getattr(_state.get_current_task(), "request", None)
-    run = getattr(request, "pool_run", None)
-    return not (isinstance(run, PoolRun) and hasattr(record, "data"))
+    task = _state.get_current_task()
+    return task is None or pool_run_of(task) is None or not hasattr(record, "data")

@@ -9,21 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Task, _state
 from celery.backends.base import DisabledBackend
-from celery.canvas import Signature
 from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as CeleryRetry
 from celery.utils.nodenames import gethostname
 
 from tasks_app.broker.celery_values import from_json, moment, to_json
+from tasks_app.broker.pool_run import PoolRun
 from tasks_app.domain.call import Call
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.outcome import Fail, Retry, Skip, Snooze
+from tasks_app.domain.outcome import Retry, Skip, Snooze
 from tasks_app.domain.payload import decode, encode
 from tasks_app.domain.retry import MOST_ATTEMPTS
 from tasks_app.runtime.context import TaskContext
@@ -32,15 +31,6 @@ REQUEUED_WAIT_S = 1.0
 """Until a task runs again that said ``Reject(requeue=True)``; a broker would send it at once."""
 ANY_SIZE = 2**63
 """Where the size is judged later."""
-
-
-@dataclass(slots=True)
-class PoolRun:
-    """``self.request.pool_run``, while a task runs from the pool."""
-
-    context: TaskContext
-    retries: list[Signature] = field(default_factory=list)
-    """What ``self.retry`` would have sent."""
 
 
 class CeleryRun:
@@ -141,42 +131,6 @@ def attempts_of(task: Task) -> int:
     if task.max_retries is None:
         return MOST_ATTEMPTS
     return min(max(0, int(task.max_retries)) + 1, MOST_ATTEMPTS)
-
-
-def keep_here(task: Task) -> None:
-    """Let runs from the pool send nothing of their own; all other runs are as they were."""
-    if getattr(task, "_kept_here", False):
-        return
-    signature_from_request, replace = task.signature_from_request, task.replace
-
-    def kept_signature(
-        request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **more: Any
-    ) -> Signature:
-        """Make the signature that ``self.retry`` sends; sent from the pool, it is only noted."""
-        signature = signature_from_request(request, args, kwargs, queue, **more)
-        run = _pool_run(task)
-        if run is not None:
-            unknown = [name for name in more if name not in ("countdown", "eta", "retries")]
-            if queue or unknown:
-                raise Fail(
-                    f"self.retry({(unknown or ['queue'])[0]}=…) cannot be carried out by the pool. "
-                    "It knows countdown, eta, max_retries, args and kwargs."
-                )
-            signature.apply_async = lambda *_, **__: run.retries.append(signature)
-        return signature
-
-    def kept_replace(signature: Signature) -> Any:
-        """Refuse: the new task would have this one's id, and leave the pool."""
-        if _pool_run(task) is None:
-            return replace(signature)
-        raise Fail("self.replace does not exist in the pool. Create the other task, and return.")
-
-    task.signature_from_request, task.replace = kept_signature, kept_replace
-    task._kept_here = True  # noqa: SLF001  our own mark
-
-
-def _pool_run(task: Task) -> PoolRun | None:
-    return getattr(task.request, "pool_run", None)
 
 
 def _as_json(value: Any, path: str) -> Any:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
-from celery import Task
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from tasks_app.broker.celery_options import options_of
-from tasks_app.domain.errors import TasksError
+from tasks_app.domain.errors import OutboxError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.payload import decode
-from tasks_app.domain.settings import load_settings
 from tasks_app.domain.task import NewTask, TaskId
 from tasks_app.runtime.producer import acreate_tasks, admitted, create_task
 
 log = quiet_logger(__name__)
-
-
-class OutboxError(TasksError):
-    """A task was called where it cannot be written into the pool."""
 
 
 class PoolResult:
@@ -63,26 +54,61 @@ class PoolResult:
         )
 
 
-class _Sink(Protocol):
-    def put(self, new: NewTask) -> PoolResult: ...
+class Sink(Protocol):
+    """Where the calls of one block go."""
+
+    open: bool
+    """Whether the block has not ended; a thread or asyncio task of it may live on."""
+
+    def put(self, new: NewTask) -> PoolResult:
+        """Check the call and keep it.
+
+        Raises:
+            InvalidTaskError: it is refused.
+        """
 
 
 class _Now:
     """Inserts at once."""
 
     def __init__(self, session: Session | Connection) -> None:
+        self.open = True
         self._session = session
+        self._committed = False
+        self._since_commit = 0
 
     def put(self, new: NewTask) -> PoolResult:
-        return PoolResult(
-            create_task(self._session, new.task, args=new.args, kwargs=new.kwargs, **new.options)
+        task_id = create_task(
+            self._session, new.task, args=new.args, kwargs=new.kwargs, **new.options
         )
+        self._since_commit += 1
+        return PoolResult(task_id)
+
+    def begin(self) -> None:
+        if isinstance(self._session, Session):
+            event.listen(self._session, "after_commit", self._note_commit)
+
+    def end(self, *, well: bool) -> None:
+        self.open = False
+        if isinstance(self._session, Session):
+            event.remove(self._session, "after_commit", self._note_commit)
+        if well and self._committed and self._since_commit:
+            log.warning(
+                "%s calls in an outbox came after its commit: they are not committed, and lost "
+                "unless you commit again. Call before you commit.",
+                self._since_commit,
+            )
+
+    def _note_commit(self, session: Session) -> None:
+        if session.get_nested_transaction() is None:  # savepoints say so, too
+            self._committed, self._since_commit = True, 0
 
 
 class _Later:
     """Checks at once and collects: ``.delay()`` cannot wait for an async session."""
 
     def __init__(self) -> None:
+        self.open = True
         self.collected: list[tuple[NewTask, PoolResult]] = []
 
     def put(self, new: NewTask) -> PoolResult:
@@ -92,7 +118,12 @@ class _Later:
         return result
 
 
-_sink: ContextVar[_Sink | None] = ContextVar("tasks_app_outbox", default=None)
+_sink: ContextVar[Sink | None] = ContextVar("tasks_app_outbox", default=None)
+
+
+def current_sink() -> Sink | None:
+    """Return where calls go here and now; None: no outbox is open."""
+    return _sink.get()
 
 
 class outbox:  # noqa: N801  read as a statement: with outbox(session)
@@ -105,18 +136,21 @@ class outbox:  # noqa: N801  read as a statement: with outbox(session)
 
     def __init__(self, session: Session | Connection | AsyncSession | AsyncConnection) -> None:
         self._session = session
-        self._token: Token[_Sink | None]
+        self._token: Token[Sink | None]
 
     def __enter__(self) -> Self:
         """Open the block."""
         if not isinstance(self._session, Session | Connection):
             raise TypeError("with outbox(…) takes a Session or Connection; others: async with.")
-        self._token = _sink.set(_Now(self._session))
+        self._now = _Now(self._session)
+        self._now.begin()
+        self._token = _sink.set(self._now)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: object, *_: object) -> None:
         """Close it; the transaction is the caller's."""
         _sink.reset(self._token)
+        self._now.end(well=failed is None)
 
     async def __aenter__(self) -> Self:
         """Open the block."""
@@ -129,59 +163,9 @@ class outbox:  # noqa: N801  read as a statement: with outbox(session)
     async def __aexit__(self, failed: object, *_: object) -> None:
         """Write what was collected, unless the block raised."""
         _sink.reset(self._token)
+        self._later.open = False
         if failed is None and self._later.collected:
             news, results = zip(*self._later.collected, strict=True)
             ids = await acreate_tasks(self._session, news)  # type: ignore[arg-type]
             for result, task_id in zip(results, ids, strict=True):
                 result.given(task_id)
-
-
-class OutboxTask(Task):
-    """``@app.task(base=OutboxTask)``: its calls go into the open outbox.
-
-    Without one, ``TASKS_APP_OUTSIDE_OUTBOX`` decides: publish as Celery does, with or without a
-    warning, or refuse.
-    """
-
-    abstract = True
-
-    def apply_async(
-        self,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        task_id: str | None = None,
-        producer: Any = None,
-        link: Any = None,
-        link_error: Any = None,
-        shadow: str | None = None,
-        **options: Any,
-    ) -> Any:
-        """Create a row in the open outbox, or do what Celery does."""
-        given = {**options, "task_id": task_id, "link": link, "link_error": link_error}
-        sink = _sink.get()
-        again = bool(options.get("retries"))  # self.retry in a plain worker
-        if sink is not None and not again and not self.app.conf.task_always_eager:
-            return sink.put(NewTask(self, None, options_of(self.app, given), args, kwargs))
-        if not again and not self.app.conf.task_always_eager:
-            _outside(self)
-        return super().apply_async(args, kwargs, producer=producer, shadow=shadow, **given)
-
-
-def _outside(task: Task) -> None:
-    """Refuse, warn or say nothing."""
-    from tasks_app.broker.app import PoolCelery  # noqa: PLC0415  loads the worker's half of Celery
-
-    if _rule() == "refuse" or isinstance(task.app, PoolCelery):  # whose queues would refuse it
-        raise OutboxError(
-            f"{task.name} was called without an outbox. "
-            "Call it within: with outbox(session), or use create_task."
-        )
-    if _rule() == "warn":
-        log.warning(
-            "%s was called without an outbox and goes to the broker, committed or not", task.name
-        )
-
-
-@functools.cache
-def _rule() -> str:
-    return load_settings().outside_outbox

@@ -91,3 +91,7 @@ class HandlerTimeoutError(TasksError, TimeoutError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"The handler ran longer than its timeout of {seconds:g} s.")
+
+
+class OutboxError(TasksError):
+    """A Celery task was called where its call cannot be written into the pool."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, get_task
-from tasks_app.broker.outbox import _rule
+from tasks_app.broker.outbox_task import _rule
 from tasks_app.celery_tasks import OutboxError, OutboxTask, PoolResult, outbox
 
 sent: list[tuple[Any, ...]] = []
@@ -83,6 +84,38 @@ def test_a_rollback_takes_the_calls_back(engine: Engine, session: Session) -> No
     session.rollback()
 
     assert (names(engine), sent) == ([], [])
+
+
+def test_calls_after_the_commit_are_warned_of(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The habit of plain Celery: commit, then call. Here it would lose the call."""
+    with outbox(session):
+        send.delay("in time")
+        session.commit()
+        send.delay("too late")
+    said = caplog.text
+    caplog.clear()
+    with outbox(session):
+        session.commit()
+        send.delay("committed again")
+        session.commit()
+    with outbox(session):
+        with session.begin_nested():
+            """A savepoint is no commit."""
+        send.delay("before the commit")
+    session.commit()
+
+    assert "1 calls in an outbox came after its commit" in said
+    assert caplog.text == ""
+
+
+def test_a_thread_that_outlives_the_block_is_told(session: Session) -> None:
+    with outbox(session):
+        context = contextvars.copy_context()
+
+    with pytest.raises(OutboxError, match=r"mails\.send was called when its outbox was closed"):
+        context.run(send.delay, "ada")
 
 
 def test_options_of_apply_async_are_kept(connection: Connection) -> None:

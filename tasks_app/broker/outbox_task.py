@@ -1,0 +1,71 @@
+"""OutboxTask: a Celery task whose calls go into the open outbox."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from celery import Task
+
+from tasks_app.broker.celery_options import options_of
+from tasks_app.broker.outbox import current_sink
+from tasks_app.domain.errors import OutboxError
+from tasks_app.domain.logs import quiet_logger
+from tasks_app.domain.settings import load_settings
+from tasks_app.domain.task import NewTask
+
+log = quiet_logger(__name__)
+
+
+class OutboxTask(Task):
+    """``@app.task(base=OutboxTask)``: its calls go into the open outbox.
+
+    Without one, ``TASKS_APP_OUTSIDE_OUTBOX`` decides: publish as Celery does, with or without a
+    warning, or refuse.
+    """
+
+    abstract = True
+
+    def apply_async(
+        self,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Create a row in the open outbox, or do what Celery does."""
+        given = {**options, "task_id": task_id, "link": link, "link_error": link_error}
+        sink = current_sink()
+        again = bool(options.get("retries"))  # self.retry in a plain worker
+        if sink is not None and not again and not self.app.conf.task_always_eager:
+            if not sink.open:
+                raise OutboxError(f"{self.name} was called when its outbox was closed already.")
+            return sink.put(NewTask(self, None, options_of(self.app, given), args, kwargs))
+        if not again and not self.app.conf.task_always_eager:
+            _outside(self)
+        return super().apply_async(args, kwargs, producer=producer, shadow=shadow, **given)
+
+
+def _outside(task: Task) -> None:
+    """Refuse, warn or say nothing."""
+    from tasks_app.broker.app import PoolCelery  # noqa: PLC0415  loads the worker's half of Celery
+
+    if _rule() == "refuse" or isinstance(task.app, PoolCelery):  # whose queues would refuse it
+        raise OutboxError(
+            f"{task.name} was called without an outbox. "
+            "Call it within: with outbox(session), or use create_task."
+        )
+    if _rule() == "warn":
+        log.warning(
+            "%s was called without an outbox and goes to the broker, committed or not", task.name
+        )
+
+
+@functools.cache
+def _rule() -> str:
+    return load_settings().outside_outbox
