@@ -22,7 +22,7 @@ from celery.worker import state
 from tasks_app.broker.defaults import EXECUTE
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.child import Child
-from tasks_app.runtime.slot import SlotFile, SlotView, Stage
+from tasks_app.runtime.slot import SlotFile, Stage
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_holdouts
 
@@ -45,17 +45,17 @@ class PoolWorker(Worker):
         begin_to_drain(slots)
         solo = isinstance(self.pool, SoloPool)  # its task stands still beneath this handler
         grace = 0.0 if solo else float(self.app.conf.worker_soft_shutdown_timeout)
-        self._wait(slots, grace, while_stage=Stage.DRAINS)
+        self._wait(grace, lambda: slots.stage is Stage.DRAINS and _is_busy(slots))
         slots.leave()
-        self._wait(slots, PATIENCE_S)
+        self._wait(PATIENCE_S, lambda: _is_busy(slots))
         if kill_holdouts(slots):
-            self._wait(slots, PATIENCE_S)
+            self._wait(PATIENCE_S, lambda: _has_graves(slots))
 
-    def _wait(self, slots: SlotFile, seconds: float, while_stage: Stage = Stage.LEAVES) -> None:
-        """Wait until no child has anything in hand. The worker's timers stand still meanwhile."""
+    def _wait(self, seconds: float, reason: Callable[[], bool]) -> None:
+        """Wait while there is a reason. The worker's timers stand still meanwhile."""
         now = time.monotonic()
         ends, look_at = now + seconds, now
-        while now < ends and slots.stage is while_stage and any(map(_is_busy, slots.occupied())):
+        while now < ends and reason():
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 self.watch()
@@ -63,8 +63,14 @@ class PoolWorker(Worker):
             now = time.monotonic()
 
 
-def _is_busy(view: SlotView) -> bool:
-    return bool(view.running or view.messages) and not view.dead
+def _is_busy(slots: SlotFile) -> bool:
+    """Whether a child has anything in hand."""
+    return any((view.running or view.messages) and not view.dead for view in slots.occupied())
+
+
+def _has_graves(slots: SlotFile) -> bool:
+    """Whether a dead child waits for a living one to give back what it had."""
+    return {view.dead for view in slots.occupied()} == {True, False}
 
 
 def begin_to_drain(slots: SlotFile) -> None:

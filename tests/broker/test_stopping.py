@@ -29,15 +29,15 @@ def doomed(house: House, *, children: int = 2, folder: Path | None = None) -> Ce
 def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> None:
     """To the whole group, as some process managers do it; two messages wait in the parent."""
     worker = doomed(house)
-    long = house.create("slow", 2, {"seconds": 3.0}, priority=0)
+    long = house.create("slow", 2, {"seconds": 4.0}, priority=0)
     until(lambda: house.sql(RUNNING) == 2)
     rest = house.create("ok", 40)
-    until(lambda: worker.log().count("received") == 4)  # two in hand, two reserved
+    until(lambda: worker.log().count("Task tasks_app.execute[") == 4)  # two in hand, two reserved
 
     worker.signal_all(signal.SIGTERM)
     in_the_broker = house.sql("SELECT count(*) FROM task_dispatch") - 4
-    until(lambda: house.sql("SELECT count(*) FROM task_dispatch") == in_the_broker, 2)
-    until(lambda: house.sql("SELECT count(*) FROM task_worker WHERE queues = '{}'") == 2, 2)
+    until(lambda: house.sql("SELECT count(*) FROM task_dispatch") == in_the_broker, 5)
+    until(lambda: house.sql("SELECT count(*) FROM task_worker WHERE queues = '{}'") == 2, 5)
 
     assert house.sql(RUNNING) == 2
     assert worker.wait() == 0
