@@ -41,6 +41,11 @@ def worker(house: House, road: FaultProxy) -> CeleryProcess:
     return house.worker(TASKS_APP_HEALTHY_FOR="3s", TASKS_APP_BROKER_URL=broker)
 
 
+@pytest.fixture(scope="module")
+def beat(house: House, worker: CeleryProcess) -> CeleryProcess:
+    return house.beat()
+
+
 @pytest.fixture
 def healthy(house: House, monkeypatch: pytest.MonkeyPatch) -> Verdict:
     monkeypatch.setenv(RUN_DIR_VARIABLE, str(house.run_folder))
@@ -64,17 +69,32 @@ def test_a_worker_that_is_stopped_is_not_healthy_until_it_goes_on(
     assert f"{worker.name}@" in word
 
 
+def test_a_beat_whose_scan_fails_is_not_healthy_until_it_works(
+    house: House, beat: CeleryProcess, healthy: Verdict
+) -> None:
+    until(lambda: healthy("beat"), 30)
+
+    house.sql("ALTER TABLE task_dispatch RENAME TO task_dispatch_away")
+    try:
+        until(lambda: not healthy("beat"), 30)
+        word = judge("beat")[1]
+    finally:
+        house.sql("ALTER TABLE task_dispatch_away RENAME TO task_dispatch")
+
+    until(lambda: healthy("beat"), 30)
+    assert "fails (ProgrammingError)" in word
+
+
 def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
-    house: House, worker: CeleryProcess, road: FaultProxy, healthy: Verdict
+    house: House, worker: CeleryProcess, beat: CeleryProcess, road: FaultProxy, healthy: Verdict
 ) -> None:
     """Celery waits for a broker in a loop in which no timer fires."""
-    beat = house.beat()
     (task_id,) = house.create("hang")
     until(lambda: house.task(task_id).state == "RUNNING", 20)
     road.refusing = True
     road.cut()
     worker.says("Cannot connect to redis")
-    seen = [until(lambda: healthy("beat"))]
+    seen = [healthy("beat")]
     beat.stop()
 
     states = house.over([task_id], 30)
