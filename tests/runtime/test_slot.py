@@ -14,7 +14,7 @@ import pytest
 from tasks_app.domain.task import Run
 from tasks_app.runtime import watch
 from tasks_app.runtime.slot import MOST_RUNS, MOST_STRANDED, SLOTS, SlotFile, Stage
-from tasks_app.runtime.watch import kill_holdouts, kill_overdue
+from tasks_app.runtime.watch import kill_holdouts, kill_overdue, silent_clerk
 from tests.runtime.mortal import Mortal
 from tests.waiting import until
 
@@ -226,6 +226,21 @@ def test_the_watch_does_not_signal_the_dead(slots: SlotFile, stranger: Stranger)
     process.kill()
 
     assert kill_overdue(slots) == []
+
+
+@pytest.mark.processes
+def test_a_child_that_lives_without_its_clerk_is_named_and_a_dead_one_is_not(
+    slots: SlotFile, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = stranger("silent")
+    patient = silent_clerk(slots)
+    monkeypatch.setattr(watch, "SILENT_S", 0.0)
+
+    named = silent_clerk(slots)
+    process.kill()
+
+    assert (patient, silent_clerk(slots)) == ("", "")
+    assert named == f"the clerk of child {process.pid} is silent for 0 s"
 
 
 def test_who_does_not_let_go_is_killed(slots: SlotFile, stranger: Stranger) -> None:
