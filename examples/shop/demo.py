@@ -24,7 +24,7 @@ from tasks_app.embedded import DEFAULT_FOLDER, EmbeddedError
 from tasks_app.runtime.registry import HANDLERS
 
 TICK_S = 0.2
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long we wait for the next task to end; then the checks say what is missing."""
 STOPPED = 130
 
