@@ -13,6 +13,7 @@ from tasks_app.domain.errors import PublishError
 from tasks_app.pool import ledger, workers
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher, Scanned
+from tasks_app.runtime.hooks import HOOKS, Notice
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
@@ -107,6 +108,22 @@ def test_nothing_goes_out_for_a_paused_queue_not_even_again(
     scene.bench.sql("DELETE FROM task_queue_pause")
     scene.dispatcher.run_once()
     assert memory.ids() == [first, second]
+
+
+def test_what_is_swept_is_told_when_it_is_committed(scene: Scene) -> None:
+    told: list[tuple[str, str, str]] = []
+
+    def look(notice: Notice) -> None:
+        told.append((notice.kind, notice.name, scene.bench.state(notice.task_id)))
+
+    HOOKS.subscribe(look)
+    scene.bench.at_end(lambda: HOOKS.unsubscribe(look))
+    scene.worker()
+    scene.bench.create(enabled=False)
+
+    scene.dispatcher.run_once()
+
+    assert told == [("skipped", "t", "SKIPPED")]
 
 
 def test_what_is_out_is_not_sent_again(scene: Scene) -> None:
