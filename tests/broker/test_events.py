@@ -70,7 +70,7 @@ def test_a_success_is_shown_with_its_course_and_without_its_data(
 def test_a_retry_is_red_no_longer_when_it_succeeds(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
-    (task_id,) = house.create("flaky", payload=SECRETS)
+    (task_id,) = house.create("wobbly", payload=SECRETS)
 
     task = shown(listener, task_id, "SUCCESS")
 

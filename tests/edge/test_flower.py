@@ -10,6 +10,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
@@ -35,7 +36,7 @@ SHOWN = {
 }
 MIX: tuple[tuple[str, dict[str, Any] | None, int], ...] = (
     ("fine", {"card": "canary-4711"}, 2990),
-    ("flaky", {"card": "canary-4711"}, 500),
+    ("wobbly", {"card": "canary-4711"}, 500),
     ("broken", {"card": "canary-4711"}, 300),
     ("stops", {"how": "cancel"}, 300),
     ("stops", {"how": "skip"}, 300),
@@ -159,6 +160,31 @@ def test_its_revoke_button_cancels_a_waiting_and_a_running_task(
     assert house.over([waiting, running], 10) == {"CANCELLED": 2}
     until(lambda: shown(flower).get(str(waiting)) == ("fine", "REVOKED"), 10)
     until(lambda: shown(flower).get(str(running)) == ("patient", "REVOKED"), 10)
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo", "spawn"])
+def test_every_pool_shows_its_tasks(
+    house: House, listener: Listener, tmp_path: Path, pool: str
+) -> None:
+    """In threads and solo the parent is the child; spawned children inherit no open pipe."""
+    arguments = ["-E", "-Q", pool]
+    if pool == "spawn":
+        (tmp_path / "celeryconfig.py").write_text("worker_pool_start_method = 'spawn'\n")
+    else:
+        arguments += ["-P", pool]
+    worker = house.worker(*arguments, ready=False, folder=tmp_path, **HANDLERS)
+    house.ready(worker, children=2 if pool == "spawn" else 1)
+    house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
+    ids = house.create("fine", 50, {"card": "canary-4711"}, queue=pool)
+    ids += house.create("broken", 50, {"card": "canary-4711"}, queue=pool)
+
+    house.over(ids, 60)
+
+    def pictures() -> Counter[str | None]:
+        return Counter(listener.shows(task_id) for task_id in ids)
+
+    until(lambda: pictures() == {"SUCCESS": 50, "FAILURE": 50}, 20, pool)
+    worker.stop()
 
 
 ROUNDS, NUMBER = 7, 3000

@@ -20,8 +20,8 @@ def fine(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
     return {"points": 10, "token": SECRET}
 
 
-@handler("flaky", retry="0.1s,0.1s")
-def flaky(ctx: TaskContext, payload: dict[str, Any]) -> None:
+@handler("wobbly", retry="0.1s,0.1s")
+def wobbly(ctx: TaskContext, payload: dict[str, Any]) -> None:
     """Fail once, and say of whom."""
     if ctx.attempt == 1:
         raise ValueError(f"no credit for {payload.get('card')}")
