@@ -28,7 +28,7 @@ class CeleryHints:
         self._app = Celery("tasks_app", set_as_current=False, fixups=[])
         self._app.conf.update(configuration(settings), task_always_eager=False)
         self._connection: Any = None
-        self._producer: Any = None
+        self._channel: Any = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
         """Send one message that no ledger knows."""
@@ -37,7 +37,7 @@ class CeleryHints:
                 EXECUTE,
                 args=(None, list(ids)),
                 queue=queue,
-                producer=self._producer,
+                producer=self._app.amqp.Producer(self._channel, auto_declare=False),
                 declare=[],
                 retry=False,
                 ignore_result=True,
@@ -50,9 +50,8 @@ class CeleryHints:
         return self._twice(lambda: self._depth(queue))
 
     def _depth(self, queue: str) -> int | None:
-        channel = self._producer.channel
         try:
-            return depth_of(self._connection, channel, queue)
+            return depth_of(self._connection, self._channel, queue)
         except ChannelError as error:
             if str(error.reply_code) != NO_SUCH_QUEUE:
                 raise
@@ -66,9 +65,9 @@ class CeleryHints:
                 return act()
             except Exception:
                 self._disconnect()
-        self._connection = self._app.connection_for_write()
-        self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
         try:
+            self._connection = self._app.connection_for_write()
+            self._channel = self._connection.default_channel
             return act()
         except Exception:
             self._disconnect()
@@ -76,7 +75,9 @@ class CeleryHints:
 
     def _disconnect(self) -> None:
         """Drop the connection without a word to a broker that may be deaf."""
-        connection, self._connection = self._connection, None
-        if connection.connected and hasattr(connection.connection, "collect"):
-            connection.connection.collect()
-        connection.collect()
+        connection, channel = self._connection, self._channel
+        self._connection = self._channel = None
+        if hasattr(getattr(channel, "connection", None), "collect"):  # AMQP would say goodbye
+            channel.connection.collect()
+        if connection is not None:
+            connection.collect()

@@ -128,7 +128,7 @@ class Hints:
         try:
             nested = session.get_nested_transaction()
             if nested is not None:
-                notes.setdefault(_holder(nested), []).extend(notes.pop(nested, ()))
+                notes.setdefault(nested.parent, []).extend(notes.pop(nested, ()))
             elif self._hinter is not None:
                 self._hinter.offer(notes.pop(session.get_transaction(), ()))
         except Exception as error:  # the commit took place; the scan finds the tasks
@@ -145,14 +145,6 @@ class Hints:
 def _is_due(row: TaskRow) -> bool:
     """Whether the row may run as soon as it is there, whatever the time is."""
     return row.enabled and row.run_at is None and not row.delay
-
-
-def _holder(savepoint: SessionTransaction) -> SessionTransaction | None:
-    """Return the transaction around a savepoint; a flush is none of its own."""
-    around = savepoint.parent
-    while around is not None and around.parent is not None and not around.nested:
-        around = around.parent
-    return around
 
 
 HINTS = Hints()

@@ -32,6 +32,12 @@ def plain(ctx: TaskContext) -> int:
     return ctx.attempt
 
 
+@handler("when")
+def when(ctx: TaskContext) -> float:
+    """Tell when it began."""
+    return time.time()
+
+
 @handler("brief")
 def brief(ctx: TaskContext) -> None:
     """Be neither fast nor so slow that others are given back."""
