@@ -85,12 +85,13 @@ def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     """Does anybody look for what is due?"""
     duty = lease.read(connection, lease.SCAN)
+    advice = "Start beat, unless you run tasks-app work only."
     if duty is None or duty.idle is None:
-        advice = "Start beat, unless you run tasks-app work only."
         return [warn("scan", "nobody has scanned yet", advice)]
     fact = f"the last one was {rough(duty.idle)} ago, by {duty.holder}"
     if duty.idle > LATE_SCANS * settings.scan_interval + PATIENCE:
-        return [fail("scan", fact, "Start beat, and read its log.")]
+        late = any(due.waits > PATIENCE for due in condition.due_work(connection))
+        return [(fail if late else warn)("scan", fact, advice)]
     if duty.rank < lease.Rank.BEAT:
         return [warn("scan", f"{fact}, which stands in", "No beat leads: start one.")]
     return [ok("scan", fact)]

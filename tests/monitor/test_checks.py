@@ -241,12 +241,16 @@ def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) 
     a_scan(connection)
     beat = work.scanning(connection, settings)
     connection.exec_driver_sql("UPDATE task_lease SET done_at = now() - interval '3 minutes'")
+    idle = work.scanning(connection, settings)
+    create_task(connection, "t")
+    connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '2 minutes'")
     late = work.scanning(connection, settings)
 
-    assert said([*never, *deputy, *beat, *late]) == [
+    assert said([*never, *deputy, *beat, *idle, *late]) == [
         "warn scan: nobody has scanned yet",
         "warn scan: the last one was 0 s ago, by b@host, which stands in",
         "ok scan: the last one was 0 s ago, by b@host",
+        "warn scan: the last one was 3 min ago, by b@host",
         "fail scan: the last one was 3 min ago, by b@host",
     ]
 
