@@ -53,6 +53,8 @@ class FaultProxy:
         """Leave every live connection open, and pass nothing on any more."""
         with self._mutex:
             self._swallowed |= self._sockets
+
+    def black_out(self) -> None:
         """Let nothing through in either direction, and refuse nobody."""
         self._open.clear()
 
