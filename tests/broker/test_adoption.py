@@ -47,6 +47,11 @@ def misnamed() -> None: ...
 
 
 @pytest.fixture(autouse=True)
+def _clean() -> None:
+    """No house is needed here: the rows are those of one connection or engine."""
+
+
+@pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HANDLERS, "_specs", {})
     seen.clear()

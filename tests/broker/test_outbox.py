@@ -44,6 +44,11 @@ def plain(to: str) -> None: ...
 
 
 @pytest.fixture(autouse=True)
+def _clean() -> None:
+    """No house is needed here: the rows are those of one connection or engine."""
+
+
+@pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sent.clear()
     _rule.cache_clear()
