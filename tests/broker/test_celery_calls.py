@@ -199,13 +199,13 @@ def test_priorities_keep_the_order_of_the_apps_broker(
 ) -> None:
     other = Celery("other", broker=url, set_as_current=False)
 
-    @other.task(name="other.t")
+    @other.task(name="other.t", shared=False)
     def t() -> None: ...
 
     assert row(connection, t.s().set(priority=given)).priority == ours
     other.conf.task_default_priority = given
 
-    @other.task(name="other.default")
+    @other.task(name="other.default", shared=False)
     def default() -> None: ...
 
     assert row(connection, default).priority == ours
@@ -233,7 +233,7 @@ def test_the_route_counts_only_where_a_handler_of_ours_lives(
     routed = Celery("routed", broker="memory://", set_as_current=False)
     routed.conf.task_routes = {"routed.*": {"queue": "mails"}}
 
-    @routed.task(name="routed.t")
+    @routed.task(name="routed.t", shared=False)
     def t() -> None: ...
 
     before = row(connection, t).queue

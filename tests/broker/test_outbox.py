@@ -234,7 +234,7 @@ def test_on_our_own_app_it_never_publishes(monkeypatch: pytest.MonkeyPatch) -> N
 
     ours = PoolCelery("ours", broker="redis://nowhere", set_as_current=False)
 
-    @ours.task(base=OutboxTask, name="ours.t")
+    @ours.task(base=OutboxTask, name="ours.t", shared=False)
     def task() -> None: ...
 
     monkeypatch.setenv("TASKS_APP_OUTSIDE_OUTBOX", "publish")
@@ -247,7 +247,7 @@ def test_eager_apps_stay_eager(session: Session) -> None:
     eager = Celery("eager", set_as_current=False)
     eager.conf.task_always_eager = True
 
-    @eager.task(base=OutboxTask, name="eager.echo")
+    @eager.task(base=OutboxTask, name="eager.echo", shared=False)
     def echo(word: str) -> str:
         return word
 
