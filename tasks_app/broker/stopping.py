@@ -20,13 +20,10 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
 
 from tasks_app.broker.defaults import EXECUTE
-from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.slot import SlotFile, Stage
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_holdouts
-
-log = quiet_logger(__name__)
 
 PATIENCE_S = 5.0
 """How long children may take to let go. Who takes longer never lets other threads run."""
