@@ -131,7 +131,7 @@ def test_many_beats_for_minutes_make_no_task_run_twice(house: House, redis: Redi
     for worker in (house.worker("-B", **calm), house.worker(**calm)):
         worker.says(" ready.")  # until then workers greet each other over the broker
     sent = lambda: redis.info("commandstats").get("cmdstat_lpush", {"calls": 0})["calls"]  # noqa: E731
-    made = "SELECT last_value FROM task_dispatch_id_seq"
+    made = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM task_dispatch_id_seq"
     before, first = sent(), house.sql(made)
     ids: list[int] = []
     ends = time.monotonic() + LOAD_S
@@ -148,7 +148,7 @@ def test_many_beats_for_minutes_make_no_task_run_twice(house: House, redis: Redi
 
     assert states == {"SUCCEEDED": len(ids)}
     assert house.effects() == (len(ids), len(ids))
-    assert house.sql("SELECT max(attempt) FROM task_completed") == 1
+    assert house.sql("SELECT sum(failures + crashes) FROM task_completed") == 0
     assert published == messages
 
 
