@@ -1,8 +1,13 @@
-"""The app for ``celery -A tasks_app worker | beat | flower``."""
+"""The app for ``celery -A tasks_app worker | beat | flower``. A wrong setting ends the command."""
 
 from __future__ import annotations
 
-from tasks_app.broker.app import make_celery
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.settings import load_settings
 
-app = make_celery(load_settings())
+try:
+    from tasks_app.broker.app import make_celery  # its tables have the schema's name in them
+
+    app = make_celery(load_settings())
+except ConfigurationError as error:
+    raise SystemExit(str(error)) from None

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from uuid import uuid4
 
@@ -34,6 +35,7 @@ from tasks_app.runtime.wishes import Wishes
 log = quiet_logger(__name__)
 
 STOP_PATIENCE_S = 5.0
+LOCKED_PAUSE_S = 0.1
 
 
 class Child:
@@ -147,11 +149,20 @@ class Child:
         self.departure.drain()
         self.desk.errand(lambda connection: workers.leave(connection, self.identity.owner))
         try:
-            self._settler.flush()
-            self._clerk.last_round()
+            self._write_the_rest()
         except SQLAlchemyError as error:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:
             self._slot.free()
         self.database.dispose()
         self._aftermath.close()
+
+    def _write_the_rest(self) -> None:
+        """Wait a little for rows that somebody holds: what is left behind runs once more."""
+        ends = time.monotonic() + STOP_PATIENCE_S
+        while True:
+            self._settler.flush()
+            self._clerk.last_round()
+            if self.desk.empty or time.monotonic() >= ends:
+                return
+            time.sleep(LOCKED_PAUSE_S)

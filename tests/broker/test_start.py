@@ -73,6 +73,15 @@ def test_limits_that_a_pool_cannot_enforce_are_refused(house: House) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("TASKS_APP_SCHEMA", "Bad-Schema"), ("TASKS_APP_LEASE", "soon")]
+)
+def test_a_wrong_setting_is_one_sentence(house: House, variable: str, value: str) -> None:
+    said = last_words(house, "worker", **{variable: value})
+
+    assert said.strip().splitlines()[-1].startswith(f"{variable} is wrong: use a ")
+
+
 def refusal(broker: str | None = "redis://127.0.0.1/0", **settings: str) -> str:
     """What a process says when it ends because of its surroundings."""
     app = Celery(broker=broker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import cycle
@@ -25,6 +26,10 @@ RECORDED = text("""
             AS traceback
     FROM task_all t
 """)
+OUTCOMES = text("""
+    SELECT t.name, t.state, coalesce(substr(min(t.error), 1, 90), '') AS error, count(*) AS number
+    FROM task_all t GROUP BY 1, 2 ORDER BY 1, 2
+""")
 
 
 ENVIRONMENT = {
@@ -41,14 +46,12 @@ class Visit:
     def __init__(self, house: House, *, children: int, **options: Any) -> None:
         self._house = house
         self._children = children
-        self._worker = house.worker(children=children, **options, **ENVIRONMENT)
+        self.worker = house.worker(children=children, **options, **ENVIRONMENT)
 
-    def see(
-        self, kinds: Iterable[Kind], times: int = 1, timeout_s: float = 60.0
-    ) -> dict[str, Counter[str]]:
-        """Run each kind so often, a neighbour beside each; return what is recorded wrongly."""
-        hostile = [kind.task_name for kind in kinds for _ in range(times)]
-        random.Random(times).shuffle(hostile)
+    def see(self, kinds: Iterable[Kind], timeout_s: float = 90.0) -> dict[str, Counter[str]]:
+        """Run one task of each kind, a neighbour beside each; return what is recorded wrongly."""
+        hostile = [kind.task_name for kind in kinds]
+        random.Random(len(hostile)).shuffle(hostile)
         pairs = zip(hostile, cycle(NEIGHBOURS), strict=False)
         with self._house.engine.begin() as connection:
             ids = create_tasks(connection, [NewTask(name) for pair in pairs for name in pair])
@@ -61,12 +64,20 @@ class Visit:
                 wrong.setdefault(row.name, Counter())[str(row)[:300]] += 1
         return wrong
 
+    def report(self, title: str, seconds: float) -> None:
+        """Print what is recorded, for those who run with ``-s``."""
+        with self._house.engine.connect() as connection:
+            rows = connection.execute(OUTCOMES).all()
+        lines = [f"{title}: {sum(row.number for row in rows)} tasks in {seconds:.0f} s"]
+        lines += [f"{row.number:5} {row.name:35} {row.state:10} {row.error}" for row in rows]
+        sys.stdout.write("\n".join([*lines, ""]))
+
     def ends_well(self) -> None:
         """The parent lives, has all its children, left no effect half way, and ends when asked."""
-        assert self._worker.alive, self._worker.log()
-        self._house.ready(self._worker, self._children)
+        assert self.worker.alive, self.worker.log()
+        self._house.ready(self.worker, self._children)
         assert self._house.sql("SELECT count(*) FROM effect WHERE task_id < 0") == 0
-        assert self._worker.stop() == 0
+        assert self.worker.stop() == 0
 
 
 def _is_right(row: Row[Any]) -> bool:

@@ -243,6 +243,29 @@ def test_a_child_that_stops_leaves_no_trace(bench: Bench) -> None:
     assert bench.slots.occupied() == []
 
 
+def test_a_child_that_stops_waits_a_little_for_a_row_that_somebody_holds(bench: Bench) -> None:
+    """Left behind, its outcome would be lost and the task run again, as after a crash."""
+    locker = bench.engine.connect()
+    bench.at_end(locker.close)
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        locker.execute(LOCK, {"id": ctx.task_id})
+
+    task_id = bench.create()
+    child = bench.child()
+    child.execute(None, [task_id])
+
+    stopping = bench.beside(child.stop)
+    until(lambda: not child._clerk._thread.is_alive())
+    held = bench.state(task_id)
+    locker.rollback()
+    stopping.join(10)
+
+    assert (held, bench.state(task_id)) == ("RUNNING", "SUCCEEDED")
+    assert bench.slots.occupied() == []
+
+
 def test_a_stopped_child_gives_back_what_it_had_not_started(bench: Bench) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:
