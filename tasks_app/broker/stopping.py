@@ -97,7 +97,7 @@ def heed_signals(child: Child) -> None:
     def heed(number: int, frame: FrameType | None) -> None:
         """Take no lock and write no log: this runs between any two steps of the main thread."""
         if child.in_hand:
-            child.departure.asked_at = time.monotonic()
+            child.desk.asked_at = time.monotonic()
         else:
             _shutdown_cleanup(number, frame)
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import workers
+from tasks_app.runtime import departure
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.clerk import Clerk
 from tasks_app.runtime.database import Database
@@ -121,6 +122,9 @@ class Child:
         finally:
             self.in_hand = False
         self.retire_if_unfit()
+        if self.departure.asked_alone():
+            self.stop()
+            departure.end_process(0)
 
     def retire_if_unfit(self) -> None:
         """Make room for a new process if a handler left this one without descriptors.

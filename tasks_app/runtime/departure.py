@@ -66,8 +66,6 @@ class Departure:
         self._drains_since: float | None = None
         self._finished: set[int] = set()
         self._rng = Random()  # noqa: S311  jitter, not a secret
-        self.asked_at: float | None = None
-        """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
 
     def drain(self) -> None:
         """Once the worker stops, give back what has not started, and the rest of all messages."""
@@ -88,8 +86,17 @@ class Departure:
         return self._desk.busy and (
             self._slot.stage is Stage.LEAVES
             or _is_over(self._drains_since, self._grace_s)
-            or (self._slot.stage is Stage.RUNS and _is_over(self.asked_at, ALONE_S))
+            or (self._slot.stage is Stage.RUNS and _is_over(self._desk.asked_at, ALONE_S))
         )
+
+    def asked_alone(self) -> bool:
+        """Whether a signal asked this child to end, and not its whole worker."""
+        asked_at = self._desk.asked_at
+        if asked_at is None:
+            return False
+        while self._slot.stage is Stage.RUNS and not _is_over(asked_at, ALONE_S):
+            time.sleep(0.02)
+        return self._slot.stage is Stage.RUNS
 
     def leave(self, last_round: Callable[[], None]) -> None:
         """Let go of what runs and end this process, whatever its threads are doing.
@@ -124,7 +131,7 @@ class Departure:
         A child that was asked alone may have been asked by its own task: that counts as a crash, or
         it would come back for ever.
         """
-        alone = self._slot.stage is Stage.RUNS and self.asked_at is not None
+        alone = self._slot.stage is Stage.RUNS and self._desk.asked_at is not None
         endings = [
             (task, interrupted(task, self._registry.get(task.name), self._rng)) for task in tasks
         ]

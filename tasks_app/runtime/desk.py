@@ -68,6 +68,8 @@ class Desk:
         self._lets_go = False
         self.stopping = threading.Event()
         """Set: start nothing more."""
+        self.asked_at: float | None = None
+        """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
         self.wake = threading.Event()
         """Tells the clerk that there is something to do."""
         self.arrived = threading.Condition(self._mutex)
@@ -79,6 +81,11 @@ class Desk:
             self._waiting.extend(tasks)
             self.arrived.notify_all()
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more may start."""
+        return self.stopping.is_set() or self.asked_at is not None
+
     def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> Running | None:
         """Take the first waiting task that suits; None: there is none, or the child stops.
 
@@ -86,7 +93,7 @@ class Desk:
         it: if it kills the process, it shall be the only suspect.
         """
         with self._mutex:
-            if self.stopping.is_set() or any(r.task.runs_alone for r in self._running.values()):
+            if self.over or any(r.task.runs_alone for r in self._running.values()):
                 return None
             for task in self._waiting:
                 if task.runs_alone and self._running:

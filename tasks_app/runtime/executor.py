@@ -98,7 +98,7 @@ class Executor:
         """Whether nothing more may start; the clerk gives back what has not."""
         if self._slot.stage is not Stage.RUNS:
             self._desk.stop()
-        return self._desk.stopping.is_set()
+        return self._desk.over
 
     def _claim(self, ids: list[int]) -> list[ClaimedTask] | None:
         token = uuid4()

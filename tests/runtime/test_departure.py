@@ -247,7 +247,7 @@ def test_sigterm_may_have_a_grace_of_its_own(bench: Bench, ended: threading.Even
 
 def ask(child: Child) -> None:
     """As a signal handler does."""
-    child.departure.asked_at = 0.0
+    child.desk.asked_at = 0.0
 
 
 def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Event) -> None:
@@ -281,6 +281,24 @@ def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
     assert bench.states(ids) == ["PENDING"] * 16
     assert [bench.task(task_id).crashes for task_id in ids] == [1] + [0] * 15
     assert bench.dispatches() == 0
+
+
+def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
+    bench: Bench, ended: threading.Event
+) -> None:
+    """Else the clerk would let go of a task that came later, and count a crash for it."""
+    held = Held(bench)
+    bench.succeeding("next")
+    ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
+    child, _ = running(bench, ids)
+    assert held.started.wait(10)
+
+    child.desk.asked_at = time.monotonic()
+    held.go_on.set()
+
+    assert ended.wait(10)
+    assert bench.states(ids) == ["SUCCEEDED"] + ["PENDING"] * 15
+    assert [bench.task(task_id).crashes for task_id in ids] == [0] * 16
 
 
 def test_a_task_that_signals_its_own_child_every_time_ends_in_the_error_pool(

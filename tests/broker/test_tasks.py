@@ -1,0 +1,77 @@
+"""What a message may hold: our tasks check its body before anything of ours is touched."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tasks_app.broker import tasks
+from tasks_app.broker.defaults import EXECUTE
+
+LARGEST = 2**63 - 1
+
+
+@pytest.fixture
+def carried_out(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What reached the child."""
+    seen: list[tuple[Any, Any]] = []
+    child = SimpleNamespace(execute=lambda dispatch_id, ids: seen.append((dispatch_id, ids)))
+    monkeypatch.setattr(tasks, "current_child", lambda: child)
+    return seen
+
+
+@pytest.fixture
+def execute() -> Any:
+    app = Celery("tasks_app.test", set_as_current=False)
+    tasks.register(app)
+    return app.tasks[EXECUTE]
+
+
+@pytest.mark.parametrize(
+    "body", [(None, [1]), (1, [1, 2]), (LARGEST, [LARGEST]), (7, list(range(1, 501)))]
+)
+def test_ids_reach_the_child(execute: Any, carried_out: list[Any], body: Any) -> None:
+    execute(*body)
+
+    assert carried_out == [body]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (), (1,), (0, [1]), (-1, [1]), (True, [1]), ("1", [1]), (1.0, [1]), (LARGEST + 1, [1]),
+        (None, []), (None, [0]), (None, [-1]), (None, [True]), (None, ["1"]), (None, [1.0]),
+        (None, [None]), (None, [[1]]), (None, [LARGEST + 1]), (None, list(range(1, 502))),
+        (None, (1, 2)), (None, {"ids": 1}), (None, "12"), (None, [1], 3), (None, [1, "2"]),
+    ],
+)  # fmt: skip
+def test_anything_else_does_not(execute: Any, carried_out: list[Any], body: Any) -> None:
+    execute(*body)
+
+    assert carried_out == []
+
+
+def test_nor_does_a_body_with_more_names(execute: Any, carried_out: list[Any]) -> None:
+    execute(dispatch_id=None, ids=[1], os="system")
+
+    assert carried_out == []
+
+
+def test_what_breaks_while_a_message_is_carried_out_is_said_and_goes_no_further(
+    execute: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A MemoryError that reached Celery would end the worker."""
+
+    def break_off() -> None:
+        raise MemoryError("secret\npayload")
+
+    monkeypatch.setattr(tasks, "current_child", break_off)
+
+    execute(5, [1])
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "message 5 ended early; the scan comes back: MemoryError: secret"
+    ]
