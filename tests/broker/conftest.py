@@ -76,14 +76,14 @@ class House:
             self.ready(process, children)
         return process
 
-    def ready(self, process: CeleryProcess, children: int = 2) -> None:
+    def ready(self, process: CeleryProcess, children: int = 2, timeout_s: float = 30.0) -> None:
         """Wait until the worker's children are known to the scan."""
         alive = "SELECT count(*) FROM task_worker WHERE node LIKE :node"
 
         def known() -> bool:
             return not process.alive or self.sql(alive, node=f"{process.name}@%") == children
 
-        until(known, 30, f"the start of {process.name}")
+        until(known, timeout_s, f"the start of {process.name}")
         assert process.alive, process.log()
 
     def beat(self, **more: str) -> CeleryProcess:

@@ -32,6 +32,8 @@ OUTCOMES = text("""
 """)
 
 
+PATIENCE_S = 90.0
+"""Hundreds of processes start and die: on a busy machine that takes a while."""
 ENVIRONMENT = {
     "TASKS_APP_IMPORTS": "zoo_handlers",
     "TASKS_APP_SCAN_INTERVAL": "200ms",
@@ -46,9 +48,10 @@ class Visit:
     def __init__(self, house: House, *, children: int, **options: Any) -> None:
         self._house = house
         self._children = children
-        self.worker = house.worker(children=children, **options, **ENVIRONMENT)
+        self.worker = house.worker(children=children, ready=False, **options, **ENVIRONMENT)
+        house.ready(self.worker, children, PATIENCE_S)
 
-    def see(self, kinds: Iterable[Kind], timeout_s: float = 90.0) -> dict[str, Counter[str]]:
+    def see(self, kinds: Iterable[Kind], timeout_s: float = PATIENCE_S) -> dict[str, Counter[str]]:
         """Run one task of each kind, a neighbour beside each; return what is recorded wrongly."""
         hostile = [kind.task_name for kind in kinds]
         random.Random(len(hostile)).shuffle(hostile)
@@ -75,9 +78,10 @@ class Visit:
     def ends_well(self) -> None:
         """The parent lives, has all its children, left no effect half way, and ends when asked."""
         assert self.worker.alive, self.worker.log()
-        self._house.ready(self.worker, self._children)
+        self._house.ready(self.worker, self._children, PATIENCE_S)
         assert self._house.sql("SELECT count(*) FROM effect WHERE task_id < 0") == 0
-        assert self.worker.stop() == 0
+        self.worker.ask()
+        assert self.worker.wait(PATIENCE_S) == 0
 
 
 def _is_right(row: Row[Any]) -> bool:
