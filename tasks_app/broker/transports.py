@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 BOUNDED = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
 """A broker that is away fails a publish at once; the scan comes back to the rows."""
 
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)  # each system has its own choice of them
+}
 _REDIS: dict[str, Any] = {
     "broker_transport_options": {
         # A dead peer must not block us for ever: kombu's own default is no timeout at all.
         "socket_connect_timeout": 2,
         "socket_timeout": 5,
         "socket_keepalive": True,
+        # Who only waits for messages would else hear of a dead peer after two hours.
+        "socket_keepalive_options": _KEEPALIVE,
         "health_check_interval": 15,
         # Several apps may share one Redis.
         "global_keyprefix": "tasks_app:",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,8 @@ from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import PublishError
 from tests.broker.conftest import House
+
+KEEPALIVE = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 
 pytestmark = pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
 
@@ -56,3 +59,19 @@ def test_a_broker_that_is_away_is_not_taken_for_an_empty_one(house: House) -> No
     assert refusal.value.certain
     with pytest.raises(PublishError):
         publisher.probe()
+
+
+def test_a_dead_peer_is_noticed_by_who_only_waits(house: House, app: Celery) -> None:
+    """Redis: TCP keepalive within half a minute. RabbitMQ: heartbeats, which a worker asks for."""
+    with app.connection_for_read(heartbeat=app.conf.broker_heartbeat) as connection:
+        if connection.transport.driver_type == "amqp":
+            connection.connect()
+            assert connection.get_heartbeat_interval() == 10
+            return
+        client = connection.default_channel.client
+        client.ping()
+        waiting = client.connection_pool.get_connection()
+        options = [waiting._sock.getsockopt(socket.IPPROTO_TCP, name) for name in KEEPALIVE]
+        client.connection_pool.release(waiting)
+
+    assert options == [10, 5, 3]
