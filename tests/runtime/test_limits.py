@@ -110,7 +110,7 @@ class TestSync:
     def test_a_handler_that_catches_it_may_still_succeed_with_its_effects(
         self, bench: Bench
     ) -> None:
-        @bench.handler(timeout="50ms")
+        @bench.handler(timeout="500ms")
         def h(ctx: Any) -> str:
             effect(ctx)
             try:
