@@ -46,6 +46,14 @@ def test_a_payload_that_cannot_be_compared_hides_the_whole_line(payload: str | N
     assert exception_text(Cause("E", "card 4711"), payload) == "E: ***"
 
 
+def test_a_value_that_begins_another_leaves_nothing_of_it() -> None:
+    payload = '{"short": "4711", "long": "4711-canary"}'
+
+    assert exception_text(Cause("E", "card 4711-canary, not 4711"), payload) == (
+        "E: card ***, not ***"
+    )
+
+
 def test_our_own_words_are_shown_whatever_the_payload_is() -> None:
     cause = Cause("process died", "Its process 1234 died while only this task ran in it.")
 

@@ -173,7 +173,8 @@ def test_every_pool_shows_its_tasks(
     else:
         arguments += ["-P", pool]
     worker = house.worker(*arguments, ready=False, folder=tmp_path, **HANDLERS)
-    house.ready(worker, children=2 if pool == "spawn" else 1)
+    known, number = "SELECT count(*) FROM task_worker WHERE :queue = ANY(queues)", pool == "spawn"
+    until(lambda: house.sql(known, queue=pool) == 1 + number, 90, f"the start of {pool}")
     house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
     ids = house.create("fine", 50, {"card": "canary-4711"}, queue=pool)
     ids += house.create("broken", 50, {"card": "canary-4711"}, queue=pool)

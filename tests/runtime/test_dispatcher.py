@@ -101,7 +101,9 @@ def test_nothing_goes_out_for_a_paused_queue_not_even_again(
     scene.bench.sql("INSERT INTO task_queue_pause VALUES (:queue)", queue=queue)
     memory.take()
 
-    scene.dispatcher.run_once(now=datetime.now(UTC) + timedelta(hours=1))
+    scene.bench.sql("UPDATE task_dispatch SET publish_at = statement_timestamp()")
+
+    scene.dispatcher.run_once()
     assert memory.ids() == []
 
     scene.finish()
