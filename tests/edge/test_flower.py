@@ -200,8 +200,8 @@ def cpu_s(process: CeleryProcess) -> float:
 def measured(house: House, worker: CeleryProcess) -> tuple[float, float]:
     """Tasks per second, from the first start to the last end of tasks that lay ready; us of CPU."""
     house.clean()
-    house.sql("INSERT INTO task_queue_pause VALUES ('default')")
-    ids = house.create("plain", NUMBER)
+    house.sql("INSERT INTO task_queue_pause VALUES ('costs')")
+    ids = house.create("plain", NUMBER, queue="costs")
     house.sql("DELETE FROM task_queue_pause")
     before = cpu_s(worker)
     assert house.over(ids, 120) == {"SUCCEEDED": NUMBER}
@@ -212,14 +212,18 @@ def measured(house: House, worker: CeleryProcess) -> tuple[float, float]:
 
 def test_what_events_cost(house: House, listener: Listener) -> None:
     """One worker without -E, whose events are switched on and off by turns."""
-    worker = house.worker(**HANDLERS)
+    worker = house.worker("-Q", "costs", **HANDLERS)
     house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
-    workers = until(listener.workers, 20)
+
+    def nodes() -> list[str]:
+        return [node for node in listener.workers() if node.startswith(f"{worker.name}@")]
+
+    until(nodes, 20)
     figures: dict[str, list[tuple[float, float]]] = {"enable": [], "disable": []}
     measured(house, worker)
     for turn in range(2 * ROUNDS):
         how = ("enable", "disable")[turn % 2]
-        getattr(listener.app.control, f"{how}_events")(destination=list(workers), reply=True)
+        getattr(listener.app.control, f"{how}_events")(destination=nodes(), reply=True)
         time.sleep(0.3)  # the parent tells the children within a tick
         before = len(listener.events)
         figures[how].append(measured(house, worker))
