@@ -23,6 +23,7 @@ class Service:
         self._environment = {**os.environ, **environment}
         self._log = log / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self.revivals = 0
 
     def start(self) -> None:
         """Start it, in a process group of its own."""
@@ -34,6 +35,15 @@ class Service:
                 stderr=output,
                 start_new_session=True,
             )
+
+    def revive(self) -> None:
+        """Start it again if it ended by itself, as whatever runs services does.
+
+        Celery ends a worker, say, one of whose first children is killed before it was ready.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            self.revivals += 1
+            self.start()
 
     def kill(self) -> None:
         """SIGKILL for the whole group: the machine is gone."""

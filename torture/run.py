@@ -67,7 +67,8 @@ def _run(plan: Plan, engine: Engine, world: World) -> Report:
         while producer.is_alive():
             time.sleep(world.rng.uniform(0.5, 2.5))
             print(f"  {_finished(engine):>6} done   {world.hurt()}", flush=True)
-        committed = _until_quiet(plan, engine)
+            _revive(services)
+        committed = _until_quiet(plan, engine, services)
     finally:
         for service in services:
             service.resume()
@@ -75,7 +76,12 @@ def _run(plan: Plan, engine: Engine, world: World) -> Report:
     with engine.connect() as connection:
         checks = judge(connection, committed)
         refused = sum(worker.refusals() for worker in world.workers)
-        facts = [("stale writes refused by the fence", refused), *remarks(connection)]
+        revived = sum(service.revivals for service in services)
+        facts = [
+            ("stale writes refused by the fence", refused),
+            ("services that ended by themselves, and were started again", revived),
+            *remarks(connection),
+        ]
     return Report(checks, world, facts)
 
 
@@ -125,7 +131,12 @@ def _produce(plan: Plan, engine: Engine) -> None:
         time.sleep(pause_s)
 
 
-def _until_quiet(plan: Plan, engine: Engine) -> int:
+def _revive(services: list[Service]) -> None:
+    for service in services:
+        service.revive()
+
+
+def _until_quiet(plan: Plan, engine: Engine, services: list[Service]) -> int:
     """Wait until nothing is pending, at most ``quiet_s``; return how many tasks were committed."""
     deadline = time.monotonic() + plan.quiet_s
     while time.monotonic() < deadline:
@@ -133,6 +144,7 @@ def _until_quiet(plan: Plan, engine: Engine) -> int:
             left = connection.execute(text("SELECT count(*) FROM task_pending")).scalar_one()
         if left == 0:
             break
+        _revive(services)
         time.sleep(0.5)
     with engine.connect() as connection:
         return int(connection.execute(text("SELECT count(*) FROM committed")).scalar_one())

@@ -37,6 +37,19 @@ class PatientConsumer(Consumer):
         conn.ensure_connection = watchful
         return super().ensure_connected(conn)
 
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """Let go of the lost connection, whatever kombu trips over while it closes it.
+
+        Seen with Redis: a channel that was collected wants to give messages back at its close, and
+        raises AttributeError, which ended the worker.
+        """
+        try:
+            super().on_connection_error_after_connected(exc)
+        except Exception as error:
+            if self.connection is not None:  # not yet let go: this came from elsewhere
+                raise
+            log.warning("the lost connection did not close in order: %s", type(error).__name__)
+
 
 class RabbitConsumer(PatientConsumer):
     """The same on RabbitMQ: without Celery's queues for delays, and with a clear last word.
