@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tasks_app.broker.adoption import run_from_pool
-from tasks_app.broker.outbox import PoolResult, outbox
-from tasks_app.broker.outbox_task import OutboxTask
+from tasks_app.broker.celery_tasks.adoption import run_from_pool
+from tasks_app.broker.celery_tasks.outbox import PoolResult, outbox
+from tasks_app.broker.celery_tasks.outbox_task import OutboxTask
 from tasks_app.domain.errors import OutboxError
 
 __all__ = ["OutboxError", "OutboxTask", "PoolResult", "outbox", "run_from_pool"]

@@ -10,13 +10,14 @@ from typing import Any
 from celery import Celery
 from celery.signals import celeryd_init
 
-from tasks_app.broker.adoption import load_tasks
+from tasks_app.broker.celery_tasks.adoption import load_tasks
 from tasks_app.broker.configuration import configuration
 from tasks_app.broker.control import connect_control
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.stopping import PoolWorker
 from tasks_app.broker.tasks import register
-from tasks_app.broker.worker import connect_worker, ends_the_process
+from tasks_app.broker.surroundings import ends_the_process
+from tasks_app.broker.worker import connect_worker
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.middleware import load_middleware
 from tasks_app.runtime.registry import HANDLERS

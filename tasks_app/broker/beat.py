@@ -16,10 +16,10 @@ from typing import Any
 from celery.beat import ScheduleEntry, Scheduler
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.broker.beat_events import report_from_beat
 from tasks_app.broker.defaults import MAINTAIN, SCAN
+from tasks_app.broker.events.beat import report_from_beat
 from tasks_app.broker.processes import beat_keeper
-from tasks_app.broker.worker import check_surroundings
+from tasks_app.broker.surroundings import check_surroundings
 from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.logs import quiet_logger

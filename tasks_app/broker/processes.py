@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tasks_app.broker.event_pipe import EventPipe
-from tasks_app.broker.events import EventWriter
+from tasks_app.broker.events.pipe import EventPipe
+from tasks_app.broker.events.writer import EventWriter
 from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-import traceback
-from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
-from sqlalchemy.exc import ArgumentError, OperationalError
 
-from tasks_app.broker.adoption import load_tasks
+from tasks_app.broker.celery_tasks.adoption import load_tasks
 from tasks_app.broker.defaults import CONTROL_QUEUE
+from tasks_app.broker.events.reporter import Reporter
 from tasks_app.broker.pools import check_limits, check_pool
 from tasks_app.broker.processes import (
     NODE_VARIABLE,
@@ -24,14 +21,11 @@ from tasks_app.broker.processes import (
     stop_child,
 )
 from tasks_app.broker.refusal import guard_queues
-from tasks_app.broker.reporter import Reporter
 from tasks_app.broker.silence import Listening
 from tasks_app.broker.stopping import begin_to_drain, slot_path
-from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
+from tasks_app.broker.surroundings import check_surroundings, ends_the_process
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings, load_settings
-from tasks_app.pool.schema import check_schema
-from tasks_app.runtime.database import Database
 from tasks_app.runtime.pulse import WORKER, Pulse
 from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.slot import SlotFile
@@ -156,54 +150,3 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
         stop_child()
         remove_slots(slot_path())
         sender.pulse.end()
-
-
-def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Let what a signal's receiver raises end the process; Celery would log it and go on."""
-
-    @functools.wraps(receiver)
-    def strict(*args: Any, **kwargs: Any) -> None:
-        try:
-            receiver(*args, **kwargs)
-        except TasksError as error:
-            raise SystemExit(str(error)) from None
-        except Exception as error:
-            traceback.print_exc()
-            raise SystemExit(1) from error
-
-    return strict
-
-
-def check_surroundings(app: Celery, settings: Settings) -> None:
-    """Pass if a broker is configured and the database is ours; else end with one sentence."""
-    if not (app.conf.broker_url or app.conf.broker_read_url):
-        try:
-            _ = settings.broker  # Celery would look for one of its own choice, for ever
-        except ConfigurationError as error:
-            raise SystemExit(str(error)) from None
-    check_database(settings)
-
-
-def check_database(settings: Settings) -> None:
-    """Pass if the database answers and has our schema; else end the process with one sentence.
-
-    The one connection that a parent ever opens is closed again before anything forks.
-    """
-    try:
-        database = Database(settings.database)
-        try:
-            with database.begin() as connection:
-                check_schema(connection)
-        finally:
-            database.dispose()
-    except (ConfigurationError, SchemaError) as error:
-        raise SystemExit(str(error)) from None
-    except ArgumentError:
-        raise SystemExit(
-            "TASKS_APP_DATABASE_URL is no URL that SQLAlchemy knows. "
-            "It looks like postgresql+psycopg://user:password@host/name."
-        ) from None
-    except OperationalError:
-        raise SystemExit(
-            "The database does not answer. Check TASKS_APP_DATABASE_URL and that it runs."
-        ) from None

@@ -66,7 +66,7 @@ def _load(given: Settings) -> None:
     if not given.celery_app:
         load_handlers(given.modules)
         return
-    from tasks_app.broker.adoption import load_tasks  # noqa: PLC0415  as above
+    from tasks_app.broker.celery_tasks.adoption import load_tasks  # noqa: PLC0415  as above
 
     load_tasks(given)
 

@@ -19,7 +19,7 @@ Translated: TypeAlias = tuple[NewTask, HandlerSpec | None]
 Translate: TypeAlias = Callable[[NewTask], Translated | None]
 """The function of this name in such a room; None: the object is not of its library."""
 
-ROOMS = {"celery": "tasks_app.broker.translation"}
+ROOMS = {"celery": "tasks_app.broker.celery_tasks.translation"}
 
 
 def translated(new: NewTask) -> Translated:

@@ -16,7 +16,7 @@ from celery.exceptions import Reject, Retry
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings, Snooze, create_task, handler, requeue_task
-from tasks_app.broker.adoption import load_tasks
+from tasks_app.broker.celery_tasks.adoption import load_tasks
 from tasks_app.celery_tasks import run_from_pool
 from tasks_app.domain import task as records
 from tasks_app.domain.errors import ConfigurationError, HandlerError

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tasks_app.broker import reporter as room
-from tasks_app.broker.event_pipe import LONGEST_LINE, EventPipe
-from tasks_app.broker.events import LATE, line_of
-from tasks_app.broker.reporter import BURST, Reporter, is_wanted
+from tasks_app.broker.events import reporter as room
+from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
+from tasks_app.broker.events.reporter import BURST, Reporter, is_wanted
+from tasks_app.broker.events.writer import LATE, line_of
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 

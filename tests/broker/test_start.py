@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.pools import check_pool
-from tasks_app.broker.worker import check_surroundings, ends_the_process
+from tasks_app.broker.surroundings import check_surroundings, ends_the_process
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.settings import Settings
 from tests.broker.conftest import House

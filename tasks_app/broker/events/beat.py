@@ -15,9 +15,9 @@ from typing import Any
 
 from celery import Celery
 
-from tasks_app.broker.event_pipe import EventPipe
-from tasks_app.broker.events import EventWriter, events_of
-from tasks_app.broker.reporter import SILENT_S, bursts, publish
+from tasks_app.broker.events.pipe import EventPipe
+from tasks_app.broker.events.reporter import SILENT_S, bursts, publish
+from tasks_app.broker.events.writer import EventWriter, events_of
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import workers
 from tasks_app.runtime.database import Database

@@ -7,8 +7,8 @@ from datetime import timedelta
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Task
 
-from tasks_app.broker.celery_run import CeleryRun, attempts_of
-from tasks_app.broker.celery_values import to_json
+from tasks_app.broker.celery_tasks.run import CeleryRun, attempts_of
+from tasks_app.broker.celery_tasks.values import to_json
 from tasks_app.domain.admission import check_name
 from tasks_app.domain.call import Call
 from tasks_app.domain.handler import HandlerSpec

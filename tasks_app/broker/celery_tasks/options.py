@@ -11,7 +11,7 @@ from typing import Any
 
 from celery import Celery
 
-from tasks_app.broker.celery_values import moment
+from tasks_app.broker.celery_tasks.values import moment
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.task import TaskOptions
 

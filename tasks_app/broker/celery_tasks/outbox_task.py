@@ -8,8 +8,8 @@ from typing import Any
 
 from celery import Task
 
-from tasks_app.broker.celery_options import options_of
-from tasks_app.broker.outbox import current_sink
+from tasks_app.broker.celery_tasks.options import options_of
+from tasks_app.broker.celery_tasks.outbox import current_sink
 from tasks_app.domain.errors import OutboxError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings

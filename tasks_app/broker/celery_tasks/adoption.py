@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from celery import Celery, Task, _state
 from celery.app.utils import find_app
 
-from tasks_app.broker.celery_task import spec_of
+from tasks_app.broker.celery_tasks.pool_run import keep_here, pool_run_of
+from tasks_app.broker.celery_tasks.task import spec_of
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
-from tasks_app.broker.pool_run import keep_here, pool_run_of
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings

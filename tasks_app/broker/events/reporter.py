@@ -18,8 +18,8 @@ from celery import bootsteps
 from celery.events.event import Event
 from celery.utils.time import utcoffset
 
-from tasks_app.broker.event_pipe import EventPipe
-from tasks_app.broker.events import LATE
+from tasks_app.broker.events.pipe import EventPipe
+from tasks_app.broker.events.writer import LATE
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings
 from tasks_app.runtime.slot import SlotFile

@@ -12,8 +12,8 @@ from celery.exceptions import NotRegistered
 from celery.result import ResultBase
 from pydantic import BaseModel
 
-from tasks_app.broker.celery_options import SINGLE_TASKS, options_of
-from tasks_app.broker.celery_task import spec_of
+from tasks_app.broker.celery_tasks.options import SINGLE_TASKS, options_of
+from tasks_app.broker.celery_tasks.task import spec_of
 from tasks_app.domain.admission import check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec

@@ -18,8 +18,8 @@ from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as CeleryRetry
 from celery.utils.nodenames import gethostname
 
-from tasks_app.broker.celery_values import from_json, moment, to_json
-from tasks_app.broker.pool_run import PoolRun
+from tasks_app.broker.celery_tasks.pool_run import PoolRun
+from tasks_app.broker.celery_tasks.values import from_json, moment, to_json
 from tasks_app.domain.call import Call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.outcome import Retry, Skip, Snooze
