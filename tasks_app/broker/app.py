@@ -15,8 +15,8 @@ from tasks_app.broker.configuration import configuration
 from tasks_app.broker.control import connect_control
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.stopping import PoolWorker
-from tasks_app.broker.tasks import register
 from tasks_app.broker.surroundings import ends_the_process
+from tasks_app.broker.tasks import register
 from tasks_app.broker.worker import connect_worker
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.middleware import load_middleware
