@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from zlib import crc32
 
 from sqlalchemy import Connection, text
@@ -90,10 +91,7 @@ def scanner_lock(connection: Connection) -> bool:
 
 def read(connection: Connection) -> list[Dispatch]:
     """Return all messages that are out, oldest first."""
-    return [
-        Dispatch(row.id, row.queue, tuple(row.ids), row.created_at)
-        for row in connection.execute(_READ)
-    ]
+    return list(map(_dispatch, connection.execute(_READ)))
 
 
 def add(
@@ -105,10 +103,8 @@ def add(
     now: datetime | None = None,
 ) -> Dispatch:
     """Enter a message; COMMIT before it is published. It is overdue after ``wait``."""
-    row = connection.execute(
-        _ADD, {"queue": queue, "ids": list(map(int, ids)), "wait": wait, "now": now}
-    ).one()
-    return Dispatch(row.id, row.queue, tuple(row.ids), row.created_at)
+    values = {"queue": queue, "ids": list(map(int, ids)), "wait": wait, "now": now}
+    return _dispatch(connection.execute(_ADD, values).one())
 
 
 def finish(connection: Connection, *dispatch_ids: int) -> None:
@@ -141,11 +137,14 @@ def overdue(
     now: datetime | None = None,
 ) -> list[Dispatch]:
     """Return messages to publish again, and put off their next time; COMMIT before publishing."""
-    rows = connection.execute(
-        _OVERDUE,
-        {"queues": list(queues), "wait": wait, "longest": LONGEST_WAIT, "most": most, "now": now},
-    )
-    return [Dispatch(row.id, row.queue, tuple(row.ids), row.created_at) for row in rows]
+    values = {
+        "queues": list(queues),
+        "wait": wait,
+        "longest": LONGEST_WAIT,
+        "most": most,
+        "now": now,
+    }
+    return list(map(_dispatch, connection.execute(_OVERDUE, values)))
 
 
 def stalled(connection: Connection, wait: timedelta, *, now: datetime | None = None) -> list[str]:
@@ -166,8 +165,15 @@ def missed(
     now: datetime | None = None,
 ) -> list[Dispatch]:
     """As :func:`overdue`, for queues that are empty in the broker: what nobody has begun with."""
-    rows = connection.execute(
-        _MISSED,
-        {"queues": list(queues), "wait": wait, "longest": LONGEST_WAIT, "most": most, "now": now},
-    )
-    return [Dispatch(row.id, row.queue, tuple(row.ids), row.created_at) for row in rows]
+    values = {
+        "queues": list(queues),
+        "wait": wait,
+        "longest": LONGEST_WAIT,
+        "most": most,
+        "now": now,
+    }
+    return list(map(_dispatch, connection.execute(_MISSED, values)))
+
+
+def _dispatch(row: Any) -> Dispatch:
+    return Dispatch(row.id, row.queue, tuple(row.ids), row.created_at)
