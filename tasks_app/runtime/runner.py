@@ -25,12 +25,12 @@ from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.amend import amend
 from tasks_app.pool.claim import fetch_payload
 from tasks_app.runtime.aftermath import Aftermath
+from tasks_app.runtime.allowance import Allowance
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost, is_unanswered
 from tasks_app.runtime.desk import Desk, Running
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
-from tasks_app.runtime.limits import can_limit
 from tasks_app.runtime.middleware import Middleware, chain
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
@@ -76,8 +76,7 @@ class Runner:
         self._sync, self._async = SyncLane(database, aftermath), AsyncLane(database, aftermath)
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self._last_run_s: dict[str, float] = {}
-        self._watched = watched
-        self._warned: set[str] = set()
+        self._allowance = Allowance(settings, watched=watched)
 
     def run(self, run: Running) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""
@@ -88,8 +87,8 @@ class Runner:
             return
         if self._last_run_s.get(task.name, FAST_S) >= FAST_S:
             self._flush_quietly()
-        self._warn_of_limits(task, spec)
-        self._slot.start(task.run, self._hard_limit_s(task, spec))
+        self._allowance.warn_of_lame(task, spec)
+        self._slot.start(task.run, self._allowance.hard_timeout_s(task, spec))
         try:
             self._run_announced(run, spec)
         except BaseException as error:
@@ -106,7 +105,7 @@ class Runner:
     def _run_announced(self, run: Running, spec: HandlerSpec) -> None:
         task = run.task
         lane: Lane = self._async if spec.is_async else self._sync
-        limit = self._limit_s(task, spec)
+        limit = self._allowance.timeout_s(task, spec)
         HOOKS.tell([of_claim(Kind.STARTED, task)])
         run.since = time.monotonic()
         deadline = None if limit is None else run.since + limit
@@ -237,38 +236,12 @@ class Runner:
         except SQLAlchemyError as error:
             log.warning("outcomes wait for the database: %s", type(error).__name__)
 
-    def _limit_s(self, task: ClaimedTask, spec: HandlerSpec) -> float | None:
-        if task.timeout_ms is not None:
-            return task.timeout_ms / 1000
-        return None if spec.timeout is None else spec.timeout.total_seconds()
-
     def has_limit(self, task: ClaimedTask) -> bool:
         """Whether the task has a ``timeout``, which only a main thread can raise."""
         spec = self._registry.get(task.name)
-        return spec is not None and not spec.is_async and self._limit_s(task, spec) is not None
-
-    def _warn_of_limits(self, task: ClaimedTask, spec: HandlerSpec) -> None:
-        """Say once per name that a task's own limit does nothing here.
-
-        Handlers with limits that a pool cannot enforce do not even let it start.
-        """
-        lame = [
-            *["timeout"] * (task.timeout_ms is not None and not spec.is_async and not can_limit()),
-            *["hard_timeout"] * (task.hard_timeout_ms is not None and not self._watched),
-        ]
-        if lame and task.name not in self._warned:
-            self._warned.add(task.name)
-            log.warning(
-                "task %s (%s) has a %s of its own, which nothing can enforce here; use prefork",
-                task.task_id,
-                task.name,
-                " and a ".join(lame),
-            )
-
-    def _hard_limit_s(self, task: ClaimedTask, spec: HandlerSpec) -> float:
-        if task.hard_timeout_ms is not None:
-            return task.hard_timeout_ms / 1000
-        return (spec.hard_timeout or self._settings.hard_timeout).total_seconds()
+        if spec is None or spec.is_async:
+            return False
+        return self._allowance.timeout_s(task, spec) is not None
 
     def close(self) -> None:
         """Close this thread's event loop."""
