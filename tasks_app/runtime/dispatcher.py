@@ -19,6 +19,7 @@ from tasks_app.pool.pause import paused
 from tasks_app.pool.scan import DueTask, due
 from tasks_app.pool.sweep import sweep
 from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.upcoming import next_due_in
 from tasks_app.runtime.amnesia import forgotten_queues
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
@@ -27,7 +28,8 @@ from tasks_app.runtime.publisher import Publisher
 log = quiet_logger(__name__)
 
 AGAIN_S = 0.05
-"""Pause between two passes while rows are left over and the queues have room."""
+"""Shortest pause between two passes: while rows are left over and the queues have room, and while
+one due instant follows the other."""
 SPARE_MESSAGES = 4
 """Messages per queue beyond two for each child: what waits in the broker while the scan sleeps."""
 
@@ -59,11 +61,17 @@ class Scanned:
     """Rows were left over: scan again as soon as there is room."""
     skipped: bool = False
     """Somebody else was scanning."""
+    next_due_s: float | None = None
+    """In how many seconds the next row becomes due, if that is before the next interval."""
 
     def again_in(self, interval_s: float) -> float:
-        """Return the pause before the next pass: short while work moves, longer without room."""
+        """Return the pause before the next pass: short while work moves, longer without room.
+
+        Who has nothing to do wakes up for the next row, not a whole interval after it.
+        """
         if not self.more:
-            return interval_s
+            wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)
+            return min(interval_s, wanted)
         return min(interval_s, AGAIN_S) if self.published else interval_s / 4
 
 
@@ -102,9 +110,12 @@ class Dispatcher:
                 made, left_over = self._enter(connection, lane, swept, now)
                 fresh += made
                 more |= left_over
+            interval = self._settings.scan_interval
+            soon = None if more else next_due_in(connection, list(lanes), interval, now=now)
         HOOKS.tell(swept)
         out = self._publish(fresh, late)
-        return Scanned(sum(len(d.ids) for d in fresh if d.id in out), len(late), more)
+        published = sum(len(d.ids) for d in fresh if d.id in out)
+        return Scanned(published, len(late), more, next_due_s=soon)
 
     def probe(self) -> None:
         """Pass if the last message went out, or else if the broker answers now.

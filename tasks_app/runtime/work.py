@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.scan import due
+from tasks_app.pool.upcoming import next_due_in
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.desk import Running
 from tasks_app.runtime.dispatcher import tidy
@@ -25,6 +27,8 @@ from tasks_app.runtime.rescuer import Rescuer
 log = quiet_logger(__name__)
 
 TIDY_AT_MOST = 1_000
+SHORTEST_NAP_S = 0.005
+"""Instants that lie closer together are served together."""
 
 
 class Work:
@@ -91,9 +95,15 @@ class Work:
             return False
 
     def _nap(self) -> None:
-        """Wait for the next scan, or shortly while runners are still busy."""
+        """Wait for the next row or the next scan, or shortly while runners are still busy."""
         interval = self._settings.scan_interval.total_seconds()
-        self._desk.stopping.wait(interval if self._desk.empty else min(0.02, interval))
+        if not self._desk.empty:
+            interval = min(0.02, interval)
+        else:
+            with suppress(SQLAlchemyError), self._child.database.begin() as connection:
+                soon = next_due_in(connection, self._queues, self._settings.scan_interval)
+                interval = min(interval, SHORTEST_NAP_S + (soon or interval))
+        self._desk.stopping.wait(interval)
 
     def _run_handed_over(self) -> None:
         """A runner: tasks with a timeout are left to the reader, whose thread can raise it."""

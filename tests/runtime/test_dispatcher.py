@@ -490,3 +490,19 @@ def test_the_next_pass_comes_soon_while_work_moves_and_later_without_room() -> N
 
     assert [scanned.again_in(1.0) for scanned in (moving, full, done)] == [0.05, 0.25, 1.0]
     assert moving.again_in(0.01) == 0.01
+
+
+def test_the_next_pass_comes_when_the_next_row_is_due(bench: Bench, memory: Memory) -> None:
+    scene = Scene(bench, memory, scan_interval=1)
+    scene.worker(now=NOW)
+    scene.bench.create(run_at=NOW + timedelta(seconds=0.03))
+    later = scene.bench.create(run_at=NOW + timedelta(seconds=0.3))
+    scene.bench.create(run_at=NOW + timedelta(seconds=5))
+
+    first = scene.dispatcher.run_once(now=NOW)
+    second = scene.dispatcher.run_once(now=NOW + timedelta(seconds=0.05))
+
+    assert first.again_in(1.0) == 0.05  # not for each row of a crowd
+    assert second.again_in(1.0) == pytest.approx(0.25)
+    assert scene.dispatcher.run_once(now=NOW + timedelta(seconds=0.3)).again_in(1.0) == 1.0
+    assert scene.memory.ids()[-1] == later

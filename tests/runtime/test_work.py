@@ -68,6 +68,18 @@ def test_a_drain_sweeps_and_parks(bench: Bench) -> None:
     )
 
 
+def test_a_row_runs_when_it_is_due_not_an_interval_later(bench: Bench) -> None:
+    bench.succeeding()
+    task_id = bench.create(delay="300ms")
+    work = bench.work(scan_interval=30)
+    bench.beside(work.run)
+
+    until(lambda: bench.state(task_id) == "SUCCEEDED", 10)
+
+    late = "SELECT started_at - due_at < interval '1s' FROM task_completed WHERE id = :id"
+    assert bench.sql(late, id=task_id)
+
+
 def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
     together = threading.Barrier(4)
 

@@ -1,0 +1,44 @@
+"""Upcoming: how long somebody may sleep until the next row becomes due."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection
+
+from tasks_app.pool.park import park
+from tasks_app.pool.upcoming import next_due_in
+from tests.factory import claimed_task, pending_task
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+QUEUES = ["default", "mail"]
+
+
+def soon(connection: Connection, within: timedelta = SECOND) -> float | None:
+    return next_due_in(connection, QUEUES, within, now=NOON)
+
+
+def test_the_nearest_row_of_all_queues_and_priorities_counts(connection: Connection) -> None:
+    pending_task(connection, run_at=NOON + 0.9 * SECOND, priority=0)
+    pending_task(connection, run_at=NOON + 0.3 * SECOND, priority=9, queue="mail")
+    pending_task(connection, run_at=NOON + 0.1 * SECOND, queue="theirs")
+
+    assert soon(connection) == pytest.approx(0.3)
+
+
+def test_rows_that_are_due_or_far_away_or_run_do_not_count(connection: Connection) -> None:
+    pending_task(connection, run_at=NOON)
+    pending_task(connection, run_at=NOON + 1.001 * SECOND)
+    claimed_task(connection, pending_task(connection, run_at=NOON - SECOND), now=NOON)
+
+    assert soon(connection) is None
+    assert soon(connection, 2 * SECOND) == pytest.approx(1.001)
+
+
+def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
+    task_id = pending_task(connection, run_at=NOON)
+    park(connection, [task_id], "nobody knows it", 0.5 * SECOND, now=NOON)
+
+    assert soon(connection) is None
