@@ -18,8 +18,9 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.pool.pause import checked_queue
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.mailbox import Do, Mailbox, Wish
-from tasks_app.runtime.slot import SlotFile, SlotView
+from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+from tasks_app.runtime.slot_layout import SlotView
 
 LARGEST_ID = 2**63 - 1
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from tasks_app.runtime.slot import SlotFile, born_at
+from tasks_app.runtime.slot import SlotFile
+from tasks_app.runtime.slot_layout import born_at
 
 SLOTS_VARIABLE = "TASKS_APP_SLOTS"
 """Where a parent tells its children the path of their slot file."""

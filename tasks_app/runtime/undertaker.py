@@ -25,7 +25,8 @@ from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
-from tasks_app.runtime.slot import SlotFile, SlotView, Stage
+from tasks_app.runtime.slot import SlotFile, Stage
+from tasks_app.runtime.slot_layout import SlotView
 
 log = quiet_logger(__name__)
 
@@ -74,8 +75,9 @@ class Undertaker:
         """
         with self._database.begin() as connection:
             claims = claims_of(connection, view.owner)
-        guilty = [task for task in claims if task.run in view.running]
-        innocent = [task for task in claims if task.run not in view.running]
+        ran = frozenset(view.running)
+        guilty = [task for task in claims if task.run in ran or view.untold]
+        innocent = [task for task in claims if not (task.run in ran or view.untold)]
         if innocent and (view.running or self._leaves):
             with self._database.begin() as connection:
                 moved = release(connection, [task.fence for task in innocent])
@@ -99,9 +101,11 @@ class Undertaker:
     def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
         """One runner is guilty alone; of several, or of none, nobody knows which one it was.
 
+        Of more than its list has room for, all that it held was on board.
+
         Whoever dies while its worker leaves was killed for that, and is nobody's fault.
         """
-        if len(view.running) == 1 or self._leaves:
+        if len(view.running) + view.untold == 1 or self._leaves:
             settlements = [self._verdict(view, task) for task in suspects]
             with self._database.begin() as connection:
                 moved = settle_group(connection, settlements)

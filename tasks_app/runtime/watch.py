@@ -19,6 +19,8 @@ SILENT_S = 60.0
 STALE_S = 15.0
 """A child says every second or so whether it starves; what is older says nothing."""
 LOOK_EVERY_S = 0.5
+MOST_NAMED = 20
+"""Tasks in a line of the log; async ones may run in thousands."""
 
 
 def silent_clerk(slots: SlotFile) -> str:
@@ -49,9 +51,8 @@ def kill_overdue(slots: SlotFile) -> list[int]:
         if not (overdue or silent) or view.pid == os.getpid() or view.dead:
             continue
         why = "ran past the hard limit" if overdue else "its clerk is silent"
-        log.error(
-            "killing child %s: %s (tasks %s)", view.pid, why, [run.task_id for run in view.running]
-        )
+        tasks = [run.task_id for run in view.running[:MOST_NAMED]]
+        log.error("killing child %s: %s (tasks %s)", view.pid, why, tasks)
         killed += _kill(view.pid)
     return killed
 

@@ -13,7 +13,8 @@ import pytest
 
 from tasks_app.domain.task import Run
 from tasks_app.runtime import watch
-from tasks_app.runtime.slot import MOST_RUNS, MOST_STRANDED, SLOTS, SlotFile, Stage
+from tasks_app.runtime.slot import SlotFile, Stage
+from tasks_app.runtime.slot_layout import MOST_RUNS, MOST_STRANDED, SLOTS
 from tasks_app.runtime.watch import kill_holdouts, kill_overdue, silent_clerk
 from tests.runtime.mortal import Mortal
 from tests.waiting import until
@@ -82,16 +83,52 @@ def test_each_thread_has_a_message_of_its_own_in_hand(slots: SlotFile) -> None:
     assert (both.messages, one.messages) == ((7, 8), (8,))
 
 
-def test_of_more_than_fit_a_record_tells_the_first(slots: SlotFile) -> None:
+def test_a_record_tells_of_each_of_thousands_and_how_many_more_there_are(
+    slots: SlotFile,
+) -> None:
     first, second = slots.take("first"), slots.take("second")
     second.start(Run(9, 9), 60)
-    for number in range(MOST_RUNS + 1):
+    for number in range(MOST_RUNS + 2):
         first.start(Run(number + 1, 1), 60)
+    first.finish(Run(MOST_RUNS + 2, 1))
 
     one, other = slots.occupied()
 
     assert one.running == tuple(Run(number + 1, 1) for number in range(MOST_RUNS))
+    assert (one.untold, other.untold) == (1, 0)
     assert other.running == (Run(9, 9),)
+
+
+def test_a_place_in_the_list_is_used_again(slots: SlotFile) -> None:
+    slot = slots.take("me")
+    for number in range(1, 4):
+        slot.start(Run(number, 1), 60)
+    slot.finish(Run(1, 1))
+    slot.finish(Run(2, 1))
+
+    slot.start(Run(4, 1), 30)
+
+    (view,) = slots.occupied()
+    assert view.running == (Run(4, 1), Run(3, 1))
+    assert slot._places_used == 3
+
+
+def test_who_takes_a_record_over_finds_no_runs_in_it(slots: SlotFile) -> None:
+    dead = slots.take("dead")
+    dead.start(Run(1, 1), 60)
+    (view,) = slots.occupied()
+    slots.free(view)
+
+    slots.take("next")
+
+    (view,) = slots.occupied()
+    assert (view.owner, view.running, view.since, view.kill_at) == ("next", (), 0.0, 0.0)
+
+
+def test_the_file_takes_no_room_for_lists_that_nobody_wrote(slots: SlotFile) -> None:
+    slots.take("me").start(Run(1, 1), 60)
+
+    assert slots.path.stat().st_blocks * 512 < 1024 * 1024
 
 
 def test_a_slot_that_was_left_is_not_written_again(slots: SlotFile) -> None:

@@ -15,6 +15,7 @@ from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool import ledger, workers
 from tasks_app.pool.claim import claim, claims_of
 from tasks_app.pool.release import release
+from tasks_app.runtime import slot
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.undertaker import Undertaker
 from tests.factory import LEASE, claimer
@@ -102,6 +103,27 @@ def test_of_several_that_ran_nobody_knows_who_it_was(bench: Bench, dead: Dead) -
     undertaker(bench).look()
 
     assert counts(bench, ids) == [("PENDING", 0, 1)] * 3 + [("PENDING", 0, 0)] * 2
+
+
+def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead: Dead) -> None:
+    ids = [bench.create() for _ in range(250)]
+    dead(ids, running=200)
+
+    undertaker(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 200 + [("PENDING", 0, 0)] * 50
+
+
+def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_charged(
+    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "MOST_RUNS", 1)
+    ids = [bench.create() for _ in range(3)]
+    dead(ids, running=2)
+
+    undertaker(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
 
 
 def test_at_most_once_is_never_run_again(bench: Bench, dead: Dead) -> None:
