@@ -13,10 +13,11 @@ from celery import bootsteps
 from tasks_app.broker.stopping import slot_path
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.slot import SlotFile, Stage
-from tasks_app.runtime.watch import LOOK_EVERY_S, STALE_S, starving
+from tasks_app.runtime.watch import STALE_S, starving
 
 log = quiet_logger(__name__)
 
+LOOK_EVERY_S = 5.0
 LONGEST_PAUSE_S = 600.0
 
 

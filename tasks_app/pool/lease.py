@@ -41,6 +41,8 @@ class Lease:
     """Given back, or over."""
     idle: timedelta | None
     """Since the duty was last done; None: never."""
+    left: timedelta
+    """Until it is over, unless it is given back before or renewed; none: it is free."""
     notes: dict[str, Any]
     """What one holder hands on to the next."""
 
@@ -52,7 +54,8 @@ class Lease:
 _FREE = f"coalesce(l.held_until <= {NOW}, true)"
 _COLUMNS = f"""
     l.holder, l.token, l.rank, {_FREE} AS free,
-    {NOW} - l.done_at AS idle, CAST(l.notes AS text) AS notes
+    {NOW} - l.done_at AS idle, CAST(l.notes AS text) AS notes,
+    greatest(l.held_until - {NOW}, interval '0') AS left
 """
 _READ = text(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
 _HOLD = text(f"""
@@ -67,7 +70,12 @@ _HOLD = text(f"""
     RETURNING {_COLUMNS}
 """)
 _RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
-_DONE = text(f"UPDATE {LEASE} SET done_at = {NOW} WHERE name = :name")
+_DONE = text(f"""
+    UPDATE {LEASE} l SET done_at = {NOW}, held_until = CASE
+        WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
+        ELSE l.held_until END
+    WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}
+""")
 _NOTE = text(f"""
     UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
     WHERE name = :name AND token = :token
@@ -102,9 +110,20 @@ def release(connection: Connection, name: str, token: UUID) -> None:
     connection.execute(_RELEASE, {"name": name, "token": token})
 
 
-def done(connection: Connection, name: str, *, now: datetime | None = None) -> None:
-    """Write down that the duty was done just now, whoever did it."""
-    connection.execute(_DONE, {"name": name, "now": now})
+def done(
+    connection: Connection,
+    name: str,
+    token: UUID,
+    ttl: timedelta,
+    *,
+    now: datetime | None = None,
+) -> bool:
+    """Write down that the duty was done just now, whoever did it; True: he holds the lease.
+
+    It is renewed with that, so that a duty which is done often costs one write each time.
+    """
+    values = {"name": name, "token": token, "ttl": ttl, "now": now}
+    return bool(connection.execute(_DONE, values).scalar())
 
 
 def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:
@@ -117,4 +136,4 @@ def _lease(row: Any) -> Lease | None:
     if row is None:
         return None
     notes = json.loads(row.notes)
-    return Lease(row.holder, row.token, row.rank, row.free, row.idle, notes)
+    return Lease(row.holder, row.token, row.rank, row.free, row.idle, row.left, notes)

@@ -37,6 +37,8 @@ log = quiet_logger(__name__)
 BURY_EVERY_S = 2.0
 PULSE_S = 0.25
 """The longest nap: how late a slow task's neighbours, and the worker's end, are noticed."""
+IDLE_PULSE_S = 1.0
+"""The same, while the child has nothing in hand."""
 MOST_FAILED_ERRANDS = 2
 """Per round: each may have waited a second for a lock, and renewals are due."""
 LAST_ERRANDS = 10
@@ -137,7 +139,8 @@ class Clerk:
         now = time.monotonic()
         naps = [slow - (now - run.since) for run in self._desk.running()]
         naps.append(self._renew_at - now)
-        return max(0.01, min([PULSE_S, *(nap for nap in naps if nap > 0)]))
+        longest = PULSE_S if self._desk.busy else min(IDLE_PULSE_S, slow)
+        return max(0.01, min([longest, *(nap for nap in naps if nap > 0)]))
 
     def _depart(self) -> None:
         self._departure.drain()

@@ -22,13 +22,15 @@ from tasks_app.runtime.keeper import Keeper
 log = quiet_logger(__name__)
 
 LOOK_EVERY_S = 1.0
+LONGEST_NAP_S = 5.0
+"""While somebody else leads, and long before what we say of our hunger is stale."""
 STAND_BACK_S = 5.0
 """After a message that the broker did not take from us: perhaps it does from another worker."""
 JOIN_S = 1.0
 
 
 class Deputy:
-    """One child's: it looks about every second, and leads when nobody else does."""
+    """One child's: it looks when the leader's lease could be over, and leads if it is."""
 
     def __init__(self, settings: Settings, keeper: Keeper, child: Child) -> None:
         self._interval_s = settings.scan_interval.total_seconds()
@@ -63,7 +65,8 @@ class Deputy:
         try:
             self._feel_hunger()
             if not self._stand_in():
-                return LOOK_EVERY_S * jitter
+                taken_for_s = min(self._keeper.lead.taken_for_s, LONGEST_NAP_S)
+                return max(LOOK_EVERY_S * jitter, taken_for_s + self._rng.uniform(0, 0.25))
             if time.monotonic() >= self._scan_at:
                 again_s = self._keeper.scan().again_in(self._interval_s)
                 self._scan_at = time.monotonic() + again_s

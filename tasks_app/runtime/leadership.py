@@ -43,6 +43,8 @@ class Leadership:
         self._renew_at = 0.0
         self.held: Lease | None = None
         """What the database said when we last took or renewed the lease; None: we do not lead."""
+        self.taken_for_s = 0.0
+        """For how long it was somebody else's when we last asked, if nobody renews it."""
 
     def hold(self) -> bool:
         """Take or renew the lease where it is time to; tell whether we lead.
@@ -53,15 +55,17 @@ class Leadership:
         asked_at = time.monotonic()
         if self.held is not None and asked_at < self._renew_at:
             return True
+        self.taken_for_s = 0.0
         self.held = None  # whoever gets no answer does not lead
         self.held = self._ask()
-        self._renew_at = asked_at + self._ttl.total_seconds() / RENEWALS
+        self._renewed(asked_at)
         return self.held is not None
 
     def _ask(self) -> Lease | None:
         with self._database.begin() as connection:
             seen = lease.read(connection, self._name)
             if seen is not None and not seen.open_to(self._token, self._rank):
+                self.taken_for_s = seen.left.total_seconds()
                 return None
             return lease.hold(
                 connection,
@@ -84,9 +88,17 @@ class Leadership:
             log.info("the lease of %s was not given back: %s", self._name, type(error).__name__)
 
     def done(self) -> None:
-        """Write down that the duty is done."""
+        """Write down that the duty is done, and go on leading if we still do."""
+        asked_at = time.monotonic()
         with self._database.begin() as connection:
-            lease.done(connection, self._name)
+            renewed = lease.done(connection, self._name, self._token, self._ttl)
+        if renewed:
+            self._renewed(asked_at)
+        else:
+            self.held = None
+
+    def _renewed(self, asked_at: float) -> None:
+        self._renew_at = asked_at + self._ttl.total_seconds() / RENEWALS
 
     def note(self, notes: Mapping[str, str]) -> bool:
         """Leave something to whoever leads next; False: somebody leads already."""

@@ -14,6 +14,8 @@ import time
 RUN_DIR_VARIABLE = "TASKS_APP_RUN_DIR"
 WORKER, BEAT, DB = ROLES = ("worker", "beat", "db")
 _PRIVATE = 0o700
+WRITES = 10
+"""So often is a file written anew within the time that it is good for; more tells nobody more."""
 
 
 class Pulse:
@@ -27,11 +29,17 @@ class Pulse:
         self._path = f"{self._folder}/{_file(role, name)}"
         self._pid = os.getpid() if name else 0
         self._good_for_s = good_for_s
+        self._written_at = -good_for_s
+        self._trouble = ""
 
     def beat(self, trouble: str = "") -> None:
-        """Show that we live, and what is wrong all the same."""
+        """Show that we live, and what is wrong all the same. It is cheap while nothing changes."""
+        now = time.monotonic()
+        if trouble == self._trouble and now - self._written_at < self._good_for_s / WRITES:
+            return
+        self._written_at, self._trouble = now, trouble
         mine = f"{self._path}.{os.getpid()}"
-        line = f"{self._pid} {time.monotonic()!r} {self._good_for_s!r} {trouble}\n"
+        line = f"{self._pid} {now!r} {self._good_for_s!r} {trouble}\n"
         try:
             os.makedirs(self._folder, _PRIVATE, exist_ok=True)  # noqa: PTH103  pathlib: 8 ms
             if not _is_ours(self._folder):

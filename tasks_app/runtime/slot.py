@@ -50,7 +50,7 @@ class SlotFile:
 
     def occupied(self) -> list[SlotView]:
         """Read the records in use."""
-        views = (self.read(index) for index in range(SLOTS))
+        views = map(self.read, layout.occupied(self._view))
         return [view for view in views if view is not None]
 
     @property

@@ -26,6 +26,8 @@ _HEAD = struct.Struct(f"=q d 160s d d q q q {MOST_MESSAGES}q")
 _RUN = struct.Struct("=q q d d")
 _STRANDED = struct.Struct(f"={MOST_STRANDED}q")
 _HEAD_SIZE = 1024
+_PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
+"""Of all records at once: most are free, and the parent looks often."""
 NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
 STAGE_AT, REPORTING_AT, STRANDED_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
 _RUNS_AT = SLOTS * _HEAD_SIZE + 4096
@@ -114,6 +116,11 @@ def head(  # noqa: PLR0913  a record
 def a_run(run: Run, since: float, kill_at: float) -> bytes:
     """Return a run as it is written."""
     return _RUN.pack(run.task_id, run.attempt, since, kill_at)
+
+
+def occupied(memory: memoryview) -> list[int]:
+    """Return which records are in use."""
+    return [index for index, pid in enumerate(_PIDS.unpack_from(memory)) if pid]
 
 
 def read(memory: memoryview, index: int) -> SlotView | None:

@@ -17,8 +17,9 @@ log = quiet_logger(__name__)
 
 SILENT_S = 60.0
 STALE_S = 15.0
-"""A child says every second or so whether it starves; what is older says nothing."""
-LOOK_EVERY_S = 0.5
+"""A child says every few seconds whether it starves; what is older says nothing."""
+LOOK_EVERY_S = 1.0
+"""How late a child is killed at its hard limit."""
 MOST_NAMED = 20
 """Tasks in a line of the log; async ones may run in thousands."""
 

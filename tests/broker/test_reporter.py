@@ -89,7 +89,7 @@ def reporter(
     worker = SimpleNamespace(
         task_events=True,
         consumer=SimpleNamespace(event_dispatcher=dispatcher),
-        timer=SimpleNamespace(call_repeatedly=lambda *_: None),
+        timer=SimpleNamespace(call_after=lambda *_: None),
     )
     reporter = Reporter(worker)
     reporter.start(worker)

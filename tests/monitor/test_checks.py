@@ -55,8 +55,9 @@ def a_child(connection: Connection, owner: str = "w", **given: list[str]) -> Non
 
 def a_scan(connection: Connection, rank: lease.Rank = lease.Rank.BEAT) -> None:
     ttl = timedelta(seconds=5)
-    lease.hold(connection, lease.SCAN, holder="b@host", token=uuid4(), rank=rank, ttl=ttl)
-    lease.done(connection, lease.SCAN)
+    token = uuid4()
+    lease.hold(connection, lease.SCAN, holder="b@host", token=token, rank=rank, ttl=ttl)
+    lease.done(connection, lease.SCAN, token, ttl)
 
 
 def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings: Settings) -> None:

@@ -105,9 +105,26 @@ def test_what_is_given_back_is_free_at_once_and_only_the_holder_gives_it(
     assert hold(connection, DEPUTY, s(1)) is not None
 
 
+def test_the_holder_renews_it_with_what_it_writes_down_and_nobody_else(
+    connection: Connection,
+) -> None:
+    hold(connection, BEAT, NOON)
+
+    answers = [
+        lease.done(connection, SCAN, BEAT, TTL, now=s(4)),
+        lease.done(connection, SCAN, OTHER, TTL, now=s(8)),
+    ]
+    left = lease.read(connection, SCAN, now=s(8)).left
+    late = lease.done(connection, SCAN, BEAT, TTL, now=s(9))
+
+    assert (answers, left) == ([True, False], timedelta(seconds=1))
+    assert not late
+    assert lease.read(connection, SCAN, now=s(9)).free
+
+
 def test_when_it_was_done_and_what_was_noted_outlives_the_holder(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
-    lease.done(connection, SCAN, now=s(1))
+    lease.done(connection, SCAN, OTHER, TTL, now=s(1))
     assert lease.note(connection, SCAN, BEAT, {"daily": "then", "hourly": "early"})
     assert lease.note(connection, SCAN, BEAT, {"hourly": "late"})
 

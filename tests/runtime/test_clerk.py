@@ -214,6 +214,18 @@ def test_a_cancelled_task_that_raises_is_cancelled_and_not_retried(bench: Bench)
     assert (bench.state(task_id), bench.runs) == ("CANCELLED", [1])
 
 
+def test_it_looks_four_times_a_second_while_there_is_work_and_once_without(bench: Bench) -> None:
+    slow = Slow(bench)
+    child = bench.child()
+    clerk = child._clerk
+    until(lambda: clerk._renew_at)
+    idle = clerk._nap_s()
+    bench.beside(child.execute, None, [bench.create("slow")])
+    assert slow.started.wait(10)
+
+    assert (idle, clerk._nap_s() <= 0.25) == (1.0, True)
+
+
 def test_progress_is_shown_at_the_next_heartbeat(bench: Bench) -> None:
     seen = bench.event()
 

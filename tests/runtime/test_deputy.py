@@ -109,6 +109,21 @@ def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
     assert deaf.probes == 0  # it stands back for longer
 
 
+def test_it_asks_again_when_the_leaders_lease_could_be_over(
+    bench: Bench, appoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    read = lease.read
+    monkeypatch.setattr(lease, "read", lambda *given: looks.append(1) or read(*given))
+    beat_leads(bench, 1.5)
+
+    _, memory = appoint()
+    task = bench.create()
+    until(lambda: task in memory.ids(), 5)
+
+    assert len(looks) <= 6  # not one for each twentieth of a second
+
+
 def test_it_says_that_it_starves_when_a_message_was_published_twice_and_nobody_came(
     bench: Bench, appoint
 ) -> None:

@@ -21,6 +21,7 @@ from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until
 
+HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan'"
 PAST = datetime.now(UTC) - timedelta(minutes=10)
 
 
@@ -84,6 +85,25 @@ def test_who_cannot_publish_gives_up_and_asks_the_broker_before_it_leads_again(
     assert memory.ids()
 
 
+def test_who_scans_need_not_renew_its_lease_besides(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = keeper(bench, Memory(), "one"), keeper(bench, Memory(), "other", Rank.BEAT)
+    left = "SELECT extract(epoch FROM held_until - now()) FROM task_lease WHERE name = 'scan'"
+    one.hold()
+    bench.sql("UPDATE task_lease SET held_until = now() + interval '2s'")
+
+    one.scan()
+    kept = bench.sql(left)
+    bench.sql("UPDATE task_lease SET held_until = now()")
+    assert other.hold()
+    one.scan()
+
+    assert kept > 4
+    assert one.lead.held is None
+    assert bench.sql(HOLDER) == "other"
+
+
 def test_a_scan_is_written_down_beside_the_lease(bench: Bench) -> None:
     one = keeper(bench, Memory(), "one")
     one.hold()
@@ -105,7 +125,8 @@ def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
             lease.hold(
                 connection, SCAN, holder="x", token=lease.UUID(int=1), rank=1, ttl=timedelta(0)
             )
-            lease.done(connection, SCAN, now=datetime.now(UTC) - timedelta(seconds=idle_s))
+            scanned = datetime.now(UTC) - timedelta(seconds=idle_s)
+            lease.done(connection, SCAN, lease.UUID(int=1), timedelta(0), now=scanned)
     fresh = keeper(bench, Memory(), "fresh", lease=1.5)
     running = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 
@@ -135,7 +156,8 @@ def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescu
             only.hold()
         with bench.engine.begin() as connection:
             claimed_task(connection, now=PAST)
-            lease.done(connection, SCAN, now=datetime.now(UTC) - timedelta(seconds=60))
+            scanned = datetime.now(UTC) - timedelta(seconds=60)
+            lease.done(connection, SCAN, lease.UUID(int=1), timedelta(0), now=scanned)
         proxy.refusing = False
 
         assert only.hold()

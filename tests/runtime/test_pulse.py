@@ -41,6 +41,24 @@ def test_a_fresh_beat_is_healthy_until_it_is_stale() -> None:
     assert judge("worker", "a@host")[1].endswith("(allowed are 0.2 s)")
 
 
+def test_a_file_is_written_a_few_times_within_its_span_or_when_something_changes(
+    folder: Path,
+) -> None:
+    mine = Pulse("worker", "a", good_for_s=60)
+
+    def written(trouble: str = "") -> bool:
+        (folder / "worker-a").unlink(missing_ok=True)
+        mine.beat(trouble)
+        return (folder / "worker-a").exists()
+
+    assert [written(), written(), written("hungry"), written("hungry"), written()] == [
+        True, False, True, False, True,
+    ]  # fmt: skip
+    mine = Pulse("worker", "a", good_for_s=0.5)
+    mine.beat()
+    until(written)
+
+
 def test_trouble_is_said() -> None:
     mine = Pulse("beat", "b", good_for_s=60)
 

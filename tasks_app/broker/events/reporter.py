@@ -28,6 +28,8 @@ from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 log = quiet_logger(__name__)
 
 EVERY_S = 0.1
+UNWANTED_EVERY_S = 0.5
+"""While nobody wants to hear of tasks: how late it is seen that somebody does."""
 SILENT_S = 15.0
 """After an error, and after a burst that took longer than ``SLOW_S``."""
 SLOW_S = 1.0
@@ -55,10 +57,18 @@ class Reporter(bootsteps.StartStopStep):
         self._worker = worker
         self._silent_until = 0.0
         self._slots.report(bool(worker.task_events))
-        self._entry = worker.timer.call_repeatedly(EVERY_S, self.tick)
+        worker.timer.call_after(EVERY_S, self._again)
 
     def stop(self, worker: Any) -> None:
         """Go on while the pool drains: the timer ends with the process."""
+
+    def _again(self) -> None:
+        """Tick from time to time, rarely while nobody listens: each time wakes the whole worker."""
+        try:
+            self.tick()
+        finally:
+            pause_s = EVERY_S if self._slots.reporting else UNWANTED_EVERY_S
+            self._worker.timer.call_after(pause_s, self._again)
 
     def tick(self) -> None:
         """Send what waits; tell the children whether anybody wants more."""
