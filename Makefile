@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model torture-smoke edge format docs lock clean
+.PHONY: help setup demo test check model torture-smoke edge bench bench-quick format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -42,6 +42,12 @@ torture-smoke: $(READY)  ## kill -9 everything during 20,000 tasks, then count (
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)
+
+bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
+	@$(BIN)/python -m benchmarks run $(ARGS)
+
+bench-quick: $(READY)  ## the main rows of it, once (minutes)
+	@$(BIN)/python -m benchmarks run --quick $(ARGS)
 
 format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .

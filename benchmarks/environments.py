@@ -1,0 +1,201 @@
+"""Each system in an environment of its own, with pinned versions, made once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+PROJECT = Path(__file__).parents[1]
+FOLDER = PROJECT / ".tasks_app" / "bench"
+PEERS = PROJECT / "benchmarks" / "peers"
+
+
+class MissingError(Exception):
+    """A system cannot be run here; the message says why."""
+
+
+class Environment(Protocol):
+    """Where a system's code runs."""
+
+    def ensure(self) -> None:
+        """Make it if it is not there.
+
+        Raises:
+            MissingError: what it needs is not on this machine.
+        """
+
+    def play(self, *arguments: str) -> list[str]:
+        """Return the command that runs the system's ``play`` with these arguments."""
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """Return the command of a program that the system brought along."""
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what matters for speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The environment that this runs in."""
+
+    def ensure(self) -> None:
+        """It is there."""
+
+    def play(self, *arguments: str) -> list[str]:
+        """Return a command of this interpreter."""
+        return [sys.executable, "-m", "benchmarks.peers.ours.play", *arguments]
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """Return a command of this environment."""
+        return [str(Path(sys.executable).parent / name), *arguments]
+
+    def versions(self) -> dict[str, str]:
+        """Return those of this environment."""
+        return _python_versions(sys.executable, ("celery", "SQLAlchemy", "psycopg", "kombu"))
+
+
+@dataclass(frozen=True, slots=True)
+class Virtual:
+    """A venv from ``peers/<name>/requirements.txt``."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the venv is."""
+        return FOLDER / "environments" / self.name
+
+    def ensure(self) -> None:
+        """Install what is pinned, again when the pins have changed."""
+        pins = PEERS / self.name / "requirements.txt"
+        if _is_made(self.folder, pins):
+            return
+        print(f"setting up {self.name} (once) ...", flush=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(self.folder)], self.name)
+        pip = [str(self.folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        _run([*pip, "--require-hashes", "-r", str(pins)], self.name)
+        _note_made(self.folder, pins)
+
+    def play(self, *arguments: str) -> list[str]:
+        """Return a command of the venv's interpreter."""
+        python = str(self.folder / "bin" / "python")
+        return [python, "-m", f"benchmarks.peers.{self.name}.play", *arguments]
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """Return a command of the venv."""
+        return [str(self.folder / "bin" / name), *arguments]
+
+    def versions(self) -> dict[str, str]:
+        """Return those of the venv."""
+        return _python_versions(str(self.folder / "bin" / "python"), self.packages)
+
+
+@dataclass(frozen=True, slots=True)
+class Npm:
+    """A folder of node modules from ``peers/<name>/package-lock.json``."""
+
+    name: str
+    packages: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the modules are."""
+        return FOLDER / "environments" / self.name
+
+    def ensure(self) -> None:
+        """Install what is pinned.
+
+        Raises:
+            MissingError: there is no Node.
+        """
+        if shutil.which("node") is None or shutil.which("npm") is None:
+            raise MissingError(f"NOT MEASURED: {self.name} needs node and npm, which are not here.")
+        pins = PEERS / self.name / "package-lock.json"
+        if not _is_made(self.folder, pins):
+            print(f"setting up {self.name} (once) ...", flush=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            for file in ("package.json", "package-lock.json"):
+                shutil.copy(PEERS / self.name / file, self.folder)
+            _run(["npm", "ci", "--silent", "--prefix", str(self.folder)], self.name)
+            _note_made(self.folder, pins)
+        shutil.copy(PEERS / self.name / "play.js", self.folder)  # beside its modules
+
+    def play(self, *arguments: str) -> list[str]:
+        """Return a command of node."""
+        return ["node", str(self.folder / "play.js"), *arguments]
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """Return a command of the modules."""
+        return [str(self.folder / "node_modules" / ".bin" / name), *arguments]
+
+    def versions(self) -> dict[str, str]:
+        """Return those of the modules and of node."""
+        found = {"node": _output(["node", "--version"]).strip()}
+        for package in self.packages:
+            about = self.folder / "node_modules" / package / "package.json"
+            found[package] = json.loads(about.read_text())["version"]
+        return found
+
+
+def ask(command: list[str], variables: Mapping[str, str], patience_s: float = 120) -> Any:
+    """Run a play to its end and return what it says in its last line.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    done = subprocess.run(
+        command,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[-2]} ended with {done.returncode}: {done.stderr[-800:]}")
+    lines = done.stdout.strip().splitlines()
+    return json.loads(lines[-1]) if lines else None
+
+
+def _python_versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
+    code = (
+        "import importlib.metadata as m, json, platform, sys;"
+        "print(json.dumps({p: m.version(p) for p in sys.argv[1:]}"
+        " | {'python': platform.python_version()}))"
+    )
+    found: dict[str, str] = json.loads(_output([python, "-c", code, *packages]))
+    return found
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _run(command: list[str], name: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise MissingError(f"NOT MEASURED: {name} cannot be installed: {done.stderr[-500:]}")
+
+
+def _is_made(folder: Path, pins: Path) -> bool:
+    note = folder / ".pins"
+    return note.exists() and note.read_text() == _digest(pins)
+
+
+def _note_made(folder: Path, pins: Path) -> None:
+    (folder / ".pins").write_text(_digest(pins))
+
+
+def _digest(pins: Path) -> str:
+    return hashlib.sha256(pins.read_bytes()).hexdigest()

@@ -1,0 +1,74 @@
+"""PGQueuer as its own benchmark runs it: asyncpg, uvloop, async handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import Any
+
+import asyncpg
+from pgqueuer import AsyncpgDriver, PgQueuer, Queries
+from pgqueuer.models import Job
+
+from benchmarks.marks import gather, mark, now
+from benchmarks.peers.verbs import DATABASE, EFFECT, answer
+
+AT_ONCE = 1_000
+POOL = 10
+
+
+async def _queries() -> Queries:
+    return Queries(AsyncpgDriver(await asyncpg.connect(DATABASE)))
+
+
+async def install() -> None:
+    """Make its tables, durable as it makes them by default."""
+    await (await _queries()).install()
+
+
+async def enqueue(n: int, handler: str) -> None:
+    """Enqueue by its bulk call."""
+    await _enqueue(await _queries(), n, handler)
+
+
+async def _enqueue(queries: Queries, n: int, handler: str) -> None:
+    for start in range(0, n, AT_ONCE):
+        indices = range(start, min(n, start + AT_ONCE))
+        payloads: list[bytes | None] = [json.dumps({"i": i}).encode() for i in indices]
+        await queries.enqueue([handler] * len(payloads), payloads, [0] * len(payloads))
+
+
+async def work(batch: int) -> None:
+    """One worker process."""
+    pgq = PgQueuer(AsyncpgDriver(await asyncpg.connect(DATABASE)))
+    pool = await asyncpg.create_pool(DATABASE, min_size=POOL, max_size=POOL)
+
+    @pgq.entrypoint("noop")
+    async def noop(job: Job) -> None:
+        mark(_index(job), now())
+
+    @pgq.entrypoint("insert")
+    async def insert(job: Job) -> None:
+        started, index = now(), _index(job)
+        await pool.execute(EFFECT.format("$1"), index)
+        mark(index, started)
+
+    @pgq.entrypoint("sleep_async")
+    async def sleep_async(job: Job) -> None:
+        started = now()
+        await asyncio.sleep(1)
+        mark(_index(job), started)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, pgq.shutdown.set)
+    gather("pgqueuer")
+    await pgq.run(batch_size=batch)
+
+
+def _index(job: Job) -> int:
+    payload: dict[str, Any] = json.loads(job.payload or b"{}")
+    return int(payload["i"])
+
+
+if __name__ == "__main__":
+    answer(install, enqueue, work)

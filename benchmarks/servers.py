@@ -1,0 +1,86 @@
+"""One PostgreSQL and one Valkey for all systems, and a fresh database for every run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tasks_app.embedded import Stack
+
+SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
+"""All else is the default; ``embedded`` itself sets max_connections to 200 and fsync to on."""
+
+Row = tuple[Any, ...]
+
+
+class Servers:
+    """The servers of a session of measuring."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._numbers = itertools.count(1)
+
+    @property
+    def broker_url(self) -> str:
+        """Valkey, database 0."""
+        return self._stack.urls.broker
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Which servers these are."""
+        return {started.name: started.version for started in self._stack.started}
+
+    def url(self, database: str) -> str:
+        """Return a plain URL, as every driver reads it."""
+        return self._stack.postgres.url_of(database).replace("+psycopg", "")
+
+    def ask(self, statement: str, database: str = "postgres") -> list[Row]:
+        """Run one statement on a connection of its own and return its rows."""
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def create(self, template: str | None = None) -> str:
+        """Make a database, empty or a copy of another, and return its name."""
+        name = f"bench_{next(self._numbers)}"
+        self.ask(f"CREATE DATABASE {name} TEMPLATE {template or 'template1'}")
+        return name
+
+    def drop(self, database: str) -> None:
+        """Remove a database with whoever is still connected."""
+        self.ask(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+
+    def settle_down(self, database: str) -> None:
+        """Statistics and a checkpoint for every system alike, and an empty broker."""
+        self.ask("ANALYZE", database)
+        self.ask("CHECKPOINT")
+
+    def forget_messages(self) -> None:
+        """Empty the broker."""
+        import redis
+
+        with redis.Redis.from_url(self.broker_url) as client:
+            client.flushall()
+
+    def backends(self, database: str) -> list[int]:
+        """Return the process ids of a database's backends."""
+        rows = self.ask(f"SELECT pid FROM pg_stat_activity WHERE datname = '{database}'")
+        return [row[0] for row in rows]
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[Servers]:
+    """Yield both, up and with the settings of the measurements."""
+    with Stack(folder, persist=False) as stack:
+        ours = Servers(stack)
+        for name, value in SETTINGS.items():
+            ours.ask(f"ALTER SYSTEM SET {name} = '{value}'")
+        stack.postgres.restart()
+        for (name,) in ours.ask("SELECT datname FROM pg_database WHERE datname LIKE 'bench_%'"):
+            ours.drop(name)
+        yield ours

@@ -1,0 +1,115 @@
+"""One run of one system: a database of its own, a folder for its marks, its processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.environments import FOLDER, PROJECT, ask
+from benchmarks.marks import Marks
+from benchmarks.processes import Service, cpu_seconds
+from benchmarks.servers import Servers
+from benchmarks.systems.system import System
+
+
+@dataclass(slots=True)
+class Run:
+    """What a scenario works with."""
+
+    servers: Servers
+    system: System
+    database: str
+    folder: Path
+    n: int
+    services: list[Service] = field(default_factory=list)
+
+    @property
+    def marks(self) -> Marks:
+        """What the handlers write down."""
+        return Marks(self.folder)
+
+    def play(self, verb: str, patience_s: float = 120, **arguments: Any) -> Any:
+        """Let the system's own code carry out a verb, and return its answer."""
+        command = self.system.environment.play(verb, json.dumps(arguments))
+        return ask(command, self._variables(), patience_s)
+
+    def start(self, *, extra: dict[str, str] | None = None) -> None:
+        """Start the system's processes."""
+        variables = self._variables() | (extra or {})
+        for number, command in enumerate(self.system.services):
+            log = self.folder / f"service-{number}.log"
+            self.services.append(Service(command, variables, log))
+
+    def end(self) -> None:
+        """End them, in the order of their start."""
+        for service in self.services:
+            service.end()
+        self.services.clear()
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """Ask the run's database."""
+        return self.servers.ask(statement, self.database)
+
+    def cpu_seconds(self) -> float:
+        """Sum what the system's processes and its backends have used."""
+        members = [member for service in self.services for member in service.tree()]
+        backends = self.servers.backends(self.database)
+        members.extend(psutil.Process(pid) for pid in backends if psutil.pid_exists(pid))
+        return cpu_seconds(members)
+
+    def _variables(self) -> dict[str, str]:
+        url = self.servers.url(self.database)
+        return {
+            "PYTHONPATH": str(PROJECT),
+            "BENCH_DATABASE_URL": url,
+            "BENCH_BROKER_URL": self.servers.broker_url,
+            "BENCH_MARKS": str(self.folder),
+            "BENCH_N": str(self.n),
+            "BENCH_PARTIES": str(self.system.parties),
+            "TASKS_APP_DATABASE_URL": url.replace("postgresql:", "postgresql+psycopg:"),
+            "TASKS_APP_BROKER_URL": self.servers.broker_url,
+            "TASKS_APP_RUN_DIR": str(self.folder),
+            **self.system.variables,
+        }
+
+
+class Stage:
+    """Servers, and for each system a database with its tables, to be copied."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.servers = servers
+        self._templates: dict[Sequence[str], str] = {}
+
+    @contextmanager
+    def run(self, system: System, n: int) -> Iterator[Run]:
+        """Yield a run on a fresh database; end and remove everything afterwards."""
+        system.environment.ensure()
+        template = self._template(system)
+        (FOLDER / "runs").mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{system.name}-", dir=FOLDER / "runs"))
+        run = Run(self.servers, system, self.servers.create(template), folder, n)
+        self.servers.forget_messages()
+        try:
+            yield run
+        finally:
+            run.end()
+            self.servers.drop(run.database)
+        shutil.rmtree(folder)  # that of a failed run stays, with its logs
+
+    def _template(self, system: System) -> str:
+        key = tuple(system.environment.play())
+        if key not in self._templates:
+            database = self.servers.create()
+            self.servers.ask("CREATE TABLE effect (i bigint NOT NULL)", database)
+            folder = FOLDER
+            Run(self.servers, system, database, folder, 0).play("install")
+            self._templates[key] = database
+        return self._templates[key]

@@ -1,0 +1,27 @@
+"""graphile-worker: Node, jobs fetched 500 at a time into a local queue, completions batched."""
+
+from __future__ import annotations
+
+from benchmarks.environments import Npm
+from benchmarks.systems.system import System
+
+ENVIRONMENT = Npm("graphile", ("graphile-worker", "pg"))
+WORK = ENVIRONMENT.play("work", '{"concurrency": 24, "local": 500}')
+# It deletes what is done, so an empty table is all that the database can say.
+UNFINISHED = "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs)"
+
+GRAPHILE = System(
+    name="graphile",
+    title="graphile-worker, 1 process, 24 jobs, local queue 500",
+    environment=ENVIRONMENT,
+    services=(WORK,),
+    unfinished=UNFINISHED,
+)
+GRAPHILE_2 = System(
+    name="graphile-2",
+    title="graphile-worker, 2 processes, 24 jobs, local queue 500",
+    environment=ENVIRONMENT,
+    services=(WORK,) * 2,
+    parties=2,
+    unfinished=UNFINISHED,
+)

@@ -1,0 +1,78 @@
+"""tasks_app as a user runs it: Celery worker (2 children) and beat, or ``tasks-app work``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.environments import Ours
+from benchmarks.systems.system import System
+
+ENVIRONMENT = Ours()
+CELERY = (
+    ENVIRONMENT.program("celery", "-A", "tasks_app", "worker", "-c", "2"),
+    ENVIRONMENT.program("celery", "-A", "tasks_app", "beat", "--pidfile="),
+)
+WORK = (ENVIRONMENT.program("tasks-app", "work"),) * 2
+AT_FIRST_CLAIM = "SELECT extract(epoch FROM min(started_at)) FROM task_completed"
+
+
+def setting(name: str) -> Callable[[], str | None]:
+    """Return a function that says whether the settings know this one."""
+
+    def missing() -> str | None:
+        from tasks_app import Settings
+
+        known = name in Settings.model_fields
+        return None if known else f"tasks_app has no setting TASKS_APP_{name.upper()} yet"
+
+    return missing
+
+
+def batches() -> str | None:
+    """Say whether ``commit="batch"`` is missing."""
+    from tasks_app.domain.errors import HandlerError
+    from tasks_app.runtime.registry import Registry, handler
+
+    try:
+        handler("probe", commit="batch", registry=Registry())(lambda _ctx: None)
+    except HandlerError:
+        return 'tasks_app handlers have no commit="batch" yet'
+    return None
+
+
+def _ours(
+    name: str,
+    title: str,
+    services: tuple[list[str], ...] = CELERY,
+    *,
+    parties: int = 1,
+    variables: Mapping[str, str] | None = None,
+    missing: Callable[[], str | None] = lambda: None,
+) -> System:
+    return System(
+        name=name,
+        title=f"tasks_app, {title}",
+        environment=ENVIRONMENT,
+        services=services,
+        parties=parties,
+        unfinished="SELECT EXISTS (SELECT FROM task_pending)",
+        finished="SELECT state, count(*), count(DISTINCT id) FROM task_completed"
+        " WHERE attempt = 1 GROUP BY 1"
+        " UNION ALL SELECT state, count(*), count(DISTINCT id) FROM task_error GROUP BY 1",
+        first_scan=AT_FIRST_CLAIM,
+        variables={"TASKS_APP_IMPORTS": "benchmarks.peers.ours.handlers", **(variables or {})},
+        missing=missing,
+    )
+
+
+OURS = (
+    _ours("ours-celery", "Celery prefork 2 and beat"),
+    _ours("ours-celery-batch", "Celery prefork 2 and beat, commit=batch", missing=batches),
+    _ours("ours-work", "2 x tasks-app work", WORK, parties=2),
+    _ours(
+        "ours-celery-threads",
+        "Celery prefork 2 with 8 threads each, and beat",
+        variables={"TASKS_APP_THREADS": "8"},
+        missing=setting("threads"),
+    ),
+)

@@ -1,0 +1,19 @@
+"""Procrastinate: one job per fetch, every change of state an event row."""
+
+from __future__ import annotations
+
+from benchmarks.environments import Virtual
+from benchmarks.systems.system import System
+
+ENVIRONMENT = Virtual("procrastinate", ("procrastinate", "psycopg"))
+
+PROCRASTINATE = System(
+    name="procrastinate",
+    title="Procrastinate, 2 processes, concurrency 10",
+    environment=ENVIRONMENT,
+    services=(ENVIRONMENT.play("work", '{"concurrency": 10}'),) * 2,
+    parties=2,
+    unfinished="SELECT EXISTS"
+    " (SELECT FROM procrastinate_jobs WHERE status NOT IN ('succeeded', 'failed', 'cancelled'))",
+    finished="SELECT status::text, count(*), count(DISTINCT id) FROM procrastinate_jobs GROUP BY 1",
+)

@@ -1,0 +1,33 @@
+"""What the measurements must know of a system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.environments import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system in one configuration.
+
+    Its ``play`` understands the verbs ``install``, ``enqueue`` and whatever its scenarios need.
+    """
+
+    name: str
+    title: str
+    environment: Environment
+    services: tuple[list[str], ...]
+    """Commands that run beside each other."""
+    parties: int = 1
+    """Processes that wait for each other at their start (``marks.gather``)."""
+    unfinished: str | None = None
+    """SQL: whether a row is left. None: the system keeps nothing in the database."""
+    finished: str | None = None
+    """SQL: how many tasks lie in which pool, as rows of (pool, rows, distinct tasks)."""
+    first_scan: str | None = None
+    """SQL: when the machine first looked for work, as seconds since 1970."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    missing: Callable[[], str | None] = lambda: None
+    """Why it cannot be run yet, if so."""
