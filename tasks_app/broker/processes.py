@@ -49,7 +49,7 @@ def current_child(threads: int = 1) -> Child:
             settings, slots = load_settings(), slot_file()
             if settings.events != "off":
                 pipe = EventPipe.beside(slots.path)
-                HOOKS.subscribe(EventWriter(pipe, lambda: slots.reporting, settings))
+                HOOKS.subscribe(EventWriter(pipe, settings), while_=lambda: slots.reporting)
             child = Child(
                 settings,
                 HANDLERS,

@@ -19,6 +19,8 @@ LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 8_000
 LONGEST_FRAME = 2_000
 MOST_FRAMES = 40
+_TRACEBACK = vars(BaseException)["__traceback__"]
+"""The real one: a class may have a property of that name, which raises."""
 _OURS = str(Path(__file__).parents[1])
 """People look for their own frames; how we called them is always the same."""
 
@@ -28,7 +30,7 @@ def cause_of(error: BaseException) -> Cause:
     return Cause(
         clean(_kind(type(error)), LONGEST_KIND),
         clean(_message(error), LONGEST_MESSAGE),
-        _frames(error.__traceback__),
+        _frames(_TRACEBACK.__get__(error)),
     )
 
 

@@ -38,12 +38,13 @@ _READY = f"""{admits(Event.CLAIM)} AND p.enabled AND p.due_at <= {NOW}
     AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
 
 _RETURNED = f"""
-    p.id, p.attempt, p.name, p.queue, p.priority, p.biz_key, p.headers::text AS headers,
+    p.id, p.attempt, p.lease_token, p.name, p.queue, p.biz_key,
     CASE WHEN pg_column_size(p.payload) <= {PAYLOADS_UP_TO} THEN p.payload::text END AS payload,
-    p.failures, p.crashes, p.retry_level, p.max_attempts, p.at_most_once, p.retry, p.timeout_ms,
-    p.hard_timeout_ms, p.idempotency_key, p.created_at, p.due_at, p.cancel_requested_at,
-    p.lease_token
+    p.headers::text AS headers, p.failures, p.crashes, p.retry_level, p.max_attempts,
+    p.at_most_once, p.retry, p.timeout_ms, p.hard_timeout_ms, p.idempotency_key, p.created_at,
+    p.due_at, p.cancel_requested_at IS NOT NULL AS cancel_requested
 """
+"""A fence, then the other fields of a :class:`ClaimedTask` in their order."""
 
 _CLAIM = """
     WITH handler AS MATERIALIZED (SELECT * FROM unnest(
@@ -66,7 +67,7 @@ _CLAIM = """
         max_attempts = coalesce(p.max_attempts, t.max_attempts),
         at_most_once = coalesce(p.at_most_once, t.at_most_once)
     FROM taken t WHERE p.id = t.id AND p.id = ANY(ARRAY(SELECT id FROM taken))
-    RETURNING {returned}
+    RETURNING {returned}, p.priority
 """
 
 
@@ -147,8 +148,8 @@ def claim(
     rows = connection.execute(
         _BY_ID, {**_values(claimer, token), "ids": sorted(map(int, ids)), "now": now}
     )
-    place = {task_id: i for i, task_id in enumerate(ids)}
-    return sorted(map(_task, rows), key=lambda task: place[task.task_id])
+    taken = {row.id: _task(row[:-1]) for row in rows}
+    return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
 
 def claim_next(
@@ -174,7 +175,8 @@ def claim_next(
             "now": now,
         },
     )
-    return [_task(row) for row in sorted(rows, key=lambda r: (r.priority, r.due_at, r.id))]
+    ordered = sorted(rows, key=lambda row: (row.priority, row.due_at, row.id))
+    return [_task(row[:-1]) for row in ordered]
 
 
 def fetch_payload(connection: Connection, fence: Fence) -> str | None:
@@ -201,23 +203,5 @@ def _values(claimer: Claimer, token: UUID) -> dict[str, Any]:
 
 
 def _task(row: Any) -> ClaimedTask:
-    return ClaimedTask(
-        fence=Fence(row.id, row.attempt, row.lease_token),
-        name=row.name,
-        queue=row.queue,
-        biz_key=row.biz_key,
-        payload=row.payload,
-        headers=row.headers,
-        failures=row.failures,
-        crashes=row.crashes,
-        retry_level=row.retry_level,
-        max_attempts=row.max_attempts,
-        at_most_once=row.at_most_once,
-        retry=row.retry,
-        timeout_ms=row.timeout_ms,
-        hard_timeout_ms=row.hard_timeout_ms,
-        idempotency_key=row.idempotency_key,
-        created_at=row.created_at,
-        due_at=row.due_at,
-        cancel_requested=row.cancel_requested_at is not None,
-    )
+    task_id, attempt, token, *fields = row
+    return ClaimedTask(Fence(task_id, attempt, token), *fields)

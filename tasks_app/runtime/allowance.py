@@ -36,6 +36,8 @@ class Allowance:
 
         Handlers with limits that a pool cannot enforce do not even let it start.
         """
+        if task.timeout_ms is None and task.hard_timeout_ms is None:
+            return
         lame = [
             *["timeout"] * (task.timeout_ms is not None and not spec.is_async and not can_limit()),
             *["hard_timeout"] * (task.hard_timeout_ms is not None and not self._watched),

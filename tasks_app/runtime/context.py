@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -50,7 +51,7 @@ class AsyncHandlerSession(AsyncSession):
 
 
 class TaskContext:
-    """One run of one task. The session is opened when it is first touched."""
+    """One run of one task. What is rarely asked for is made when it is asked for."""
 
     def __init__(
         self,
@@ -59,32 +60,75 @@ class TaskContext:
         deadline: float | None,
         log: logging.Logger,
     ) -> None:
-        task = run.task
-        self.task_id: int = task.task_id
-        self.name: str = task.name
-        self.queue: str = task.queue
-        self.biz_key: str | None = task.biz_key
-        self.attempt: int = task.fence.attempt
-        """1 at the first claim; only rises."""
-        self.failures: int = task.failures
-        """How many attempts were charged before this one."""
-        self.max_attempts: int = task.max_attempts
-        """How many charged attempts lead to the error pool."""
-        self.created_at: datetime = task.created_at
-        self.due_at: datetime = task.due_at
-        """Since when this run could start."""
-        self.fence: Fence = task.fence
-        self.idempotency_key: UUID = task.idempotency_key
-        """The same at every attempt and after a requeue: give it to the other side."""
-        self.deadline: float | None = deadline
+        self.deadline = deadline
         """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
-        self.log = logging.LoggerAdapter(
-            log, {"task_id": task.task_id, "task_name": task.name, "attempt": task.fence.attempt}
-        )
         self._run = run
+        self._task = run.task
         self._open_session = open_session
+        self._log = log
         self._session: Any = None
         self._over = False
+
+    @property
+    def task_id(self) -> int:
+        """The task's id."""
+        return self._task.fence.task_id
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self._task.name
+
+    @property
+    def queue(self) -> str:
+        """The queue in which it was created."""
+        return self._task.queue
+
+    @property
+    def biz_key(self) -> str | None:
+        """The business object that the task is about."""
+        return self._task.biz_key
+
+    @property
+    def fence(self) -> Fence:
+        """What every write of this run must match."""
+        return self._task.fence
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first claim; only rises."""
+        return self._task.fence.attempt
+
+    @property
+    def failures(self) -> int:
+        """How many attempts were charged before this one."""
+        return self._task.failures
+
+    @property
+    def max_attempts(self) -> int:
+        """How many charged attempts lead to the error pool."""
+        return self._task.max_attempts
+
+    @property
+    def created_at(self) -> datetime:
+        """When the task was created."""
+        return self._task.created_at
+
+    @property
+    def due_at(self) -> datetime:
+        """Since when this run could start."""
+        return self._task.due_at
+
+    @property
+    def idempotency_key(self) -> UUID:
+        """The same at every attempt and after a requeue: give it to the other side."""
+        return self._task.idempotency_key
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A log whose lines say which run they are of."""
+        about = {"task_id": self.task_id, "task_name": self.name, "attempt": self.attempt}
+        return logging.LoggerAdapter(self._log, about)
 
     @property
     def session(self) -> Any:
@@ -116,7 +160,7 @@ class TaskContext:
     @property
     def headers(self) -> dict[str, Any]:
         """What the producer gave along."""
-        text = self._run.task.headers
+        text = self._task.headers
         return {} if text is None else dict(decode(text, "headers"))
 
     @property

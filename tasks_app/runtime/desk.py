@@ -93,7 +93,7 @@ class Desk:
         it: if it kills the process, it shall be the only suspect.
         """
         with self._mutex:
-            if self.over or any(r.task.runs_alone for r in self._running.values()):
+            if self.over or (self._running and self._somebody_runs_alone()):
                 return None
             for task in self._waiting:
                 if task.runs_alone and self._running:
@@ -104,6 +104,9 @@ class Desk:
                     self._running[task.fence] = run
                     return run
             return None
+
+    def _somebody_runs_alone(self) -> bool:
+        return any(run.task.runs_alone for run in self._running.values())
 
     def await_turn(self, patience_s: float) -> bool:
         """Wait while tasks are on the desk that may not start yet; False: nothing waits."""
@@ -123,15 +126,16 @@ class Desk:
                 self._first_finished_at = time.monotonic()
                 self.wake.set()
 
-    def drop(self, fence: Fence) -> None:
-        """The database answered for this run, or it is no longer ours.
+    def drop(self, *fences: Fence) -> None:
+        """The database answered for these runs, or they are no longer ours.
 
-        Of this run only: once it is answered, the next run of the task may be on the desk already.
+        Of these runs only: once one is answered, its task's next run may be on the desk already.
         """
         with self._mutex:
-            self._ended(fence)
-            self._finished.pop(fence, None)
-            self._returning.pop(fence, None)
+            for fence in fences:
+                self._ended(fence)
+                self._finished.pop(fence, None)
+                self._returning.pop(fence, None)
 
     def give_back(self, task: ClaimedTask, wait: timedelta, *, suspect: bool = False) -> None:
         """Let a running task go, uncharged; the clerk releases it until that is answered."""

@@ -74,7 +74,8 @@ class Executor:
 
     def _work_off(self, ids: list[int]) -> None:
         while ids and not self._over() and not self._desk.gave_back:
-            group, rest = ids[: self._settings.claim_size], ids[self._settings.claim_size :]
+            size = self._runner.pace.next_group(self._settings.claim_size)
+            group, rest = ids[:size], ids[size:]
             claimed = self._claim(group)
             if claimed is None:
                 return  # the database is away: the scan comes back to the rest
@@ -86,13 +87,14 @@ class Executor:
             self.run_waiting()
 
     def run_waiting(self) -> None:
-        """Run what is on the desk; a task that runs alone waits for its turn."""
+        """Run what is on the desk, and write it; a task that runs alone waits for its turn."""
         while not self._over():
             run = self._desk.start_next()
             if run is not None:
                 self._runner.run(run)
             elif not self._desk.await_turn(TURN_PATIENCE_S):
-                return
+                break
+        self._settler.flush_quietly()
 
     def _over(self) -> bool:
         """Whether nothing more may start; the clerk gives back what has not."""
@@ -103,7 +105,7 @@ class Executor:
     def _claim(self, ids: list[int]) -> list[ClaimedTask] | None:
         token = uuid4()
         try:
-            with self._database.begin() as connection:
+            with self._database.single() as connection:
                 claimed = claim(connection, ids, self._claimer, token)
         except SQLAlchemyError as error:
             self._doubt(token, error)
@@ -113,14 +115,15 @@ class Executor:
 
     def _receive(self, claimed: Sequence[ClaimedTask]) -> None:
         """Tell of them first: another thread may start one as soon as it is on the desk."""
-        HOOKS.tell(of_claim(Kind.RECEIVED, task) for task in claimed)
+        if HOOKS.wanted:
+            HOOKS.tell(of_claim(Kind.RECEIVED, task) for task in claimed)
         self._desk.receive(claimed)
 
     def claim_next(self, queues: Sequence[str], most: int) -> int:
         """Claim due tasks straight from the pool; return how many are on the desk now."""
         token = uuid4()
         try:
-            with self._database.begin() as connection:
+            with self._database.single() as connection:
                 claimed = claim_next(connection, queues, most, self._claimer, token)
         except SQLAlchemyError as error:
             self._doubt(token, error)
@@ -135,7 +138,7 @@ class Executor:
 
     def _finish_message(self, dispatch_id: int) -> None:
         try:
-            with self._database.begin() as connection:
+            with self._database.single() as connection:
                 ledger.finish(connection, dispatch_id)
         except SQLAlchemyError:
             self._desk.errand(lambda connection: ledger.finish(connection, dispatch_id))

@@ -58,8 +58,11 @@ class SyncLane:
 
         In a copy of the context, so that its context variables end with it.
         """
-        with self._aftermath, time_limit(limit, spec.timeout_error):
-            return contextvars.copy_context().run(spec.function, *arguments)
+        with self._aftermath:
+            if limit is None:
+                return contextvars.copy_context().run(spec.function, *arguments)
+            with time_limit(limit, spec.timeout_error):
+                return contextvars.copy_context().run(spec.function, *arguments)
 
     def settle(self, session: HandlerSession, settlement: Settlement) -> State | None:
         """Flush what the handler left and settle on the same connection."""

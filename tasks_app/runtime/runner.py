@@ -32,6 +32,7 @@ from tasks_app.runtime.desk import Desk, Running
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
+from tasks_app.runtime.pace import Pace
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
@@ -41,8 +42,6 @@ handler_log = logging.getLogger("tasks_app.handlers")
 
 UNANSWERED_WAIT = timedelta(seconds=2)
 """How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
-FAST_S = 0.05
-"""A handler whose last run took less is known to be fast; before others, outcomes are written."""
 
 
 class _FenceLostError(Exception):
@@ -75,7 +74,7 @@ class Runner:
         self._aftermath = aftermath
         self._sync, self._async = SyncLane(database, aftermath), AsyncLane(database, aftermath)
         self._rng = Random()  # noqa: S311  jitter, not a secret
-        self._last_run_s: dict[str, float] = {}
+        self.pace = Pace()
         self._allowance = Allowance(settings, watched=watched)
 
     def run(self, run: Running) -> None:
@@ -85,8 +84,8 @@ class Runner:
         if spec is None:  # claimed by names that we know, so this cannot be
             self._desk.give_back(task, UNANSWERED_WAIT)
             return
-        if self._last_run_s.get(task.name, FAST_S) >= FAST_S:
-            self._flush_quietly()
+        if not self.pace.is_fast(task.name):
+            self._settler.flush_quietly()
         self._allowance.warn_of_lame(task, spec)
         self._slot.start(task.run, self._allowance.hard_timeout_s(task, spec))
         try:
@@ -98,7 +97,7 @@ class Runner:
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
         finally:
             self._slot.finish(task.run)
-            self._last_run_s[task.name] = time.monotonic() - run.since
+            self.pace.learn(task.name, time.monotonic() - run.since)
             if self._aftermath.unfit:
                 self._desk.stop()
 
@@ -106,7 +105,8 @@ class Runner:
         task = run.task
         lane: Lane = self._async if spec.is_async else self._sync
         limit = self._allowance.timeout_s(task, spec)
-        HOOKS.tell([of_claim(Kind.STARTED, task)])
+        if HOOKS.wanted:
+            HOOKS.tell([of_claim(Kind.STARTED, task)])
         run.since = time.monotonic()
         deadline = None if limit is None else run.since + limit
         context = TaskContext(run, lane.open_session, deadline, handler_log)
@@ -229,12 +229,6 @@ class Runner:
             self._desk.give_back(task, UNANSWERED_WAIT, suspect=True)
         else:
             self._desk.collect(settlement)
-
-    def _flush_quietly(self) -> None:
-        try:
-            self._settler.flush()
-        except SQLAlchemyError as error:
-            log.warning("outcomes wait for the database: %s", type(error).__name__)
 
     def has_limit(self, task: ClaimedTask) -> bool:
         """Whether the task has a ``timeout``, which only a main thread can raise."""

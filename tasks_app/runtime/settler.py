@@ -55,6 +55,13 @@ class Settler:
         finally:
             HOOKS.tell(notices)
 
+    def flush_quietly(self) -> None:
+        """Write all finished outcomes now if the database answers; else they stay on the desk."""
+        try:
+            self.flush()
+        except SQLAlchemyError as error:
+            log.warning("outcomes wait for the database: %s", type(error).__name__)
+
     def flush_until_answered(self) -> None:
         """Return when the database has answered for every outcome, however long it is away.
 
@@ -81,7 +88,7 @@ class Settler:
         began = time.monotonic()
         while True:
             try:
-                with self._database.begin() as connection:
+                with self._database.single() as connection:
                     state = settle_one(connection, settlement)
                 if state is not None and settlement.task is not None:
                     HOOKS.tell([of_settlement(settlement, settlement.task, state)])
@@ -104,9 +111,9 @@ class Settler:
         return self._desk.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
 
     def _write(self, settlements: list[Settlement], notices: list[Notice]) -> None:
-        """Write a group in one transaction; what the database refuses splits it."""
+        """Write a group with one statement; what the database refuses splits it."""
         try:
-            with self._database.begin() as connection:
+            with self._database.single() as connection:
                 done = settle_group(connection, settlements)
                 left = [s for s in settlements if s.fence.task_id not in done]
                 held = still_held(connection, [s.fence for s in left]) if left else set()
@@ -121,13 +128,12 @@ class Settler:
                 for s in settlements
                 if s.fence.task_id in done and s.task is not None
             ]
-        for settlement in settlements:
-            task_id = settlement.fence.task_id
-            if task_id in held:
-                continue
-            if task_id not in done:
-                log.warning("task %s: the lease was lost, its outcome is not kept", task_id)
-            self._desk.drop(settlement.fence)
+        for settlement in left:
+            if settlement.fence.task_id not in held:
+                log.warning(
+                    "task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id
+                )
+        self._desk.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
 
     def _split(
         self, settlements: list[Settlement], error: DBAPIError, notices: list[Notice]

@@ -149,14 +149,6 @@ def test_with_failures_only_other_first_attempts_are_not_shown(
 ) -> None:
     pipe = Collects()
 
-    EventWriter(pipe, lambda: True, Settings(events=events))(notice(kind, attempt=attempt))
+    EventWriter(pipe, Settings(events=events))(notice(kind, attempt=attempt))
 
     assert len(pipe.lines) == number
-
-
-def test_nothing_is_written_while_nobody_wants_it() -> None:
-    pipe = Collects()
-
-    EventWriter(pipe, lambda: False, Settings())(notice(Kind.FAILED))
-
-    assert pipe.lines == []

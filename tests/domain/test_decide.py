@@ -50,7 +50,7 @@ def a_task(**changes) -> ClaimedTask:
         due_at=NOON,
         cancel_requested=False,
     )
-    return replace(task, **changes)
+    return task._replace(**changes)
 
 
 def a_spec(**changes) -> HandlerSpec:

@@ -13,6 +13,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import Attempt, Task, TaskId
 from tasks_app.pool import browse
 from tasks_app.runtime.child import Child
+from tasks_app.runtime.pace import HOLD_S
 from tasks_app.runtime.producer import create_task
 from tasks_app.runtime.registry import Registry, handler
 from tasks_app.runtime.slot import SlotFile
@@ -75,8 +76,10 @@ class Bench:
 
     # -- act
 
-    def child(self, *, start: bool = True, threads: int = 1, **options: Any) -> Child:
-        """Make a child and start its clerk."""
+    def child(
+        self, *, start: bool = True, threads: int = 1, together: bool = True, **options: Any
+    ) -> Child:
+        """Make a child and start its clerk; ``together``: at first it claims ten at a time."""
         child = Child(
             self.settings(**options),
             self.registry,
@@ -86,6 +89,8 @@ class Bench:
             threads=threads,
         )
         self._children.append(child)
+        while together and child.runner.pace.next_group(10) < 10:
+            child.runner.pace.learn("before the test", HOLD_S / 10)
         if start:
             child.start()
         return child

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -216,7 +215,7 @@ def test_an_answer_to_one_run_does_not_end_the_next() -> None:
 
 def test_a_task_that_runs_alone_waits_for_the_others_and_they_for_it() -> None:
     desk = Desk()
-    first, alone, last = task(1), replace(task(2), at_most_once=True), task(3)
+    first, alone, last = task(1), task(2)._replace(at_most_once=True), task(3)
     desk.receive([first, alone, last])
 
     together = [desk.start_next(), desk.start_next(), desk.start_next()]

@@ -47,6 +47,20 @@ ENDINGS = [
 ]
 
 
+def test_who_does_not_listen_now_is_not_told() -> None:
+    hooks, notices, listens = Hooks(), [], [False, True]
+    hooks.subscribe(notices.append, while_=lambda: listens[0])
+    notice = Notice(Kind.STARTED, 1, "t", "default")
+
+    assert not hooks.wanted
+    hooks.tell([notice])
+    listens.pop(0)
+    assert hooks.wanted
+    hooks.tell([notice])
+
+    assert notices == [notice]
+
+
 @pytest.mark.parametrize("at_most_once", [False, True])
 @pytest.mark.parametrize("in_session", [False, True])
 @pytest.mark.parametrize(("error", "kind"), ENDINGS)

@@ -40,7 +40,8 @@ def report_from_beat(app: Celery, settings: Settings, database: Database) -> Non
         HOOKS.subscribe(BeatReporter(app, settings, database))
     else:
         file = SlotFile(Path(slots))
-        HOOKS.subscribe(EventWriter(EventPipe.beside(file.path), lambda: file.reporting, settings))
+        writer = EventWriter(EventPipe.beside(file.path), settings)
+        HOOKS.subscribe(writer, while_=lambda: file.reporting)
 
 
 class BeatReporter:

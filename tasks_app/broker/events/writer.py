@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tasks_app.broker.events.masking import exception_text, shown
@@ -30,18 +30,15 @@ _FAILURES = {Kind.FAILED, Kind.RETRIED, Kind.RESCUED, Kind.CANCELLED, Kind.EXPIR
 
 
 class EventWriter:
-    """A subscriber: writes events of one process into the pipe, while somebody wants them."""
+    """A subscriber: writes events of one process into the pipe."""
 
-    def __init__(self, pipe: EventPipe, wanted: Callable[[], bool], settings: Settings) -> None:
+    def __init__(self, pipe: EventPipe, settings: Settings) -> None:
         self._pipe = pipe
-        self._wanted = wanted
         self._failures_only = settings.events == "failures"
         self._show = settings.events_shown
 
     def __call__(self, notice: Notice) -> None:
         """Write what there is to show of it."""
-        if not self._wanted():
-            return
         # A second attempt is always shown, or a failure that was mended would stay red.
         if self._failures_only and notice.attempt < 2 and notice.kind not in _FAILURES:  # noqa: PLR2004
             return

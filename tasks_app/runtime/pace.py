@@ -1,0 +1,51 @@
+"""The pace: how long the runs of each name took lately, as one child learned it.
+
+A child claims as many tasks at a time as it likely carries out in a moment: hundreds of fast ones,
+one of the slow ones, so that nothing waits behind a slow task that another child could run.
+"""
+
+from __future__ import annotations
+
+FAST_S = 0.05
+"""A handler whose runs take less is known to be fast; before others, outcomes are written."""
+HOLD_S = 0.2
+"""How much work one claim may take on: the longest that its last task waits for the others."""
+GROWTH = 4
+"""So many times more than before at most: a few fast tasks say little of their neighbours."""
+_WEIGHT = 0.2
+"""Of the newest run in the moving average: ten fast runs make up for a slow one."""
+MOST_NAMES = 10_000
+
+
+class Pace:
+    """Moving averages in seconds. Threads may learn at the same time; a lost run does no harm."""
+
+    def __init__(self) -> None:
+        self._of_name: dict[str, float] = {}
+        self._lately_s: float | None = None
+        self._group = 1
+
+    def learn(self, name: str, seconds: float) -> None:
+        """Add one run."""
+        known = self._of_name.get(name)
+        if known is None and len(self._of_name) >= MOST_NAMES:
+            self._of_name.clear()
+        self._of_name[name] = seconds if known is None else known + _WEIGHT * (seconds - known)
+        lately = self._lately_s
+        self._lately_s = seconds if lately is None else lately + _WEIGHT * (seconds - lately)
+
+    def is_fast(self, name: str) -> bool:
+        """Whether runs of this name are known to be short."""
+        return self._of_name.get(name, FAST_S) < FAST_S
+
+    def next_group(self, most: int) -> int:
+        """Return how many tasks to claim next: 1 .. ``most``, by all names' runs lately."""
+        if self._lately_s is None:
+            return 1
+        fits = int(HOLD_S / max(self._lately_s, 1e-9))
+        self._group = max(1, min(most, fits, self._group * GROWTH))
+        return self._group
+
+    def snapshot(self) -> dict[str, float]:
+        """Return the seconds that a run of each name takes."""
+        return dict(self._of_name)

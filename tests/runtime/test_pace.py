@@ -1,0 +1,98 @@
+"""The pace: how many tasks a child claims at a time, by how long they took."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tasks_app.runtime.pace import GROWTH, HOLD_S, MOST_NAMES, Pace
+from tests.runtime.bench import Bench
+from tests.waiting import until
+
+
+def learned(pace: Pace, name: str, seconds: float, runs: int = 50) -> None:
+    for _ in range(runs):
+        pace.learn(name, seconds)
+
+
+def test_of_unknown_tasks_one_is_claimed() -> None:
+    assert Pace().next_group(500) == 1
+
+
+def test_fast_tasks_are_claimed_by_the_hundred_but_not_at_once() -> None:
+    pace = Pace()
+    pace.learn("t", 0.00001)
+
+    sizes = [pace.next_group(500) for _ in range(7)]
+
+    assert sizes == [GROWTH, GROWTH**2, GROWTH**3, GROWTH**4, 500, 500, 500]
+
+
+def test_a_claim_takes_on_no_more_work_than_may_wait() -> None:
+    pace = Pace()
+    learned(pace, "t", HOLD_S / 20)
+
+    assert [pace.next_group(500) for _ in range(5)][-1] in {19, 20}
+
+
+def test_slow_tasks_are_claimed_one_by_one_and_a_slow_one_ends_the_haste() -> None:
+    pace = Pace()
+    learned(pace, "fast", 0.00001)
+    while pace.next_group(500) < 500:
+        pass
+
+    pace.learn("slow", 10 * HOLD_S)
+
+    assert pace.next_group(500) == 1
+    assert pace.is_fast("fast")
+    assert not pace.is_fast("slow")
+    assert not pace.is_fast("unknown")
+
+
+def test_names_are_learned_apart_and_not_without_end() -> None:
+    pace = Pace()
+    pace.learn("slow", 2.0)
+    pace.learn("fast", 0.001)
+    assert pace.snapshot() == {"slow": 2.0, "fast": 0.001}
+
+    for number in range(2 * MOST_NAMES):
+        pace.learn(f"n{number}", 0.001)
+
+    assert len(pace.snapshot()) <= MOST_NAMES
+
+
+def test_a_child_leaves_to_others_what_would_wait_behind_an_unknown_task(bench: Bench) -> None:
+    started, go_on = threading.Event(), bench.event()
+
+    @bench.handler("slow")
+    def slow(ctx: Any) -> None:
+        started.set()
+        assert go_on.wait(30)
+
+    bench.succeeding("fast")
+    first, second = bench.create("slow"), bench.create("fast")
+    child = bench.child(together=False, give_back_after=60)
+    running = bench.beside(child.execute, None, [first, second])
+    assert started.wait(10)
+
+    assert bench.states([first, second]) == ["RUNNING", "PENDING"]
+    bench.child().execute(None, [second])
+
+    assert bench.state(second) == "SUCCEEDED"
+    go_on.set()
+    running.join(10)
+
+
+def test_a_child_claims_more_at_a_time_as_it_learns(bench: Bench) -> None:
+    sizes = []
+
+    @bench.handler("t")
+    def t(ctx: Any) -> None:
+        sizes.append(bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"))
+
+    ids = [bench.create() for _ in range(21)]
+    bench.child(together=False, flush_after=60).execute(None, ids)
+
+    assert sizes[0] == 1
+    assert sizes[1] == GROWTH
+    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 21)
