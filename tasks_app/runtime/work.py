@@ -77,7 +77,8 @@ class Work:
 
     def _claim(self) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
-        most = self._settings.claim_size * (1 + len(self._runners))
+        group = self._child.runner.pace.next_group(self._settings.claim_size)
+        most = group * (1 + len(self._runners))
         try:
             return self._child.executor.claim_next(self._queues, most)
         except SQLAlchemyError:
