@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -64,7 +63,7 @@ def claimed_task(connection: Connection, task_id: int | None = None, **options: 
 def ending(task: ClaimedTask, event: Event = Event.SUCCEED, **changes: Any) -> Settlement:
     """What is to become of a run, with its counters as they are unless the test says otherwise."""
     settlement = Settlement(task.fence, event, task.failures, task.retry_level)
-    return replace(settlement, **changes)
+    return settlement._replace(**changes)
 
 
 def row_of(connection: Connection, task_id: int, table: str = "task_pending") -> Any:

@@ -166,6 +166,9 @@ class ClaimedTask(NamedTuple):
         """Which run of which task this is."""
         return Run(*self.fence[:2])
 
+    def __repr__(self) -> str:
+        return f"<claimed task {self.task_id} ({self.name}), attempt {self.fence.attempt}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -178,8 +181,7 @@ class Cause:
     """Frames and lines without local variables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What is to become of one run, decided; the pool only carries it out under the fence.
 
     A task whose cancellation was asked for meanwhile is CANCELLED instead of PENDING or FAILED.
@@ -198,7 +200,7 @@ class Settlement:
     cause: Cause | None = None
     run_ms: int | None = None
     """How long the handler ran, by the worker's monotonic clock."""
-    task: ClaimedTask | None = field(default=None, compare=False, repr=False)
+    task: ClaimedTask | None = None
     """Whose run it was, for those who are told of it; the write needs the fence alone."""
 
 

@@ -11,10 +11,10 @@ import errno
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.runtime.limits import can_limit
 
 log = quiet_logger(__name__)
 
@@ -27,6 +27,7 @@ class Aftermath:
     def __init__(self, *, replaceable: bool) -> None:
         self._replaceable = replaceable
         self._pid = os.getpid()
+        self._main = threading.main_thread().ident
         self._recursion_limit = sys.getrecursionlimit()
         self._canary, other_end = os.pipe()
         os.close(other_end)
@@ -41,7 +42,7 @@ class Aftermath:
         """See what it left."""
         if os.getpid() != self._pid:
             os._exit(0)  # forked by the handler: fence, pipes and slot are not its own
-        if can_limit():
+        if threading.get_ident() == self._main:
             signal.setitimer(signal.ITIMER_REAL, 0)  # else its alarm hits the next task
         if sys.getrecursionlimit() < self._recursion_limit:
             sys.setrecursionlimit(self._recursion_limit)

@@ -87,7 +87,8 @@ class Runner:
         if not self.pace.is_fast(task.name):
             self._settler.flush_quietly()
         self._allowance.warn_of_lame(task, spec)
-        self._slot.start(task.run, self._allowance.hard_timeout_s(task, spec))
+        announced = task.run
+        self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))
         try:
             self._run_announced(run, spec)
         except BaseException as error:
@@ -96,7 +97,7 @@ class Runner:
             if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
         finally:
-            self._slot.finish(task.run)
+            self._slot.finish(announced)
             self.pace.learn(task.name, time.monotonic() - run.since)
             if self._aftermath.unfit:
                 self._desk.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -161,4 +160,4 @@ def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:
     """Turn an outcome that the database refuses into a failure that says so."""
     state = getattr(getattr(error, "orig", None), "sqlstate", "?")
     cause = Cause(BAD_OUTCOME, clean(f"The database refused it with SQLSTATE {state}.", 200))
-    return replace(settlement, event=Event.FAIL, result=None, cause=cause)
+    return settlement._replace(event=Event.FAIL, result=None, cause=cause)
