@@ -120,6 +120,11 @@ _NEXT = _statement(
     lonely_goes_first="(SELECT alone FROM able ORDER BY priority, scan_at, id LIMIT 1)",
 )
 
+_WAITING = text(f"""
+    SELECT p.id FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CLAIM)}
+""")
+
 _PAYLOAD = text(f"""
     SELECT p.payload::text FROM {PENDING} p
     WHERE p.id = :id AND p.attempt = :attempt AND p.lease_token = :token
@@ -150,6 +155,12 @@ def claim(
     )
     taken = {row.id: _task(row[:-1]) for row in rows}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
+
+
+def waiting(connection: Connection, ids: Sequence[int]) -> list[int]:
+    """Return those of ``ids`` that nobody has taken yet, in their order. Only a read."""
+    there = set(connection.execute(_WAITING, {"ids": list(ids)}).scalars())
+    return [task_id for task_id in ids if task_id in there]
 
 
 def claim_next(

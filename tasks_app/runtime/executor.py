@@ -12,7 +12,7 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool import ledger
-from tasks_app.pool.claim import Claimer, claim, claim_next
+from tasks_app.pool.claim import Claimer, claim, claim_next, waiting
 from tasks_app.pool.release import release_token
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
@@ -79,12 +79,22 @@ class Executor:
             claimed = self._claim(group)
             if claimed is None:
                 return  # the database is away: the scan comes back to the rest
-            if not claimed:
-                ids = rest  # taken by others, done, unknown, or not due: an everyday answer
+            if not claimed:  # taken by others, done, unknown, or not due: an everyday answer
+                ids = self._still_waiting(rest)
                 continue
             taken = {task.task_id for task in claimed}
             ids = [task_id for task_id in group if task_id not in taken] + rest
             self.run_waiting()
+
+    def _still_waiting(self, ids: list[int]) -> list[int]:
+        """Look before the next claim: of a message that comes twice, all ids may be gone."""
+        if not ids:
+            return []
+        try:
+            with self._database.single() as connection:
+                return waiting(connection, ids)
+        except SQLAlchemyError:
+            return []
 
     def run_waiting(self) -> None:
         """Run what is on the desk, and write it; a task that runs alone waits for its turn."""

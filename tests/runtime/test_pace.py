@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from sqlalchemy import event
+
 from tasks_app.runtime.pace import GROWTH, HOLD_S, MOST_NAMES, Pace
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -96,3 +98,21 @@ def test_a_child_claims_more_at_a_time_as_it_learns(bench: Bench) -> None:
     assert sizes[0] == 1
     assert sizes[1] == GROWTH
     until(lambda: bench.states(ids) == ["SUCCEEDED"] * 21)
+
+
+def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> None:
+    bench.succeeding()
+    ids = [bench.create() for _ in range(100)]
+    bench.child().execute(None, ids)
+    child, statements = bench.child(together=False), []
+    event.listen(
+        child.database.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: statements.append(statement),
+    )
+
+    child.execute(None, ids)
+
+    about_these = [s for s in statements if "p.id = ANY" in s]
+    assert len(about_these) <= 3
+    assert bench.runs == ids
