@@ -7,14 +7,15 @@ current app, listens to no signals and knows no tasks. It makes no queues either
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from celery import Celery
 from kombu.exceptions import ChannelError
 
 from tasks_app.broker.configuration import configuration
-from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.depth import depth_of
+from tasks_app.broker.envelope import Envelope
 from tasks_app.domain.settings import Settings
 
 NO_SUCH_QUEUE = "404"
@@ -27,23 +28,13 @@ class CeleryHints:
     def __init__(self, settings: Settings) -> None:
         self._app = Celery("tasks_app", set_as_current=False, fixups=[])
         self._app.conf.update(configuration(settings), task_always_eager=False)
+        self._envelope = Envelope(self._app)
         self._connection: Any = None
         self._channel: Any = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
         """Send one message that no ledger knows."""
-        self._twice(
-            lambda: self._app.send_task(
-                EXECUTE,
-                args=(None, list(ids)),
-                queue=queue,
-                producer=self._app.amqp.Producer(self._channel, auto_declare=False),
-                declare=[],
-                retry=False,
-                ignore_result=True,
-                argsrepr="(ids)",
-            )
-        )
+        self._twice(lambda: self._envelope.put(self._channel, queue, None, ids))
 
     def depth(self, queue: str) -> int | None:
         """Return how many messages wait in the queue, or None: no worker has made it yet."""
@@ -67,7 +58,7 @@ class CeleryHints:
                 self._disconnect()
         try:
             self._connection = self._app.connection_for_write()
-            self._channel = self._connection.default_channel
+            self._channel = one_client(self._connection.default_channel)
             return act()
         except Exception:
             self._disconnect()
@@ -81,3 +72,13 @@ class CeleryHints:
             channel.connection.collect()
         if connection is not None:
             connection.collect()
+
+
+def one_client(channel: Any) -> Any:
+    """Let a channel to Redis keep its client; kombu makes one for each message, at twice the cost.
+
+    Only for a channel that one thread uses, and that consumes nothing.
+    """
+    if hasattr(channel, "conn_or_acquire"):
+        channel.conn_or_acquire = lambda client=None: nullcontext(client or channel.client)
+    return channel

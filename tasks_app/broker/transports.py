@@ -24,6 +24,11 @@ _REDIS: dict[str, Any] = {
         "health_check_interval": 15,
         # Several apps may share one Redis.
         "global_keyprefix": "tasks_app:",
+        # A list of unacknowledged messages in Redis costs two transactions for each one, and gives
+        # a lost one back after an hour. Our ledger does it in seconds.
+        "ack_emulation": False,
+        # Priorities are the scan's: so a worker waits for one list per queue, not for four.
+        "priority_steps": [0],
         **BOUNDED,
     },
 }

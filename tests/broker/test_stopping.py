@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
@@ -14,6 +15,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
 
 IMPORTS = {"TASKS_APP_IMPORTS": "house_handlers,stop_handlers"}
+MESSAGES = "SELECT count(*) FROM task_dispatch"
 RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 
 
@@ -44,6 +46,25 @@ def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> Non
     assert {house.task(i).state for i in long} == {"SUCCEEDED"}
     assert {(t.state, t.attempt) for t in map(house.task, rest)} == {("PENDING", 0)}
     assert house.effects() == (2, 2)
+
+
+def test_what_the_parent_reserved_goes_back_and_redis_keeps_no_receipts(house: House) -> None:
+    """A receipt in Redis costs two transactions per message; the ledger makes good what is lost."""
+    with Redis.from_url(house.broker.url_of(house.number % 16)) as redis:
+        redis.delete("tasks_app:default")  # of the test before
+        worker = doomed(house, children=1)
+        house.create("slow", 1, {"seconds": 2.0}, priority=0)
+        until(lambda: house.sql(RUNNING) == 1)
+        house.create("ok", 10)
+        until(lambda: worker.log().count("Task tasks_app.execute[") == 2)  # one in hand
+        until(lambda: redis.llen("tasks_app:default") == house.sql(MESSAGES) - 2)
+        waiting, receipts = redis.llen("tasks_app:default"), list(redis.scan_iter("*unacked*"))
+
+        worker.stop()
+
+        assert redis.llen("tasks_app:default") == waiting + 1
+        assert receipts == []
+        redis.delete("tasks_app:default")
 
 
 def test_after_the_grace_running_tasks_are_let_go_whatever_they_catch(

@@ -1,0 +1,71 @@
+"""The envelope: made once, and yet what Celery itself would send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kombu import Queue
+
+from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.hints import CeleryHints
+from tasks_app.domain.settings import Settings
+from tests.broker.conftest import House
+
+pytestmark = pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
+
+
+@pytest.fixture
+def hints(house: House) -> Iterator[CeleryHints]:
+    hints = CeleryHints(Settings(broker_url=house.broker.url_of(12)))
+    yield hints
+    hints._disconnect()
+
+
+@pytest.fixture
+def queue(hints: CeleryHints) -> Iterator[Queue]:
+    with hints._app.connection_for_write() as connection:
+        name = "letters"
+        queue = Queue(name, queue_arguments={"x-queue-type": "quorum"})(connection.default_channel)
+        queue.queue_declare()
+        yield queue
+        queue.delete()
+
+
+def received(queue: Queue) -> dict[str, Any]:
+    """The next message, without what is another in each, and without where nobody answers."""
+    message = queue.get(no_ack=True)
+    headers = dict(message.headers)
+    names = {headers.pop("id"), headers.pop("root_id"), message.properties["correlation_id"]}
+    return {
+        "one name": len(names) == 1 and len(names.pop()) == 36,
+        "headers": headers,
+        "body": message.decode(),
+        "content": (message.content_type, message.content_encoding),
+        "persistent": message.properties["delivery_mode"],
+        "route": message.delivery_info["routing_key"],
+        "exchange": message.delivery_info["exchange"],
+    }
+
+
+def test_it_is_what_celery_sends(hints: CeleryHints, queue: Queue) -> None:
+    hints.publish(queue.name, [3, 4])
+    hints._app.send_task(
+        EXECUTE, (None, [3, 4]), queue=queue.name, ignore_result=True, argsrepr="(ids)"
+    )
+
+    ours, theirs = received(queue), received(queue)
+
+    assert ours == theirs
+    assert ours["body"][0] == [None, [3, 4]]
+    assert ours["one name"]
+
+
+def test_no_two_have_one_name(hints: CeleryHints, queue: Queue) -> None:
+    for _ in range(2):
+        hints.publish(queue.name, [1])
+
+    first, second = (queue.get(no_ack=True).headers["id"] for _ in range(2))
+
+    assert first != second
