@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         create_task,
         create_tasks,
         get_task,
+        hint_tasks,
         requeue_task,
     )
     from tasks_app.runtime.registry import handler
@@ -65,6 +66,7 @@ __all__ = [
     "create_tasks",
     "get_task",
     "handler",
+    "hint_tasks",
     "middleware",
     "requeue_task",
     "subscribe",
@@ -82,7 +84,7 @@ _ROOMS = {
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
     "runtime.producer": "acreate_task acreate_tasks cancel_task cancel_tasks create_task"
-    " create_tasks get_task requeue_task",
+    " create_tasks get_task hint_tasks requeue_task",
     "runtime.registry": "handler",
 }
 """The imports above once more, for the running program."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,9 @@ QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
 LONGEST_KEY = 255
 HEADERS_LIMIT = 8 * 1024
 _KNOWN = frozenset(TaskOptions.__annotations__)
+_KEYS = frozenset({"biz_key", "unique_key"})
+_MEMORABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
+"""Types whose values cannot change, and of which equal ones mean the same."""
 T = TypeVar("T")
 _RNG = Random()  # noqa: S311  jitter, not a secret
 
@@ -36,12 +40,42 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     Raises:
         InvalidTaskError: with the path of the bad value and what is allowed.
     """
-    for name in new.options:
-        if name not in _KNOWN:
+    options: Mapping[str, Any] = new.options
+    biz_key = unique_key = None
+    if "biz_key" in options or "unique_key" in options:
+        biz_key, unique_key = _key(options, "biz_key"), _key(options, "unique_key")
+        options = {k: v for k, v in options.items() if k not in _KEYS}
+    name = new.task if spec is None else spec.name
+    terms = _terms(name, spec, options)
+    payload = _payload(_given(new, spec), spec, limit)
+    return terms.with_own(payload, biz_key, unique_key)
+
+
+def _terms(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> TaskRow:
+    """Return a row without payload and keys; producers repeat themselves, so it is remembered."""
+    types = tuple(map(type, options.values()))
+    if type(name) is str and _MEMORABLE.issuperset(types) and not options.get("wait_first"):
+        return _remembered_terms(name, spec, tuple(options.items()), types)
+    return _checked_terms(name, spec, options)
+
+
+@lru_cache(1024)
+def _remembered_terms(
+    name: str,
+    spec: HandlerSpec | None,
+    options: tuple[tuple[str, Any], ...],
+    _types: tuple[type, ...],  # for True == 1, and one of them may be refused
+) -> TaskRow:
+    return _checked_terms(name, spec, dict(options))
+
+
+def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> TaskRow:
+    for option in given:
+        if option not in _KNOWN:
             raise InvalidTaskError(
-                f"options.{name}", "is unknown", ", ".join(sorted(_KNOWN - {"order_key"}))
+                f"options.{option}", "is unknown", ", ".join(sorted(_KNOWN - {"order_key"}))
             )
-    options: Mapping[str, Any] = {k: v for k, v in new.options.items() if v is not None}
+    options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
     if "order_key" in options:
         raise InvalidTaskError(
             "options.order_key", "is reserved: ordered tasks are not built yet", "None"
@@ -53,12 +87,12 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     if run_at is not None and delay is not None:
         raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
     return TaskRow(
-        name=check_name(new.task if spec is None else spec.name),
+        payload="{}",
+        biz_key=None,
+        unique_key=None,
+        name=check_name(name),
         queue=check_queue(_queue(options, spec)),
         priority=_integer(options, "priority", 0, 9) if "priority" in options else 5,
-        biz_key=_key(options, "biz_key"),
-        unique_key=_key(options, "unique_key"),
-        payload=_payload(_given(new, spec), spec, limit),
         headers=_headers(options),
         enabled=_bool(options, "enabled", default=True),
         retry_level=1 if wait_first else 0,
@@ -139,6 +173,7 @@ def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
             raise InvalidTaskError(
                 path, problem, f"what {spec.payload_type.__name__} takes"
             ) from None
+        payload = plain
     return encode_object(payload, "payload", limit, spec.to_json if spec else None)
 
 

@@ -19,9 +19,12 @@ from tasks_app.domain.retry import DEFAULT_POLICY, RetryPolicy
 Rules = Mapping[type[BaseException], Reaction]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HandlerSpec:
-    """One handler and its defaults; a task's own options win over them."""
+    """One handler and its defaults; a task's own options win over them.
+
+    Two declarations are never equal, so that what was worked out for one can be remembered by it.
+    """
 
     name: str
     function: Callable[..., Any]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import pydantic_core
 from pydantic import BaseModel
 
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
@@ -23,6 +24,11 @@ DEEPEST_READABLE = 500
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
 FLOATS_WITH_EXPONENT = 1e16
 """From here on Python writes floats, which are whole numbers then, with an exponent."""
+_CONTAINERS = frozenset({dict, list, tuple})
+_PLAIN = frozenset({str, bool, type(None)})
+_NUMBERS = frozenset({int, float})
+_TEXT = frozenset({str})
+_NUL = b"\\u0000"
 ToJson: TypeAlias = Callable[[Any], Any]
 """Returns what stands for a value that JSON does not know; TypeError: nothing does."""
 
@@ -40,8 +46,10 @@ def encode_object(
     """
     if value is None:
         return "{}"
-    plain = dump_model(value, path, round_trip=True) if isinstance(value, BaseModel) else value
-    if not isinstance(plain, Mapping):
+    plain: Any = value
+    if not isinstance(value, dict) and isinstance(value, BaseModel):
+        plain = dump_model(value, path, round_trip=True)
+    if not isinstance(plain, dict | Mapping):
         raise InvalidTaskError(
             path,
             f"is of type {type(plain).__name__}",
@@ -56,6 +64,50 @@ def encode(value: Any, path: str, limit: int, to_json: ToJson | None = None) -> 
     Raises:
         InvalidTaskError: with the path of the first bad value.
     """
+    return _encode_plain(value, limit) or _encode_checked(value, path, limit, to_json)
+
+
+def _encode_plain(value: Any, limit: int) -> str | None:
+    """Write what nearly all payloads are made of in a tenth of the time; None: look closer."""
+    if type(value) not in _CONTAINERS or _spare(value, limit, 1) < 0:
+        return None
+    try:
+        data = pydantic_core.to_json(value)
+    except (pydantic_core.PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate
+        return None
+    return None if len(data) > limit or _NUL in data else data.decode()
+
+
+def _spare(value: dict[Any, Any] | list[Any] | tuple[Any, ...], budget: int, depth: int) -> int:
+    """Return how many more values may come; below 0: something is too much, or not plain."""
+    budget -= len(value)
+    if depth > DEEPEST:
+        return -1
+    items: Iterable[Any] = value
+    if isinstance(value, dict):
+        if not _TEXT.issuperset(map(type, value)):
+            return -1
+        items = value.values()
+    for item in items:
+        kind = type(item)
+        if kind in _CONTAINERS:
+            budget = _spare(item, budget, depth + 1)
+        elif kind not in _PLAIN and not (kind in _NUMBERS and _is_written_alike(item)):
+            return -1
+        if budget < 0:
+            break
+    return budget
+
+
+def _is_written_alike(number: float) -> bool:
+    """Whether jsonb, Python and others read the same number, as its plain digits."""
+    if type(number) is int:
+        return SMALLEST_INT <= number <= LARGEST_INT
+    return abs(number) < FLOATS_WITH_EXPONENT  # NaN is not
+
+
+def _encode_checked(value: Any, path: str, limit: int, to_json: ToJson | None) -> str:
+    """Look at every value, change what has to be written otherwise, and name what is refused."""
     try:
         plain = _Check(iter(range(limit)), to_json).value(value, path, 1)
     except StopIteration:

@@ -86,16 +86,18 @@ class NewTask:
     kwargs: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """A checked task, ready to be inserted. JSON fields are text, spans are from the insert on."""
+class TaskRow(NamedTuple):
+    """A checked task, ready to be inserted. JSON fields are text, spans are from the insert on.
 
+    What each task has for itself comes first; the rest, its terms, many tasks have in common.
+    """
+
+    payload: str
+    biz_key: str | None
+    unique_key: str | None
     name: str
     queue: str
     priority: int
-    biz_key: str | None
-    unique_key: str | None
-    payload: str
     headers: str | None
     enabled: bool
     retry_level: int
@@ -108,6 +110,19 @@ class TaskRow:
     hard_timeout_ms: int | None
     hint_wait: timedelta = timedelta(0)
     """How long the scan leaves the row alone, because a hint is on its way."""
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """All but payload and keys."""
+        return self[_OWN:]
+
+    def with_own(self, payload: str, biz_key: str | None, unique_key: str | None) -> TaskRow:
+        """Return another task on the same terms."""
+        return TaskRow._make((payload, biz_key, unique_key, *self[_OWN:]))
+
+
+_OWN = 3
+"""How many fields of a row are its own."""
 
 
 class Run(NamedTuple):

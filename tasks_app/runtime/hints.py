@@ -10,11 +10,10 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  Celery brings it, too late for a script that ends
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection, event
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.domain.logs import quiet_logger
@@ -59,7 +58,7 @@ class Hints:
         if hinter is None or self._hinting(session, rows) is None:
             return rows
         return [
-            replace(row, hint_wait=HINT_WAIT)
+            row._replace(hint_wait=HINT_WAIT)
             if _is_due(row) and row.expires_at is None and hinter.reliable(row.queue)
             else row
             for row in rows
@@ -76,6 +75,12 @@ class Hints:
                 for row, task_id in zip(rows, ids, strict=True)
                 if task_id.created and _is_due(row)
             )
+
+    def offer(self, queue: str, ids: Iterable[int]) -> None:
+        """Hint at tasks of whose commit nobody else can tell us."""
+        hinter = self._current()
+        if hinter is not None:
+            hinter.offer(Hint(queue, int(task_id)) for task_id in ids)
 
     def flush(self) -> None:
         """Give the last hints of a process that ends their time."""
@@ -115,10 +120,9 @@ class Hints:
     @staticmethod
     def _hinting(session: object, rows: Sequence[TaskRow]) -> Session | None:
         """Return the session whose commit will tell; None: there is none that can be known."""
-        sync = session.sync_session if isinstance(session, AsyncSession) else session
-        if not isinstance(sync, Session) or len(rows) > BULK:
+        if not isinstance(session, Session) or len(rows) > BULK:
             return None
-        return None if isinstance(sync.get_bind(), Connection) else sync
+        return None if isinstance(session.get_bind(), Connection) else session
 
     def _committed(self, session: Session) -> None:
         """A savepoint was released, or a transaction has committed. Nothing may be raised here."""

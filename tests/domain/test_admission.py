@@ -340,6 +340,62 @@ def test_a_refusal_is_both_a_tasks_error_and_a_value_error() -> None:
     assert isinstance(refusal(""), ValueError)
 
 
+class TestWhatIsRemembered:
+    """Producers repeat themselves; what is remembered must not let anything else pass."""
+
+    def test_the_same_options_give_equal_rows_and_their_own_payloads_and_keys(self) -> None:
+        first = row(payload={"n": 1}, biz_key="a", unique_key="b", priority=3, delay="5s")
+        second = row(payload={"n": 2}, biz_key="c", priority=3, delay="5s")
+
+        assert first.terms is not second.terms
+        assert first.terms == second.terms
+        assert (first.payload, first.biz_key, first.unique_key) == ('{"n":1}', "a", "b")
+        assert (second.payload, second.biz_key, second.unique_key) == ('{"n":2}', "c", None)
+
+    @pytest.mark.parametrize(
+        ("option", "good", "bad"),
+        [("priority", 1, True), ("priority", 0, False), ("delay", 1, True), ("enabled", True, 1)],
+    )
+    def test_an_equal_value_of_another_type_is_refused_all_the_same(
+        self, option: str, good, bad
+    ) -> None:
+        row(**{option: good})
+
+        assert refusal(**{option: bad}).path == f"options.{option}"
+
+    def test_a_refusal_is_repeated(self) -> None:
+        assert str(refusal(priority=10)) == str(refusal(priority=10))
+
+    def test_a_list_that_changes_is_read_again(self) -> None:
+        waits = ["5s"]
+        before = row(retry=waits)
+        waits.append("9s")
+
+        assert (before.retry, row(retry=waits).retry) == ("5s", "5s,9s")
+
+    def test_headers_that_change_are_read_again(self) -> None:
+        headers = {"a": 1}
+        before = row(headers=headers)
+        headers["a"] = 2
+
+        assert (before.headers, row(headers=headers).headers) == ('{"a":1}', '{"a":2}')
+
+    def test_a_handler_that_is_declared_anew(self) -> None:
+        assert row(spec=a_spec(queue="a")).queue == "a"
+        assert row(spec=a_spec(queue="b")).queue == "b"
+        assert row("points.grant").queue == "default"
+
+    def test_a_random_first_wait_is_drawn_each_time(self) -> None:
+        waits = {row(wait_first=True, retry="exponential 1h x2 cap 9h").delay for _ in range(9)}
+
+        assert len(waits) == 9
+
+    def test_instants_differ_though_they_look_alike(self) -> None:
+        there = NOON.replace(tzinfo=timezone(timedelta(hours=5)))
+
+        assert row(run_at=NOON).run_at != row(run_at=there).run_at
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),

@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
-from tasks_app.domain.payload import decode, encode, encode_object
+from tasks_app.domain.payload import (
+    _encode_checked,
+    _encode_plain,
+    decode,
+    encode,
+    encode_object,
+)
 
 LIMIT = 64 * 1024
 
@@ -206,6 +212,46 @@ def test_a_float_is_refused_exactly_when_it_is_not_finite(value: float) -> None:
 def test_what_a_stranger_wrote_and_nobody_can_read_says_what_to_do(text: str) -> None:
     with pytest.raises(UnreadableTaskError, match=r"The payload cannot be read .*create_task"):
         decode(text, "payload")
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=4) | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), ANY_JSON, max_size=4))
+def test_the_short_way_admits_only_what_the_long_way_does_and_writes_the_same(value) -> None:
+    short = _encode_plain(value, 200)
+    if short is None:
+        return
+
+    assert json.loads(short) == json.loads(_encode_checked(value, "payload", 200, None))
+
+
+PLAIN = [
+    {"order_id": 1},
+    {"a": [1, 2.5, {"b": None}], "c": True, "d": '\\ " \n é 😀 \x7f \u2028'},
+    {"a": (1, 2)},
+    {"a": nested(31)},
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=range(len(PLAIN)))
+def test_usual_payloads_go_the_short_way(value) -> None:
+    assert _encode_plain(value, LIMIT) is not None
+
+
+def test_a_huge_value_in_few_objects_is_not_unfolded_by_the_short_way() -> None:
+    line = [0] * 60_000
+
+    with pytest.raises(InvalidTaskError, match="more than 65536 values"):
+        encode_object({"bomb": [line] * 60_000}, "payload", LIMIT)
 
 
 class TestToJson:

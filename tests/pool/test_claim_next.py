@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -28,7 +27,7 @@ def next_ids(connection: Connection, most: int = 10, queues=("default",), who=No
 
 
 def hinted_row() -> TaskRow:
-    return replace(admit(NewTask("t"), None, 65536), hint_wait=HINT_WAIT)
+    return admit(NewTask("t"), None, 65536)._replace(hint_wait=HINT_WAIT)
 
 
 def test_tasks_come_by_priority_then_due_at_then_id(connection: Connection) -> None:

@@ -1,0 +1,218 @@
+"""How new rows are written: as one INSERT, as arrays, as lines of COPY.
+
+Only what differs from a column's default is written at all: most tasks are a name and a payload.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import compress, groupby
+from operator import itemgetter
+from typing import Any
+
+from tasks_app.domain.task import TaskRow
+from tasks_app.pool.tables import PENDING
+
+_DEFAULTS = {
+    "queue": "default",
+    "priority": 5,
+    "headers": None,
+    "enabled": True,
+    "retry_level": 0,
+    "max_attempts": None,
+    "retry": None,
+    "expires_at": None,
+    "timeout_ms": None,
+    "hard_timeout_ms": None,
+}
+"""What the table puts into the columns that are left out."""
+_ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
+_LINES = 1_000
+"""Of COPY that are sent together: the server reads while we write the next."""
+
+
+def insertion(row: TaskRow, now: datetime | None) -> tuple[str, Mapping[str, Any]]:
+    """Return the INSERT of one row, which returns its id, and its values."""
+    keys = (row.biz_key is not None, row.unique_key is not None)
+    sql, constants = _insertion(row.terms, keys, now)
+    own = {"payload": row.payload, "biz_key": row.biz_key, "unique_key": row.unique_key}
+    return sql, {**constants, **own}
+
+
+@lru_cache(1024)
+def _insertion(
+    terms: tuple[Any, ...], keys: tuple[bool, bool], now: datetime | None
+) -> tuple[str, Mapping[str, Any]]:
+    row = TaskRow._make(("", None, None, *terms))
+    values = {"name": row.name} | {
+        column: getattr(row, column)
+        for column, default in _DEFAULTS.items()
+        if getattr(row, column) != default
+    }
+    columns = {column: f"%({column})s" for column in values}
+    columns["payload"] = "CAST(%(payload)s AS jsonb)"
+    columns |= {key: f"%({key})s" for key in compress(("biz_key", "unique_key"), keys)}
+    columns |= _moments(row, now)
+    sql = f"""
+        INSERT INTO {PENDING} ({", ".join(columns)}) VALUES ({", ".join(columns.values())})
+        {_ON_CONFLICT if "unique_key" in columns else ""} RETURNING id
+    """
+    return sql, {
+        **values,
+        "now": now,
+        "run_at": row.run_at,
+        "delay": row.delay.total_seconds(),
+        "hint_wait": row.hint_wait.total_seconds(),
+    }
+
+
+def _moments(row: TaskRow, now: datetime | None) -> dict[str, str]:
+    """Return SQL for when the row was made, is due and is scanned, unless all of that is now."""
+    instant = "CAST(%(now)s AS timestamptz)" if now else "statement_timestamp()"
+    due = "CAST(%(run_at)s AS timestamptz)" if row.run_at else instant
+    if row.delay:
+        due += " + make_interval(secs => CAST(%(delay)s AS double precision))"
+    scan = due
+    if row.hint_wait:
+        scan += " + make_interval(secs => CAST(%(hint_wait)s AS double precision))"
+    columns = {"created_at": instant, "due_at": due, "scan_at": scan}
+    return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
+
+
+_ARRAYS = {
+    "id": "bigint",
+    "payload": "text",
+    "biz_key": "text",
+    "unique_key": "text",
+    "name": "text",
+    "queue": "text",
+    "priority": "smallint",
+    "headers": "text",
+    "enabled": "boolean",
+    "retry_level": "smallint",
+    "max_attempts": "smallint",
+    "retry": "text",
+    "run_at": "timestamptz",
+    "delay": "double precision",
+    "expires_at": "timestamptz",
+    "timeout_ms": "integer",
+    "hard_timeout_ms": "integer",
+    "hint_wait": "double precision",
+}
+_INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
+_MANY = f"""
+    INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, payload, headers,
+        enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at, timeout_ms,
+        hard_timeout_ms, created_at)
+    SELECT n.id, n.name, n.queue, n.priority, n.biz_key, n.unique_key, CAST(n.payload AS jsonb),
+        CAST(n.headers AS jsonb), n.enabled, n.retry_level, n.max_attempts, n.retry, d.due_at,
+        d.due_at + make_interval(secs => n.hint_wait), n.expires_at, n.timeout_ms,
+        n.hard_timeout_ms, {_INSTANT}
+    FROM unnest({", ".join(f"CAST(%({c})s AS {kind}[])" for c, kind in _ARRAYS.items())})
+        AS n({", ".join(_ARRAYS)})
+    CROSS JOIN LATERAL (
+        SELECT coalesce(n.run_at, {_INSTANT}) + make_interval(secs => n.delay) AS due_at
+    ) AS d
+    ORDER BY n.name COLLATE "C", n.unique_key COLLATE "C", n.id
+    {_ON_CONFLICT} RETURNING id
+"""
+
+
+def arrays(
+    ids: Sequence[int], rows: Sequence[TaskRow], now: datetime | None
+) -> tuple[str, Mapping[str, Any]]:
+    """Return one INSERT of many rows, which returns the ids of those whose key was free."""
+    columns = dict(zip(TaskRow._fields, map(list, zip(*rows, strict=True)), strict=True))
+    for span in ("delay", "hint_wait"):
+        columns[span] = [wait.total_seconds() for wait in columns[span]]
+    return _MANY, {**columns, "id": list(ids), "now": now}
+
+
+_TERMS = itemgetter(slice(TaskRow._fields.index("name"), None))
+"""As ``TaskRow.terms``, in a fraction of its time."""
+_MOMENTS = ("created_at", "due_at", "scan_at")
+
+
+def copy_of(
+    ids: Sequence[int], rows: Sequence[TaskRow], clock: datetime, now: datetime | None = None
+) -> tuple[str, Iterator[str]]:
+    """Return a COPY of rows without a unique_key, and its text; ``clock`` is the server's time.
+
+    What rows have in common becomes text once for each run of such rows.
+    """
+    runs = [(terms, list(run)) for terms, run in groupby(rows, _TERMS)]
+    kinds = {terms: TaskRow._make(("", None, None, *terms)) for terms, _ in runs}
+    columns = [
+        column
+        for column, default in _DEFAULTS.items()
+        if any(getattr(kind, column) != default for kind in kinds.values())
+    ]
+    moments = {terms: _instants(kind, now or clock) for terms, kind in kinds.items()}
+    if all(each == clock for three in moments.values() for each in three):
+        moments = dict.fromkeys(kinds, ())
+    ends = {
+        terms: _line(kind.name, *(getattr(kind, column) for column in columns), *moments[terms])
+        for terms, kind in kinds.items()
+    }
+    keyed = any(row.biz_key is not None for row in rows)
+    written = ["id", "idempotency_key", "payload", *["biz_key"] * keyed, "name", *columns]
+    written += _MOMENTS if any(moments.values()) else ()
+    sql = f"COPY {PENDING} ({', '.join(written)}) FROM STDIN"
+    return sql, _pieces(iter(ids), [(ends[terms], run) for terms, run in runs], keyed=keyed)
+
+
+def _instants(row: TaskRow, instant: datetime) -> tuple[datetime, ...]:
+    """Return when the row was made, is due and is scanned: a day has 24 hours in any zone."""
+    due = (row.run_at or instant).astimezone(UTC) + row.delay
+    return instant, due, due + row.hint_wait
+
+
+def _pieces(
+    ids: Iterator[int], runs: Iterable[tuple[str, Sequence[TaskRow]]], *, keyed: bool
+) -> Iterator[str]:
+    for end, run in runs:
+        for start in range(0, len(run), _LINES):
+            part = run[start : start + _LINES]
+            lines = zip(part, ids, _uuids(len(part)), strict=False)  # the ids go on
+            if keyed:
+                yield "".join(
+                    [f"{i}\t{u}\t{_json(row[0])}\t{_field(row[1])}\t{end}" for row, i, u in lines]
+                )
+            else:
+                yield "".join([f"{i}\t{u}\t{_json(row[0])}\t{end}" for row, i, u in lines])
+
+
+def _uuids(number: int) -> list[str]:
+    """Return random UUIDs, of version 4. The server would ask its system for each of them."""
+    digits = os.urandom(16 * number).hex()
+    return [
+        f"{digits[i : i + 12]}4{digits[i + 13 : i + 16]}a{digits[i + 17 : i + 32]}"
+        for i in range(0, len(digits), 32)
+    ]
+
+
+def _line(*values: object) -> str:
+    return "\t".join(map(_field, values)) + "\n"
+
+
+def _field(value: object) -> str:
+    match value:
+        case None:
+            return r"\N"
+        case bool():
+            return "t" if value else "f"
+        case datetime():
+            return value.isoformat()
+        case _:
+            return str(value).translate(_ESCAPES)
+
+
+def _json(text: str) -> str:
+    """Escape JSON for COPY: it holds no tab and no line's end of its own."""
+    return text.replace("\\", r"\\")
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
