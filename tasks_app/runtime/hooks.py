@@ -97,32 +97,31 @@ class Hooks:
     """The subscribers of one process."""
 
     def __init__(self) -> None:
-        self._subscribers: list[Subscriber] = []
-        self._listens: dict[Subscriber, Callable[[], bool]] = {}
+        self._subscribers: dict[Subscriber, Callable[[], bool]] = {}
+        """Each with what says whether it listens now. Replaced, not changed: others go through."""
         self._failures: dict[Subscriber, int] = {}
 
-    def subscribe(self, subscriber: S, *, while_: Callable[[], bool] | None = None) -> S:
+    def subscribe(self, subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
         """Tell ``subscriber`` from now on, or only ``while_`` that holds; also as a decorator."""
         if subscriber not in self._subscribers:
-            self._subscribers.append(subscriber)
-        if while_ is not None:
-            self._listens[subscriber] = while_
+            self._subscribers = {**self._subscribers, subscriber: while_}
         return subscriber
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Tell it nothing more."""
-        if subscriber in self._subscribers:
-            self._subscribers.remove(subscriber)
-            self._listens.pop(subscriber, None)
+        self._subscribers = {s: w for s, w in self._subscribers.items() if s != subscriber}
 
     @property
     def wanted(self) -> bool:
         """Whether anybody listens now: else nothing need be made up for them."""
-        return bool(self._subscribers) and bool(self._listening())
+        for listens in self._subscribers.values():  # noqa: SIM110  asked twice per task
+            if listens():
+                return True
+        return False
 
     def tell(self, notices: Iterable[Notice]) -> None:
         """Tell everybody, in order. Hold no lock while you call; nothing is raised."""
-        subscribers = self._listening()
+        subscribers = [s for s, listens in self._subscribers.items() if listens()]
         if not subscribers:
             return
         for notice in notices:
@@ -131,11 +130,6 @@ class Hooks:
                     subscriber(notice)
                 except BaseException as error:
                     self._complain(subscriber, error)
-
-    def _listening(self) -> list[Subscriber]:
-        if not self._listens:
-            return self._subscribers[:]
-        return [s for s in self._subscribers if s not in self._listens or self._listens[s]()]
 
     def _complain(self, subscriber: Subscriber, error: BaseException) -> None:
         """Log the 1st, 2nd, 4th, 8th … failure of each: it may fail at every task."""

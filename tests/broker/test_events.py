@@ -36,7 +36,19 @@ def worker(house: House, listener: Listener) -> CeleryProcess:
     house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
     until(listener.workers, 20, "the worker's first event")
     switch(listener, "enable")
+    until(lambda: is_heard_of(house, listener), 20, "the first task's event")
     return worker
+
+
+def is_heard_of(house: House, listener: Listener) -> bool:
+    """Whether the children know by now that somebody listens: they learn it within a second."""
+    (task_id,) = house.create("fine", payload=SECRETS)
+    house.over([task_id], 20)
+    try:
+        until(lambda: listener.shows(task_id) == "SUCCESS", 1)
+    except AssertionError:
+        return False
+    return True
 
 
 def switch(listener: Listener, how: str) -> None:
