@@ -23,8 +23,8 @@ def audit(run: Run, marks: Sequence[tuple[int, int, int]], *, effects: bool = Fa
     found: Audit = {"runs": len(marks), "tasks_run": len({index for index, _, _ in marks})}
     wrong = [name for name in ("runs", "tasks_run") if found[name] != run.n]
     if run.system.unfinished is not None:
-        found["unfinished"] = run.ask(run.system.unfinished)[0][0]
-        wrong += ["unfinished"] * bool(found["unfinished"])
+        found["unfinished"] = run.unfinished()
+        wrong += ["unfinished"] * (found["unfinished"] > 0)
     if run.system.finished is not None:
         found["pools"] = {pool: [rows, tasks] for pool, rows, tasks in run.ask(run.system.finished)}
         wrong += ["pools"] * (list(found["pools"].values()) != [[run.n, run.n]])

@@ -6,7 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.scenarios.create import against_bare, create
+from benchmarks.scenarios.delayed import delayed
 from benchmarks.scenarios.drain import drain
+from benchmarks.scenarios.idle import idle
+from benchmarks.scenarios.latency import latency
+from benchmarks.scenarios.memory import memory
 
 Measure = Callable[..., dict[str, Any]]
 
@@ -41,7 +46,12 @@ class Scenario:
 
 
 SLOW = 3
+MILLION = 1_000_000
 INSERT = {"handler": "insert"}
+BULK, SINGLE = {"verb": "bulk"}, {"verb": "single"}
+IN_TRANSACTIONS = {"verb": "single_in_transactions"}
+PEERS_ON_A_DATABASE = ("pgqueuer", "graphile", "procrastinate")
+CREATORS = ("ours-celery", *PEERS_ON_A_DATABASE)
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "drain",
@@ -75,5 +85,89 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("procrastinate", 2_000, INSERT, rounds=SLOW),
         ),
         quick=True,
+    ),
+    Scenario(
+        "create-many",
+        "20,000 tasks created by the bulk call",
+        create,
+        tuple(Entry(name, 20_000, BULK) for name in CREATORS),
+        quick=True,
+    ),
+    Scenario(
+        "create-one",
+        "Tasks created one by one, each with its commit, on a raw connection",
+        create,
+        (
+            *(Entry(name, 2_000, SINGLE) for name in CREATORS),
+            Entry("ours-celery", 2_000, IN_TRANSACTIONS, label="ours-begin-commit"),
+        ),
+        quick=True,
+    ),
+    Scenario(
+        "create-against-bare",
+        "create_task on a Session against the bare INSERT, by turns",
+        against_bare,
+        (Entry("ours-celery", 2_000),),
+        quick=True,
+    ),
+    Scenario(
+        "latency",
+        "Idle system, a task every 20 ms: from the start of the call to the handler",
+        latency,
+        tuple(Entry(name, 200) for name in ("ours-celery", *PEERS_ON_A_DATABASE, "celery")),
+        quick=True,
+    ),
+    Scenario(
+        "scale",
+        "Drain beside a million finished, or a million future rows",
+        drain,
+        (
+            Entry("ours-celery", 50_000, label="ours-empty"),
+            Entry(
+                "ours-celery", 50_000, {"fill": "finished", "rows": MILLION}, label="ours-finished"
+            ),
+            Entry("ours-celery", 50_000, {"fill": "future", "rows": MILLION}, label="ours-future"),
+            Entry(
+                "pgqueuer", 50_000, {"fill": "finished", "rows": MILLION}, 1, "pgqueuer-finished"
+            ),
+            Entry("pgqueuer", 50_000, {"fill": "future", "rows": MILLION}, 1, "pgqueuer-future"),
+            Entry("graphile", 50_000, {"fill": "future", "rows": MILLION}, 1, "graphile-future"),
+        ),
+    ),
+    Scenario(
+        "async",
+        "10,000 async handlers that wait for a second",
+        drain,
+        (
+            Entry("ours-celery-async", 10_000, {"handler": "sleep_async"}),
+            Entry("pgqueuer", 10_000, {"handler": "sleep_async"}, SLOW),
+        ),
+    ),
+    Scenario(
+        "blocking",
+        "2,000 handlers that block for 100 ms, 2 x 8 threads",
+        drain,
+        (Entry("ours-celery-threads", 2_000, {"handler": "sleep"}),),
+    ),
+    Scenario(
+        "delayed",
+        "5,000 tasks due at random instants over a minute",
+        delayed,
+        (
+            Entry("ours-celery-index", 5_000),
+            Entry("ours-celery-no-index", 5_000, rounds=SLOW),
+        ),
+    ),
+    Scenario(
+        "idle",
+        "30 s with nothing to do",
+        idle,
+        tuple(Entry(name, 30) for name in ("ours-celery", "procrastinate")),
+    ),
+    Scenario(
+        "memory",
+        "Memory of the children over a million tasks",
+        memory,
+        (Entry("ours-celery", MILLION, rounds=1),),
     ),
 )

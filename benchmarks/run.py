@@ -98,6 +98,8 @@ def _one(
     }
     try:
         return facts | scenario.measure(stage, SYSTEMS[entry.system], n, **entry.options)
+    except MissingError as error:
+        return {"scenario": scenario.name, "system": entry.name, "left_out": str(error)}
     except Exception as error:  # it is reported, and the others are measured
         return facts | {"failed": f"{type(error).__name__}: {error}"}
 
@@ -130,5 +132,9 @@ def _tell(record: dict[str, Any]) -> None:
         print(f"  {record['round']} {record['system']}: FAILED: {record['failed']}", flush=True)
         return
     known = ("scenario", "system", "round", "n", "at", "audit")
-    figures = [f"{key} {value:,.4g}" for key, value in record.items() if key not in known]
+    figures = [
+        f"{key} {value:,.4g}"
+        for key, value in record.items()
+        if key not in known and isinstance(value, int | float)
+    ]
     print(f"  {record['round']} {record['system']:<22} {'  '.join(figures)}", flush=True)

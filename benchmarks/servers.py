@@ -48,7 +48,8 @@ class Servers:
     def create(self, template: str | None = None) -> str:
         """Make a database, empty or a copy of another, and return its name."""
         name = f"bench_{next(self._numbers)}"
-        self.ask(f"CREATE DATABASE {name} TEMPLATE {template or 'template1'}")
+        # Copying files is the faster way for the big ones.
+        self.ask(f"CREATE DATABASE {name} TEMPLATE {template or 'template1'} STRATEGY file_copy")
         return name
 
     def drop(self, database: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,8 @@ class Run:
     database: str
     folder: Path
     n: int
+    after: int = 0
+    """The highest id that was there before."""
     services: list[Service] = field(default_factory=list)
 
     @property
@@ -55,8 +57,13 @@ class Run:
         self.services.clear()
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """Ask the run's database."""
-        return self.servers.ask(statement, self.database)
+        """Ask the run's database; ``{after}`` stands for the highest id that was there before."""
+        return self.servers.ask(statement.format(after=self.after), self.database)
+
+    def unfinished(self) -> int:
+        """Count the rows that are to be done; 0 for a system that keeps none."""
+        relation = self.system.unfinished
+        return 0 if relation is None else int(self.ask(f"SELECT count(*) FROM {relation}")[0][0])
 
     def cpu_seconds(self) -> float:
         """Sum what the system's processes and its backends have used."""
@@ -86,16 +93,19 @@ class Stage:
 
     def __init__(self, servers: Servers) -> None:
         self.servers = servers
-        self._templates: dict[Sequence[str], str] = {}
+        self._templates: dict[tuple[object, ...], str] = {}
 
     @contextmanager
-    def run(self, system: System, n: int) -> Iterator[Run]:
-        """Yield a run on a fresh database; end and remove everything afterwards."""
+    def run(self, system: System, n: int, fill: str = "", rows: int = 0) -> Iterator[Run]:
+        """Yield a run on a fresh database; end and remove everything afterwards.
+
+        ``fill`` and ``rows``: what the database has already seen, or will see one day.
+        """
         system.environment.ensure()
-        template = self._template(system)
+        template = self._filled(system, fill, rows) if fill else self._template(system)
         (FOLDER / "runs").mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{system.name}-", dir=FOLDER / "runs"))
-        run = Run(self.servers, system, self.servers.create(template), folder, n)
+        run = Run(self.servers, system, self.servers.create(template), folder, n, rows)
         self.servers.forget_messages()
         try:
             yield run
@@ -109,7 +119,16 @@ class Stage:
         if key not in self._templates:
             database = self.servers.create()
             self.servers.ask("CREATE TABLE effect (i bigint NOT NULL)", database)
-            folder = FOLDER
-            Run(self.servers, system, database, folder, 0).play("install")
+            Run(self.servers, system, database, FOLDER, 0).play("install")
+            self._templates[key] = database
+        return self._templates[key]
+
+    def _filled(self, system: System, fill: str, rows: int) -> str:
+        key = (*system.environment.play(), fill, rows)
+        if key not in self._templates:
+            database = self.servers.create(self._template(system))
+            for statement in system.fills[fill]:
+                self.servers.ask(statement.format(rows=rows), database)
+            self.servers.ask("VACUUM ANALYZE", database)
             self._templates[key] = database
         return self._templates[key]

@@ -7,13 +7,32 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 DATABASE = os.environ.get("BENCH_DATABASE_URL", "")
 BROKER = os.environ.get("BENCH_BROKER_URL", "")
 EFFECT = "INSERT INTO effect (i) VALUES ({})"
 """What the handlers that write do."""
+WARM = 50
+"""Calls before the clock starts: connections, caches and plans are there."""
+
+
+def spread(n: int, gap_s: float) -> Iterator[int]:
+    """Yield 0 … n - 1, each ``gap_s`` after the one before, asleep in between."""
+    start = time.monotonic()
+    for i in range(n):
+        time.sleep(max(0.0, start + i * gap_s - time.monotonic()))
+        yield i
+
+
+async def aspread(n: int, gap_s: float) -> AsyncIterator[int]:
+    """Do the same in a loop of asyncio."""
+    start = time.monotonic()
+    for i in range(n):
+        await asyncio.sleep(max(0.0, start + i * gap_s - time.monotonic()))
+        yield i
 
 
 def answer(*verbs: Callable[..., Any]) -> None:

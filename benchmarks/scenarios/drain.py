@@ -20,9 +20,11 @@ from benchmarks.systems.system import System
 PATIENCE_S = 120
 
 
-def drain(stage: Stage, system: System, n: int, handler: str = "noop") -> dict[str, Any]:
-    """Measure one drain and audit it."""
-    with stage.run(system, n) as run:
+def drain(
+    stage: Stage, system: System, n: int, handler: str = "noop", fill: str = "", rows: int = 0
+) -> dict[str, Any]:
+    """Measure one drain, of a database with so many other rows if any, and audit it."""
+    with stage.run(system, n, fill, rows) as run:
         run.play("enqueue", n=n, handler=handler)
         return drain_run(run, handler)
 
@@ -48,9 +50,9 @@ def drain_run(run: Run, handler: str) -> dict[str, Any]:
         "cpu_us_per_task": (after - before) / run.n * 1e6,
         "audit": found,
     }
-    if run.system.first_scan is not None:
+    if run.system.first_claim is not None:
         offset = time.time_ns() - now()
-        claimed = float(run.ask(run.system.first_scan)[0][0]) * 1e9 - offset
+        claimed = float(run.ask(run.system.first_claim)[0][0]) * 1e9 - offset
         result["rate_from_claim"] = run.n / (ended - claimed) * 1e9
     return result
 
@@ -59,7 +61,8 @@ def _nothing_unfinished(run: Run) -> int:
     """Wait for it, if the system keeps rows; return when it was so."""
     if run.system.unfinished is None:
         return 0
-    query = run.system.unfinished.encode()
+    rows = run.system.unfinished.format(after=run.after)
+    query = f"SELECT EXISTS (SELECT FROM {rows})".encode()
     url = run.servers.url(run.database)
     with psycopg.connect(url, autocommit=True) as connection:
 

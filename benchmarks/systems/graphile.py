@@ -8,7 +8,18 @@ from benchmarks.systems.system import System
 ENVIRONMENT = Npm("graphile", ("graphile-worker", "pg"))
 WORK = ENVIRONMENT.play("work", '{"concurrency": 24, "local": 500}')
 # It deletes what is done, so an empty table is all that the database can say.
-UNFINISHED = "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs)"
+UNFINISHED = "graphile_worker._private_jobs WHERE id > {after}"
+FILLS = {
+    "future": (
+        "SELECT graphile_worker.add_job('noop', '{{}}')",  # makes the task known
+        (
+            "INSERT INTO graphile_worker._private_jobs (task_id, payload, run_at)"
+            " SELECT t.id, '{{}}', now() + interval '1 day' + g * interval '1 s'"
+            " FROM graphile_worker._private_tasks AS t, generate_series(1, {rows} - 1) AS g"
+        ),
+        "UPDATE graphile_worker._private_jobs SET run_at = now() + interval '1 day' WHERE id = 1",
+    ),
+}
 
 GRAPHILE = System(
     name="graphile",
@@ -16,6 +27,7 @@ GRAPHILE = System(
     environment=ENVIRONMENT,
     services=(WORK,),
     unfinished=UNFINISHED,
+    fills=FILLS,
 )
 GRAPHILE_2 = System(
     name="graphile-2",
@@ -24,4 +36,5 @@ GRAPHILE_2 = System(
     services=(WORK,) * 2,
     parties=2,
     unfinished=UNFINISHED,
+    fills=FILLS,
 )

@@ -13,7 +13,25 @@ CELERY = (
     ENVIRONMENT.program("celery", "-A", "tasks_app", "beat", "--pidfile="),
 )
 WORK = (ENVIRONMENT.program("tasks-app", "work"),) * 2
-AT_FIRST_CLAIM = "SELECT extract(epoch FROM min(started_at)) FROM task_completed"
+_SEQUENCE = "SELECT setval(pg_get_serial_sequence('task_pending', 'id'), {rows})"
+FILLS = {
+    "finished": (
+        (
+            "INSERT INTO task_completed (id, name, payload, state, attempt, owner, started_at)"
+            """ SELECT g, 'noop', '{{"i": 0}}', 'SUCCEEDED', 1, 'somebody', now()"""
+            " FROM generate_series(1, {rows}) AS g"
+        ),
+        _SEQUENCE,
+    ),
+    "future": (
+        (
+            "INSERT INTO task_pending (id, name, payload, due_at, scan_at)"
+            """ SELECT g, 'noop', '{{"i": 0}}', due, due FROM generate_series(1, {rows}) AS g,"""
+            " LATERAL (SELECT now() + interval '1 day' + g * interval '1 s' AS due) AS d"
+        ),
+        _SEQUENCE,
+    ),
+}
 
 
 def setting(name: str) -> Callable[[], str | None]:
@@ -55,11 +73,13 @@ def _ours(
         environment=ENVIRONMENT,
         services=services,
         parties=parties,
-        unfinished="SELECT EXISTS (SELECT FROM task_pending)",
+        unfinished="task_pending WHERE id > {after}",
         finished="SELECT state, count(*), count(DISTINCT id) FROM task_completed"
-        " WHERE attempt = 1 GROUP BY 1"
+        " WHERE attempt = 1 AND id > {after} GROUP BY 1"
         " UNION ALL SELECT state, count(*), count(DISTINCT id) FROM task_error GROUP BY 1",
-        first_scan=AT_FIRST_CLAIM,
+        first_claim="SELECT extract(epoch FROM min(started_at)) FROM task_completed"
+        " WHERE id > {after}",
+        fills=FILLS,
         variables={"TASKS_APP_IMPORTS": "benchmarks.peers.ours.handlers", **(variables or {})},
         missing=missing,
     )
@@ -74,5 +94,21 @@ OURS = (
         "Celery prefork 2 with 8 threads each, and beat",
         variables={"TASKS_APP_THREADS": "8"},
         missing=setting("threads"),
+    ),
+    _ours(
+        "ours-celery-async",
+        "Celery prefork 2, 5,000 async handlers at once in each, and beat",
+        variables={"TASKS_APP_ASYNC_CONCURRENCY": "5000"},
+        missing=setting("async_concurrency"),
+    ),
+    _ours(
+        "ours-celery-index",
+        "Celery prefork 2 and beat, delay index",
+        missing=setting("delay_index"),
+    ),
+    _ours(
+        "ours-celery-no-index",
+        "Celery prefork 2 and beat, no delay index",
+        variables={"TASKS_APP_DELAY_INDEX": "off"},
     ),
 )

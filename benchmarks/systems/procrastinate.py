@@ -13,7 +13,8 @@ PROCRASTINATE = System(
     environment=ENVIRONMENT,
     services=(ENVIRONMENT.play("work", '{"concurrency": 10}'),) * 2,
     parties=2,
-    unfinished="SELECT EXISTS"
-    " (SELECT FROM procrastinate_jobs WHERE status NOT IN ('succeeded', 'failed', 'cancelled'))",
-    finished="SELECT status::text, count(*), count(DISTINCT id) FROM procrastinate_jobs GROUP BY 1",
+    unfinished="procrastinate_jobs"
+    " WHERE id > {after} AND status NOT IN ('succeeded', 'failed', 'cancelled')",
+    finished="SELECT status::text, count(*), count(DISTINCT id) FROM procrastinate_jobs"
+    " WHERE id > {after} GROUP BY 1",
 )

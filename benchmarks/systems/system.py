@@ -23,11 +23,13 @@ class System:
     parties: int = 1
     """Processes that wait for each other at their start (``marks.gather``)."""
     unfinished: str | None = None
-    """SQL: whether a row is left. None: the system keeps nothing in the database."""
+    """SQL after FROM: the rows that are to be done, above id ``{after}``. None: it keeps none."""
     finished: str | None = None
     """SQL: how many tasks lie in which pool, as rows of (pool, rows, distinct tasks)."""
-    first_scan: str | None = None
-    """SQL: when the machine first looked for work, as seconds since 1970."""
+    first_claim: str | None = None
+    """SQL: when the first task was claimed, as seconds since 1970."""
+    fills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """SQL that makes ``{rows}`` rows of an old and busy system: ``finished``, ``future``."""
     variables: Mapping[str, str] = field(default_factory=dict)
     missing: Callable[[], str | None] = lambda: None
     """Why it cannot be run yet, if so."""

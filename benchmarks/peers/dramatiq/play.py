@@ -41,10 +41,10 @@ def install() -> None:
     """Nothing to make."""
 
 
-def enqueue(n: int, handler: str) -> None:
+def enqueue(n: int, handler: str, first: int = 0) -> None:
     """Send one by one: there is no bulk call."""
     actor = {"noop": noop, "insert": insert}[handler]
-    for i in range(n):
+    for i in range(first, first + n):
         actor.send(i)
 
 

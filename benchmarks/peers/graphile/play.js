@@ -8,6 +8,7 @@ const { run, makeWorkerUtils, Logger } = require("graphile-worker");
 const DATABASE = process.env.BENCH_DATABASE_URL;
 const FOLDER = process.env.BENCH_MARKS;
 const AT_ONCE = 10000;
+const WARM = 50;
 const logger = new Logger(() => () => {});
 
 // The same marks as in marks.py. Node cannot map files, so they are collected and appended every
@@ -55,10 +56,10 @@ async function withUtils(body) {
   }
 }
 
-async function addMany(utils, n, handler) {
-  for (let start = 0; start < n; start += AT_ONCE) {
+async function addMany(utils, n, handler, first = 0) {
+  for (let start = first; start < first + n; start += AT_ONCE) {
     const jobs = [];
-    for (let i = start; i < Math.min(n, start + AT_ONCE); i++) {
+    for (let i = start; i < Math.min(first + n, start + AT_ONCE); i++) {
       jobs.push({ identifier: handler, payload: { i } });
     }
     await utils.addJobs(jobs);
@@ -68,7 +69,37 @@ async function addMany(utils, n, handler) {
 const verbs = {
   install: () => withUtils((utils) => utils.migrate()),
 
-  enqueue: ({ n, handler }) => withUtils((utils) => addMany(utils, n, handler)),
+  enqueue: ({ n, handler, first }) => withUtils((utils) => addMany(utils, n, handler, first)),
+
+  bulk: ({ n }) =>
+    withUtils(async (utils) => {
+      await addMany(utils, WARM, "noop");
+      const started = now();
+      await addMany(utils, n, "noop");
+      return Number(now() - started) / 1e9;
+    }),
+
+  single: ({ n }) =>
+    withUtils(async (utils) => {
+      for (let i = 0; i < WARM; i++) await utils.addJob("noop", { i: 0 });
+      const started = now();
+      for (let i = 0; i < n; i++) await utils.addJob("noop", { i });
+      return Number(now() - started) / 1e9;
+    }),
+
+  latency: ({ n, gap_s, warm }) =>
+    withUtils(async (utils) => {
+      for (const i of warm) await utils.addJob("noop", { i });
+      const begun = [];
+      const start = performance.now();
+      for (let i = 0; i < n; i++) {
+        const wait = start + i * gap_s * 1000 - performance.now();
+        await new Promise((resolve) => setTimeout(resolve, Math.max(0, wait)));
+        begun.push(Number(now()));
+        await utils.addJob("noop", { i });
+      }
+      return begun;
+    }),
 
   work: async ({ concurrency, local }) => {
     setInterval(flush, 5);

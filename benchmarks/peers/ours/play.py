@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
+import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
 
-from sqlalchemy import create_engine
+import psycopg
+from sqlalchemy import MetaData, Table, create_engine, insert
+from sqlalchemy.orm import Session
 
-from benchmarks.peers.verbs import DATABASE, answer
-from tasks_app import NewTask, create_tasks
+from benchmarks.marks import now
+from benchmarks.peers.verbs import DATABASE, WARM, answer, spread
+from tasks_app import NewTask, create_task, create_tasks
 
 AT_ONCE = 10_000
 URL = DATABASE.replace("postgresql:", "postgresql+psycopg:")
@@ -18,20 +27,142 @@ URL = DATABASE.replace("postgresql:", "postgresql+psycopg:")
 def install() -> None:
     """Migrate."""
     os.environ["TASKS_APP_DATABASE_URL"] = URL
-    from tasks_app.cli.group import group
+    from tasks_app.cli.group import group  # it reads the environment
 
     with redirect_stdout(sys.stderr):
         group(["migrate"], standalone_mode=False)
 
 
-def enqueue(n: int, handler: str) -> None:
+def enqueue(n: int, handler: str, first: int = 0) -> None:
     """Create tasks, as fast as it goes."""
     engine = create_engine(URL)
-    for start in range(0, n, AT_ONCE):
-        new = [NewTask(handler, {"i": i}) for i in range(start, min(n, start + AT_ONCE))]
+    for start in range(first, first + n, AT_ONCE):
+        indices = range(start, min(first + n, start + AT_ONCE))
         with engine.begin() as connection:  # a Connection sends no hints: the scan must find them
-            create_tasks(connection, new)
+            create_tasks(connection, [NewTask(handler, {"i": i}) for i in indices])
+
+
+def bulk(n: int) -> float:
+    """Return the seconds that ``create_tasks`` takes for n tasks, with the commit."""
+    engine = create_engine(URL)
+
+    def create(number: int) -> None:
+        with Session(engine) as session, session.begin():
+            create_tasks(session, [NewTask("noop", {"i": i}) for i in range(number)])
+
+    create(WARM)
+    return _timed(lambda: create(n))
+
+
+def single(n: int) -> Any:
+    """Return the seconds that n calls on a connection of psycopg take, each a transaction."""
+    with _psycopg() as connection:
+        return _one_by_one(n, lambda i: create_task(connection, "noop", {"i": i}))
+
+
+def single_in_transactions(n: int) -> Any:
+    """Return the same with BEGIN and COMMIT around each, as around a producer's other writes."""
+    with _psycopg() as connection:
+
+        def create(i: int) -> None:
+            with connection.transaction():
+                create_task(connection, "noop", {"i": i})
+
+        return _one_by_one(n, create)
+
+
+def _psycopg() -> Any:
+    return psycopg.connect(DATABASE, autocommit=True)
+
+
+def _one_by_one(n: int, create: Callable[[int], object]) -> Any:
+    try:
+        create(0)
+    except (AttributeError, TypeError) as error:
+        return {"missing": f"create_task takes no connection of psycopg yet: {error}"}
+    for i in range(1, WARM):
+        create(i)
+    return _timed(lambda: [create(i) for i in range(n)])
+
+
+def against_bare(n: int) -> dict[str, Any]:
+    """Return what n tasks cost, and what n INSERTs of the same row, in random turns."""
+    os.environ["TASKS_APP_BROKER_URL"] = ""  # a producer without a broker
+    engine = create_engine(URL)
+    table = Table("task_pending", MetaData(), autoload_with=engine)
+    bare = insert(table).returning(table.c.id)
+    driver = "INSERT INTO task_pending (name, queue, priority, payload) VALUES (%s, %s, %s, %s)"
+    row = {"name": "noop", "queue": "default", "priority": 5}
+
+    def ours(i: int) -> None:
+        with Session(engine) as session, session.begin():
+            create_task(session, "noop", {"i": i})
+
+    def core(i: int) -> None:
+        with Session(engine) as session, session.begin():
+            session.execute(bare, {**row, "payload": {"i": i}}).scalar_one()
+
+    def text(i: int) -> None:
+        with Session(engine) as session, session.begin():
+            values = ("noop", "default", 5, f'{{"i": {i}}}')
+            session.connection().exec_driver_sql(driver + " RETURNING id", values).scalar_one()
+
+    ways = (ours, core, text)
+    spans: dict[Callable[[int], None], list[int]] = {way: [] for way in ways}
+    for i in range(n + WARM):
+        for way in random.sample(ways, k=len(ways)):
+            began = now()
+            way(i)
+            spans[way].append(now() - began)
+    found = {way: median(spans[way][WARM:]) / 1e3 for way in ways}
+    return {
+        "ours_us": found[ours],
+        "bare_us": found[core],
+        "driver_us": found[text],
+        "ratio": found[ours] / found[core],
+        "ratio_driver": found[ours] / found[text],
+        "created": (n + WARM) * len(ways),
+    }
+
+
+def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
+    """Create one by one on a Session; the hint starts them. Return when each call began."""
+    engine, begun = create_engine(URL), []
+
+    def create(i: int) -> None:
+        with Session(engine) as session, session.begin():
+            create_task(session, "noop", {"i": i})
+
+    for i in warm:
+        create(i)
+        time.sleep(gap_s)
+    for i in spread(n, gap_s):
+        begun.append(now())
+        create(i)
+    return begun
+
+
+def delayed(n: int, lead_s: float, span_s: float) -> list[int]:
+    """Create tasks due at random instants of a span; return these, in the monotonic clock."""
+    engine = create_engine(URL)
+    begin, offset = time.time() + lead_s, time.time_ns() - now()
+    dues = [begin + random.uniform(0, span_s) for _ in range(n)]
+    for start in range(0, n, 100):
+        some = range(start, min(n, start + 100))
+        with Session(engine) as session, session.begin():
+            create_tasks(session, [_due(i, dues[i]) for i in some])
+    return [int(due * 1e9) - offset for due in dues]
+
+
+def _due(i: int, due: float) -> NewTask:
+    return NewTask("noop", {"i": i}, {"run_at": datetime.fromtimestamp(due, UTC)})
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = now()
+    work()
+    return (now() - started) / 1e9
 
 
 if __name__ == "__main__":
-    answer(install, enqueue)
+    answer(install, enqueue, bulk, single, single_in_transactions, against_bare, delayed, latency)

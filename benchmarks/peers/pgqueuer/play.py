@@ -12,7 +12,7 @@ from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from pgqueuer.models import Job
 
 from benchmarks.marks import gather, mark, now
-from benchmarks.peers.verbs import DATABASE, EFFECT, answer
+from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, answer, aspread
 
 AT_ONCE = 1_000
 POOL = 10
@@ -27,14 +27,45 @@ async def install() -> None:
     await (await _queries()).install()
 
 
-async def enqueue(n: int, handler: str) -> None:
+async def enqueue(n: int, handler: str, first: int = 0) -> None:
     """Enqueue by its bulk call."""
-    await _enqueue(await _queries(), n, handler)
+    await _enqueue(await _queries(), n, handler, first)
 
 
-async def _enqueue(queries: Queries, n: int, handler: str) -> None:
-    for start in range(0, n, AT_ONCE):
-        indices = range(start, min(n, start + AT_ONCE))
+async def bulk(n: int) -> float:
+    """Return the seconds that the bulk call takes for n jobs."""
+    queries = await _queries()
+    await _enqueue(queries, WARM, "noop")
+    started = now()
+    await _enqueue(queries, n, "noop")
+    return (now() - started) / 1e9
+
+
+async def single(n: int) -> float:
+    """Return the seconds that n calls take, one after the other."""
+    queries = await _queries()
+    for _ in range(WARM):
+        await queries.enqueue("noop", b'{"i": 0}')
+    started = now()
+    for i in range(n):
+        await queries.enqueue("noop", json.dumps({"i": i}).encode())
+    return (now() - started) / 1e9
+
+
+async def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
+    """Enqueue one by one and return when each call began."""
+    queries, begun = await _queries(), []
+    for i in warm:
+        await queries.enqueue("noop", json.dumps({"i": i}).encode())
+    async for i in aspread(n, gap_s):
+        begun.append(now())
+        await queries.enqueue("noop", json.dumps({"i": i}).encode())
+    return begun
+
+
+async def _enqueue(queries: Queries, n: int, handler: str, first: int = 0) -> None:
+    for start in range(first, first + n, AT_ONCE):
+        indices = range(start, min(first + n, start + AT_ONCE))
         payloads: list[bytes | None] = [json.dumps({"i": i}).encode() for i in indices]
         await queries.enqueue([handler] * len(payloads), payloads, [0] * len(payloads))
 
@@ -71,4 +102,4 @@ def _index(job: Job) -> int:
 
 
 if __name__ == "__main__":
-    answer(install, enqueue, work)
+    answer(install, enqueue, bulk, single, latency, work)

@@ -9,7 +9,7 @@ import psycopg
 from celery import Celery
 
 from benchmarks.marks import mark, now
-from benchmarks.peers.verbs import BROKER, DATABASE, EFFECT, answer
+from benchmarks.peers.verbs import BROKER, DATABASE, EFFECT, answer, spread
 
 app = Celery("benchmark", broker=BROKER)
 app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
@@ -42,13 +42,24 @@ def install() -> None:
     """Nothing to make."""
 
 
-def enqueue(n: int, handler: str) -> None:
+def enqueue(n: int, handler: str, first: int = 0) -> None:
     """Send one by one: there is no bulk call."""
     task = app.tasks[handler]
     with app.producer_pool.acquire(block=True) as producer:
-        for i in range(n):
+        for i in range(first, first + n):
             task.apply_async((i,), producer=producer)
 
 
+def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
+    """Send one by one and return when each call began."""
+    begun = []
+    for i in warm:
+        noop.apply_async((i,))
+    for i in spread(n, gap_s):
+        begun.append(now())
+        noop.apply_async((i,))
+    return begun
+
+
 if __name__ == "__main__":
-    answer(install, enqueue)
+    answer(install, enqueue, latency)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
+from procrastinate.jobs import JobDeferrer
 
 from benchmarks.marks import gather, mark, now
-from benchmarks.peers.verbs import DATABASE, EFFECT, answer
+from benchmarks.peers.verbs import DATABASE, EFFECT, WARM, answer, spread
 
 AT_ONCE = 1_000
 POOL = 12
@@ -39,12 +40,51 @@ def install() -> None:
         opened.schema_manager.apply_schema()
 
 
-def enqueue(n: int, handler: str) -> None:
+def enqueue(n: int, handler: str, first: int = 0) -> None:
     """Defer by its bulk call."""
     with _sync().open() as opened:
-        deferrer = opened.configure_task(handler)
-        for start in range(0, n, AT_ONCE):
-            deferrer.batch_defer(*({"i": i} for i in range(start, min(n, start + AT_ONCE))))
+        _enqueue(opened.configure_task(handler), n, first)
+
+
+def bulk(n: int) -> float:
+    """Return the seconds that the bulk call takes for n jobs."""
+    with _sync().open() as opened:
+        deferrer = opened.configure_task("noop")
+        _enqueue(deferrer, WARM)
+        started = now()
+        _enqueue(deferrer, n)
+        return (now() - started) / 1e9
+
+
+def single(n: int) -> float:
+    """Return the seconds that n calls take, one after the other."""
+    with _sync().open() as opened:
+        deferrer = opened.configure_task("noop")
+        for _ in range(WARM):
+            deferrer.defer(i=0)
+        started = now()
+        for i in range(n):
+            deferrer.defer(i=i)
+        return (now() - started) / 1e9
+
+
+def latency(n: int, gap_s: float, warm: list[int]) -> list[int]:
+    """Defer one by one and return when each call began."""
+    begun = []
+    with _sync().open() as opened:
+        deferrer = opened.configure_task("noop")
+        for i in warm:
+            deferrer.defer(i=i)
+        for i in spread(n, gap_s):
+            begun.append(now())
+            deferrer.defer(i=i)
+    return begun
+
+
+def _enqueue(deferrer: JobDeferrer, n: int, first: int = 0) -> None:
+    for start in range(first, first + n, AT_ONCE):
+        indices = range(start, min(first + n, start + AT_ONCE))
+        deferrer.batch_defer(*({"i": i} for i in indices))
 
 
 async def work(concurrency: int) -> None:
@@ -55,4 +95,4 @@ async def work(concurrency: int) -> None:
 
 
 if __name__ == "__main__":
-    answer(install, enqueue, work)
+    answer(install, enqueue, bulk, single, latency, work)
