@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model torture-smoke edge bench bench-quick format docs lock clean
+.PHONY: help setup demo test check model torture-smoke edge bench bench-quick bench-memory bench-gate format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -45,9 +45,16 @@ edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many 
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
 	@$(BIN)/python -m benchmarks run $(ARGS)
+	@$(BIN)/python -m benchmarks report
 
 bench-quick: $(READY)  ## the main rows of it, once (minutes)
 	@$(BIN)/python -m benchmarks run --quick $(ARGS)
+
+bench-memory: $(READY)  ## watch the memory of children over a million tasks
+	@$(BIN)/python -m benchmarks run --scenario memory $(ARGS)
+
+bench-gate: $(READY)  ## has something become slower than benchmarks/gate.json says? (two minutes)
+	@$(BIN)/python -m benchmarks gate $(ARGS)
 
 format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .

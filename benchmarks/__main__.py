@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks import report
+from benchmarks.gate import gate
 from benchmarks.run import Choice, run
 
 
@@ -14,16 +16,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="measure, and keep every run as a line of JSON"))
+    page = commands.add_parser("report", help="write docs/performance.md")
+    page.add_argument("input", type=Path, nargs="*", help="default: the newest results")
+    check = commands.add_parser("gate", help="has something become slower? (two minutes)")
+    check.add_argument("--record", action="store_true", help="what is measured now is the norm")
+    check.add_argument("--slower", type=float, default=1.0, help="try it: make no-op tasks slower")
     options = parser.parse_args()
-    return run(
-        Choice(
-            scenarios=_names(options.scenario),
-            systems=_names(options.systems),
-            rounds=options.rounds,
-            n=options.n,
-            quick=options.quick,
-        ),
-        options.output,
+    if options.command == "gate":
+        return gate(record=options.record, slower=options.slower)
+    if options.command == "report":
+        print(report.write(options.input or report.newest()))
+        return 0
+    return run(_choice(options), options.output)
+
+
+def _choice(options: argparse.Namespace) -> Choice:
+    return Choice(
+        scenarios=_names(options.scenario),
+        systems=_names(options.systems),
+        rounds=options.rounds,
+        n=options.n,
+        quick=options.quick,
     )
 
 

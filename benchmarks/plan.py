@@ -47,6 +47,7 @@ class Scenario:
 
 SLOW = 3
 MILLION = 1_000_000
+FINISHED, FUTURE = ({"fill": (kind, MILLION)} for kind in ("finished", "future"))
 INSERT = {"handler": "insert"}
 BULK, SINGLE = {"verb": "bulk"}, {"verb": "single"}
 IN_TRANSACTIONS = {"verb": "single_in_transactions"}
@@ -123,15 +124,11 @@ SCENARIOS: tuple[Scenario, ...] = (
         drain,
         (
             Entry("ours-celery", 50_000, label="ours-empty"),
-            Entry(
-                "ours-celery", 50_000, {"fill": "finished", "rows": MILLION}, label="ours-finished"
-            ),
-            Entry("ours-celery", 50_000, {"fill": "future", "rows": MILLION}, label="ours-future"),
-            Entry(
-                "pgqueuer", 50_000, {"fill": "finished", "rows": MILLION}, 1, "pgqueuer-finished"
-            ),
-            Entry("pgqueuer", 50_000, {"fill": "future", "rows": MILLION}, 1, "pgqueuer-future"),
-            Entry("graphile", 50_000, {"fill": "future", "rows": MILLION}, 1, "graphile-future"),
+            Entry("ours-celery", 50_000, FINISHED, label="ours-finished"),
+            Entry("ours-celery", 50_000, FUTURE, label="ours-future"),
+            Entry("pgqueuer", 50_000, FINISHED, 1, "pgqueuer-finished"),
+            Entry("pgqueuer", 50_000, FUTURE, 1, "pgqueuer-future"),
+            Entry("graphile", 50_000, FUTURE, 1, "graphile-future"),
         ),
     ),
     Scenario(
@@ -147,7 +144,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "blocking",
         "2,000 handlers that block for 100 ms, 2 x 8 threads",
         drain,
-        (Entry("ours-celery-threads", 2_000, {"handler": "sleep"}),),
+        (Entry("ours-celery-threads", 2_000, {"handler": "sleep", "ideal_s": 0.1 / 16}),),
     ),
     Scenario(
         "delayed",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import FOLDER, PROJECT, MissingError
+from benchmarks.figures import read
 from benchmarks.machine import commit, machine
 from benchmarks.plan import SCENARIOS, Entry, Scenario
+from benchmarks.report import goal_rows
 from benchmarks.servers import Servers, servers
 from benchmarks.stage import Stage
 from benchmarks.systems import SYSTEMS
@@ -38,16 +41,20 @@ def run(choice: Choice, output: Path | None) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     failures = 0
+    scenarios = list(_chosen(choice))
     with servers(FOLDER / "servers") as up, path.open("a", encoding="utf-8") as lines:
         _write(lines, {"kind": "session", **_about(up, choice)})
+        _write(lines, {"kind": "versions", "versions": _versions(scenarios, choice)})
         stage = Stage(up)
-        for scenario in _chosen(choice):
+        for scenario in scenarios:
             for record in _measure(stage, scenario, choice):
                 failures += "failed" in record
                 _write(lines, {"kind": "run", **record})
                 _tell(record)
     where = path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path
-    print(f"\n{time.monotonic() - begun:.0f} s, {failures} failures, in {where}")
+    print(f"\n{time.monotonic() - begun:.0f} s, {failures} failures, in {where}\n")
+    for row in goal_rows(read([path])):
+        print("{:<68} {:<28} {:<40} {:<14} {:<9} {:<9} {}".format(*row))
     return 1 if failures else 0
 
 
@@ -62,7 +69,7 @@ def _measure(stage: Stage, scenario: Scenario, choice: Choice) -> Iterator[dict[
     print(f"\n{scenario.title}", flush=True)
     entries = []
     for entry in scenario.entries:
-        if choice.systems and entry.name not in choice.systems:
+        if not _is_chosen(entry, choice):
             continue
         reason = _why_not(entry)
         if reason is None:
@@ -102,6 +109,21 @@ def _one(
         return {"scenario": scenario.name, "system": entry.name, "left_out": str(error)}
     except Exception as error:  # it is reported, and the others are measured
         return facts | {"failed": f"{type(error).__name__}: {error}"}
+
+
+def _versions(scenarios: list[Scenario], choice: Choice) -> dict[str, dict[str, str]]:
+    """Set up what is needed, before anything is measured; return what it is made of."""
+    found = {}
+    names = {e.system for s in scenarios for e in s.entries if _is_chosen(e, choice)}
+    for name in sorted(names):
+        with suppress(MissingError):
+            SYSTEMS[name].environment.ensure()
+            found[name] = SYSTEMS[name].environment.versions()
+    return found
+
+
+def _is_chosen(entry: Entry, choice: Choice) -> bool:
+    return not choice.systems or entry.name in choice.systems
 
 
 def _about(up: Servers, choice: Choice) -> dict[str, Any]:

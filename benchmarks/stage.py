@@ -31,6 +31,8 @@ class Run:
     n: int
     after: int = 0
     """The highest id that was there before."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """For the system's processes, beside its own."""
     services: list[Service] = field(default_factory=list)
 
     @property
@@ -43,12 +45,11 @@ class Run:
         command = self.system.environment.play(verb, json.dumps(arguments))
         return ask(command, self._variables(), patience_s)
 
-    def start(self, *, extra: dict[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Start the system's processes."""
-        variables = self._variables() | (extra or {})
         for number, command in enumerate(self.system.services):
             log = self.folder / f"service-{number}.log"
-            self.services.append(Service(command, variables, log))
+            self.services.append(Service(command, self._variables(), log))
 
     def end(self) -> None:
         """End them, in the order of their start."""
@@ -72,6 +73,16 @@ class Run:
         members.extend(psutil.Process(pid) for pid in backends if psutil.pid_exists(pid))
         return cpu_seconds(members)
 
+    def database_work(self) -> tuple[int, int]:
+        """Return the transactions and bytes of log so far; exact once the backends have ended."""
+        statement = f"""
+            SELECT xact_commit + xact_rollback,
+                CAST(pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS bigint)
+            FROM pg_stat_database WHERE datname = '{self.database}'
+        """
+        transactions, wal = self.servers.ask(statement)[0]
+        return transactions, wal
+
     def _variables(self) -> dict[str, str]:
         url = self.servers.url(self.database)
         return {
@@ -85,6 +96,7 @@ class Run:
             "TASKS_APP_BROKER_URL": self.servers.broker_url,
             "TASKS_APP_RUN_DIR": str(self.folder),
             **self.system.variables,
+            **self.variables,
         }
 
 
@@ -96,16 +108,18 @@ class Stage:
         self._templates: dict[tuple[object, ...], str] = {}
 
     @contextmanager
-    def run(self, system: System, n: int, fill: str = "", rows: int = 0) -> Iterator[Run]:
+    def run(self, system: System, n: int, fill: tuple[str, int] | None = None) -> Iterator[Run]:
         """Yield a run on a fresh database; end and remove everything afterwards.
 
-        ``fill`` and ``rows``: what the database has already seen, or will see one day.
+        ``fill``: what the database has already seen, or will see one day, and how many of them.
         """
         system.environment.ensure()
-        template = self._filled(system, fill, rows) if fill else self._template(system)
+        template = self._filled(system, *fill) if fill else self._template(system)
         (FOLDER / "runs").mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{system.name}-", dir=FOLDER / "runs"))
-        run = Run(self.servers, system, self.servers.create(template), folder, n, rows)
+        run = Run(
+            self.servers, system, self.servers.create(template), folder, n, fill[1] if fill else 0
+        )
         self.servers.forget_messages()
         try:
             yield run

@@ -21,18 +21,29 @@ PATIENCE_S = 120
 
 
 def drain(
-    stage: Stage, system: System, n: int, handler: str = "noop", fill: str = "", rows: int = 0
+    stage: Stage,
+    system: System,
+    n: int,
+    handler: str = "noop",
+    fill: tuple[str, int] | None = None,
+    ideal_s: float | None = None,
 ) -> dict[str, Any]:
-    """Measure one drain, of a database with so many other rows if any, and audit it."""
-    with stage.run(system, n, fill, rows) as run:
+    """Measure one drain, of a database with so many other rows if any, and audit it.
+
+    ``ideal_s`` is what a task would cost if nothing but its handler took time.
+    """
+    with stage.run(system, n, fill) as run:
         run.play("enqueue", n=n, handler=handler)
-        return drain_run(run, handler)
+        result = drain_run(run, handler)
+    if ideal_s is not None:
+        result["share_of_ideal"] = n * ideal_s / result["seconds"]
+    return result
 
 
 def drain_run(run: Run, handler: str) -> dict[str, Any]:
     """Measure the drain of what lies in a run's database."""
     run.servers.settle_down(run.database)
-    marks = run.marks
+    marks, work = run.marks, run.database_work()
     run.start()
     wait_for(lambda: marks.count() > 0, PATIENCE_S, run.services)
     before = run.cpu_seconds()
@@ -40,6 +51,7 @@ def drain_run(run: Run, handler: str) -> dict[str, Any]:
     ended = _nothing_unfinished(run)
     after = run.cpu_seconds()
     run.end()
+    transactions, wal = (b - a for a, b in zip(work, run.database_work(), strict=True))
     everything = list(run.marks.all())
     found = audit(run, everything, effects=handler.startswith("insert"))
     started = min(start for _, start, _ in everything)
@@ -48,6 +60,8 @@ def drain_run(run: Run, handler: str) -> dict[str, Any]:
         "seconds": (ended - started) / 1e9,
         "rate": run.n / (ended - started) * 1e9,
         "cpu_us_per_task": (after - before) / run.n * 1e6,
+        "transactions_per_task": transactions / run.n,
+        "wal_bytes_per_task": wal / run.n,
         "audit": found,
     }
     if run.system.first_claim is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from contextlib import suppress
@@ -19,10 +20,18 @@ _EFFECT = text("INSERT INTO effect (i) VALUES (:i)")
 Payload = dict[str, Any]
 
 
+BURN_NS = int(os.environ.get("BENCH_BURN_NS", "0"))
+"""Of CPU per task: how the gate is shown to notice that something became slower."""
+
+
 @handler("noop")
 def noop(_ctx: TaskContext, payload: Payload) -> None:
     """Nothing."""
     mark(payload["i"], now())
+    if BURN_NS:
+        until = time.thread_time_ns() + BURN_NS
+        while time.thread_time_ns() < until:
+            pass
 
 
 def _insert(ctx: TaskContext, payload: Payload) -> None:
