@@ -53,7 +53,8 @@ def run(choice: Choice, output: Path | None) -> int:
                 _tell(record)
     where = path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path
     print(f"\n{time.monotonic() - begun:.0f} s, {failures} failures, in {where}\n")
-    for row in goal_rows(read([path])):
+    heading, *rows = goal_rows(read([path]))
+    for row in (heading, *(row for row in rows if row[-1] != "not measured")):
         print("{:<68} {:<28} {:<40} {:<14} {:<9} {:<9} {}".format(*row))
     return 1 if failures else 0
 
