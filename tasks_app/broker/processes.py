@@ -58,6 +58,7 @@ def current_child(threads: int = 1) -> Child:
                 node=os.environ.get(NODE_VARIABLE),
                 middleware=load_middleware(settings.layers),
                 threads=threads,
+                extra_threads=settings.threads - 1 if threads == 1 else 0,
             )
             _children.clear()
             _children[os.getpid()] = child

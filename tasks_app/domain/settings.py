@@ -79,6 +79,12 @@ class Settings(BaseSettings):
     """Most published and unfinished ids per queue: what the scan can leave out cheaply."""
     claim_size: Annotated[int, Field(ge=1, le=500)] = 500
     """Most rows per claim. Of tasks that take longer a child claims fewer: 0.2 s of work."""
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Threads per prefork child that run plain handlers. More only help handlers that wait."""
+    async_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """Async handlers at a time per child, in one event loop; what waits costs little."""
+    async_connections: Annotated[int, Field(ge=1, le=200)] = 10
+    """Database connections that the async handlers of a child share through ``ctx.session``."""
     max_crashes: Positive = 5
     """A task that was on board of this many vanished workers goes to the error pool."""
 

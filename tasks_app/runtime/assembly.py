@@ -42,14 +42,14 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
         slots,
         queues=served,
         middleware=load_middleware(settings.layers) if middleware is None else middleware,
-        threads=concurrency,
+        extra_threads=concurrency - 1,
     )
     if handle_signals:
         heed_signals(slots)
     child.start()
     log.info("ready: %s handlers, queues %s", len(registry.names), ", ".join(served))
     try:
-        Work(settings, child, served, set(registry.names), concurrency).run(drain=drain)
+        Work(settings, child, served, set(registry.names)).run(drain=drain)
     finally:
         child.stop()
         child.retire_if_unfit()

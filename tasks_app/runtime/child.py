@@ -17,7 +17,9 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import workers
 from tasks_app.runtime import departure
 from tasks_app.runtime.aftermath import Aftermath
+from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.clerk import Clerk
+from tasks_app.runtime.crew import Crew
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.departure import Departure
 from tasks_app.runtime.desk import Desk
@@ -30,6 +32,7 @@ from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot, SlotFile
 from tasks_app.runtime.slot_folder import parent_of
+from tasks_app.runtime.threads import Threads
 from tasks_app.runtime.undertaker import Undertaker
 from tasks_app.runtime.wishes import Wishes
 
@@ -42,7 +45,7 @@ LOCKED_PAUSE_S = 0.1
 class Child:
     """One incarnation, from its slot to its last settle."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what its worker knows of it
         self,
         settings: Settings,
         registry: Registry,
@@ -52,8 +55,11 @@ class Child:
         node: str | None = None,
         middleware: Sequence[Middleware] = (),
         threads: int = 1,
+        extra_threads: int = 0,
     ) -> None:
+        """``threads`` bring messages of their own; ``extra_threads`` only run what is claimed."""
         node = (node or socket.gethostname()).encode("ascii", "replace").decode()
+        self._settings = settings
         self.identity = Identity(
             owner=f"{node[:80]}:{os.getpid()}:{uuid4().hex[:12]}",
             node=node,
@@ -62,8 +68,9 @@ class Child:
             threads=threads,
             parent=parent_of(slots),
         )
-        self.database = Database(settings.database, handlers=threads)
-        self.desk = Desk(threads)
+        self.database = Database(settings.database, handlers=threads + extra_threads)
+        places = settings.async_concurrency
+        self.desk = Desk(threads, extra=extra_threads, places=places)
         self._slot = slots.take(self.identity.owner)
         settler = Settler(self.database, self.desk)
         self._settler = settler
@@ -79,8 +86,18 @@ class Child:
             middleware,
             watched=self.identity.parent is not None,
         )
+        self._crew = Crew(places, self.runner.run, self.runner.close)
+        self.threads = Threads(extra_threads, self.desk, self.runner.is_unlimited, self.runner.run)
         self.executor = Executor(
-            settings, registry, self.database, self.desk, self._slot, settler, self.runner
+            settings,
+            self.database,
+            self.desk,
+            self._slot,
+            settler,
+            self.runner,
+            Claims(settings, registry, self.database, self.desk, self.identity.owner),
+            self._crew,
+            self.threads,
         )
         self._undertaker = Undertaker(self.database, slots, registry, settings)
         self.departure = Departure(
@@ -99,6 +116,7 @@ class Child:
         mailbox = Mailbox.beside(slots.path)
         wishes = Wishes(self.database, mailbox, self._clerk.renew_soon)
         self._clerk.also(wishes.carry_out)
+        self._clerk.also(self._crew.look)
         self._stopped = threading.Event()
         self.in_hand = False
         """Whether a message is carried out just now. Plain, so that signal handlers may read it."""
@@ -118,7 +136,7 @@ class Child:
             return
         self.in_hand = True
         try:
-            self.executor.execute(dispatch_id, ids)
+            self.executor.execute(dispatch_id, ids, self.identity.queues)
         finally:
             self.in_hand = False
         self.retire_if_unfit()
@@ -135,6 +153,12 @@ class Child:
             self.stop()
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def await_runs(self) -> None:
+        """Wait until threads and event loop have ended what they run."""
+        self.threads.join()
+        while self._crew.busy:
+            self._crew.await_room(self._settings.async_concurrency, LOCKED_PAUSE_S)
+
     def bury(self) -> int:
         """Bury the dead now, as the clerk does by itself later; return the graves still open.
 
@@ -150,6 +174,8 @@ class Child:
         self._stopped.set()
         self.desk.stop()
         self._clerk.stop(STOP_PATIENCE_S)
+        self.threads.join(STOP_PATIENCE_S)
+        self._crew.close(STOP_PATIENCE_S)
         self.departure.drain()
         self.desk.errand(lambda connection: workers.leave(connection, self.identity.owner))
         try:

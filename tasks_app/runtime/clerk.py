@@ -41,6 +41,8 @@ IDLE_PULSE_S = 1.0
 """The same, while the child has nothing in hand."""
 MOST_FAILED_ERRANDS = 2
 """Per round: each may have waited a second for a lock, and renewals are due."""
+MOST_SHOWN = 100
+"""Runs in a heartbeat row, the oldest first; async ones may run in thousands."""
 LAST_ERRANDS = 10
 """The same, when the child ends: then nobody comes after us but the lease."""
 
@@ -137,7 +139,7 @@ class Clerk:
             return max(0.005, min(PULSE_S, left))
         slow = self._settings.give_back_after.total_seconds()
         now = time.monotonic()
-        naps = [slow - (now - run.since) for run in self._desk.running()]
+        naps = [slow - (now - run.since) for run in self._desk.running() if not run.in_crew]
         naps.append(self._renew_at - now)
         longest = PULSE_S if self._desk.busy else min(IDLE_PULSE_S, slow)
         return max(0.01, min([longest, *(nap for nap in naps if nap > 0)]))
@@ -245,7 +247,7 @@ class Clerk:
     def _running(self) -> Sequence[dict[str, object]]:
         now = time.monotonic()
         rows = []
-        for run in self._desk.running():
+        for run in self._desk.running()[:MOST_SHOWN]:
             row: dict[str, object] = {
                 "id": run.task.task_id,
                 "name": run.task.name,

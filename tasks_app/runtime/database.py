@@ -62,11 +62,17 @@ class Database:
         self._fresh()
         return self._handler_engine
 
-    def async_engine(self) -> AsyncEngine:
-        """Return a new engine for async handlers; its connections belong to one event loop."""
+    def async_engine(self, connections: int) -> AsyncEngine:
+        """Return a new engine for async handlers; its connections belong to one event loop.
+
+        Who finds all of them lent waits for as long as its own time limit lets it.
+        """
         engine = create_async_engine(
             self._url,
             isolation_level="READ COMMITTED",
+            pool_size=connections,
+            max_overflow=0,
+            pool_timeout=None,
             connect_args={**_NETWORK, "options": _CHECK},
         )
         event.listen(engine.sync_engine, "handle_error", _mark)

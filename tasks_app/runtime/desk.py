@@ -30,6 +30,8 @@ class Running:
     since: float
     cancelled: bool
     progress: tuple[float, str] | None = None
+    in_crew: bool = False
+    """It is async: it takes no thread."""
     commits: bool = False
     """Its transaction is being committed: too late to let go of it."""
 
@@ -49,14 +51,25 @@ class Return:
         return self.task.fence
 
 
+LONE_WAIT = timedelta(seconds=5)
+"""How long a task that runs alone stays away from a child in which others run on and on."""
+MOST_TURNED_AWAY = 3
+"""So often; then the child starts nothing more until that task has had its turn."""
+MOST_REMEMBERED = 1_000
+
+
 class Desk:
     """All claims of one child whose reply has arrived."""
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, *, extra: int = 0, places: int = 100) -> None:
         self._threads = threads
+        self._extra = extra
+        self._places = places
         self._mutex = threading.Lock()
         self._waiting: deque[ClaimedTask] = deque()
         self._running: dict[Fence, Running] = {}
+        self._lone: Fence | None = None
+        self._turned_away: dict[int, int] = {}
         self._finished: dict[Fence, Settlement] = {}
         self._returning: dict[Fence, Return] = {}
         self._errands: list[Errand] = []
@@ -93,20 +106,42 @@ class Desk:
         it: if it kills the process, it shall be the only suspect.
         """
         with self._mutex:
-            if self.over or (self._running and self._somebody_runs_alone()):
+            if self.over or self._lone in self._running:
                 return None
             for task in self._waiting:
                 if task.runs_alone and self._running:
                     continue
                 if suits is None or suits(task):
                     self._waiting.remove(task)
-                    run = Running(task, time.monotonic(), task.cancel_requested)
-                    self._running[task.fence] = run
-                    return run
+                    return self._begin(task)
             return None
 
-    def _somebody_runs_alone(self) -> bool:
-        return any(run.task.runs_alone for run in self._running.values())
+    def start_crew(self, suits: Callable[[ClaimedTask], bool], most: int) -> list[Running]:
+        """Take up to so many waiting tasks that suit, for one event loop; alone as above."""
+        with self._mutex:
+            if self.over or not self._waiting or self._lone in self._running:
+                return []
+            able = [task for task in self._waiting if suits(task)]
+            chosen = [task for task in able if not task.runs_alone][:most]
+            if not chosen and not self._running:
+                chosen = able[:1]
+            fences = {task.fence for task in chosen}
+            if fences:
+                self._waiting = deque(t for t in self._waiting if t.fence not in fences)
+            return [self._begin(task, in_crew=True) for task in chosen]
+
+    def _begin(self, task: ClaimedTask, *, in_crew: bool = False) -> Running:
+        run = Running(task, time.monotonic(), task.cancel_requested, in_crew=in_crew)
+        self._running[task.fence] = run
+        if task.runs_alone:
+            self._lone = task.fence
+            self._turned_away.pop(task.task_id, None)
+        return run
+
+    @property
+    def waiting(self) -> int:
+        """How many claims have not started."""
+        return len(self._waiting)
 
     def await_turn(self, patience_s: float) -> bool:
         """Wait while tasks are on the desk that may not start yet; False: nothing waits."""
@@ -206,16 +241,30 @@ class Desk:
         return threading.get_ident() in self._gave_back
 
     def take_back(self, longer_than_s: float) -> list[int]:
-        """If every thread is busy for so long, return all that waits; give their messages.
+        """If all hands are busy for so long, return all that waits; give their messages.
 
         Of a pool's threads only those with a message look at the desk; without messages all do.
         """
         with self._mutex:
             now = time.monotonic()
-            slow = sum(now - run.since >= longer_than_s for run in self._running.values())
-            if slow < (len(self._messages) or self._threads):
-                return []
-            return self._return_waiting()
+            slow = [run for run in self._running.values() if now - run.since >= longer_than_s]
+            aboard = sum(run.in_crew for run in slow)
+            if len(slow) - aboard >= (len(self._messages) or self._threads) + self._extra:
+                return self._return_waiting()
+            if slow:
+                self._turn_away_the_lone()
+            return self._open_messages() if aboard >= self._places else []
+
+    def _turn_away_the_lone(self) -> None:
+        """What runs alone waits for all: perhaps others are free. At last it has its turn here."""
+        for task in [task for task in self._waiting if task.runs_alone]:
+            times = self._turned_away.get(task.task_id, 0)
+            if times < MOST_TURNED_AWAY:
+                if len(self._turned_away) >= MOST_REMEMBERED:
+                    self._turned_away.clear()
+                self._turned_away[task.task_id] = times + 1
+                self._waiting.remove(task)
+                self._returning[task.fence] = Return(task, LONE_WAIT)
 
     def take_all_back(self) -> list[int]:
         """Return all that waits, because the child stops; give the messages in hand."""
@@ -226,6 +275,9 @@ class Desk:
         for task in self._waiting:
             self._returning[task.fence] = Return(task, timedelta(0))
         self._waiting.clear()
+        return self._open_messages()
+
+    def _open_messages(self) -> list[int]:
         open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}
         self._gave_back.update(open_ones)
         return [dispatch_id for dispatch_id in open_ones.values() if dispatch_id]

@@ -1,45 +1,49 @@
-"""The executor: which tasks this child claims, out of a message or straight from the pool."""
+"""The executor: carries out messages, and keeps the hands of its child busy meanwhile.
+
+Three kinds of hands take tasks from the desk: this thread, the child's further threads, and its
+crew of async handlers. What they do not get from the message they get from the pool.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Any
-from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
-from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool import ledger
-from tasks_app.pool.claim import Claimer, claim, claim_next, waiting
-from tasks_app.pool.release import release_token
+from tasks_app.runtime.claims import Claims
+from tasks_app.runtime.crew import Crew
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
-from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
-from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot, Stage
-
-log = quiet_logger(__name__)
+from tasks_app.runtime.threads import Threads
 
 TURN_PATIENCE_S = 0.5
 """Between two looks whether a task that runs alone may start."""
+ROOM_PATIENCE_S = 0.02
+"""How long single free places wait for company, so that claims are of groups."""
+TOPS_UP_S, PAUSES_S = 30.0, 1.0
+"""For how long a message may be topped up from the pool, and how long it gets to end then."""
 
 
 class Executor:
     """Claims for one child and hands to its runner."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  it knows all hands
         self,
         settings: Settings,
-        registry: Registry,
         database: Database,
         desk: Desk,
         slot: Slot,
         settler: Settler,
         runner: Runner,
+        claims: Claims,
+        crew: Crew,
+        threads: Threads,
     ) -> None:
         self._settings = settings
         self._database = database
@@ -47,24 +51,25 @@ class Executor:
         self._slot = slot
         self._settler = settler
         self._runner = runner
-        specs = tuple(registry)
-        self._claimer = Claimer(
-            owner=slot.owner,
-            lease=settings.lease,
-            names=tuple(spec.name for spec in specs),
-            max_attempts=tuple(spec.max_attempts for spec in specs),
-            at_most_once=tuple(spec.at_most_once for spec in specs),
-        )
+        self._claims = claims
+        self._crew = crew
+        self._threads = threads
+        self._async_lately = not claims.plain.names
 
-    def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
+    def execute(
+        self, dispatch_id: int | None, ids: Sequence[int], queues: Sequence[str] = ()
+    ) -> None:
         """Carry out one message: claim its ids in groups, run what was there to take.
 
-        Returns when every outcome is written, so that the child may be recycled after it.
+        Returns when every outcome is written, so that the child may be recycled after it. While
+        something of it still runs beside this thread, the other hands are fed from ``queues``.
         """
         self._slot.message(dispatch_id or 0)
         self._desk.open_message(dispatch_id or 0)
+        self._threads.start()
         try:
             self._work_off(list(ids))
+            self._stay(queues)
             self._settler.flush_until_answered()
         finally:
             if dispatch_id and not self._desk.gave_back:
@@ -74,77 +79,100 @@ class Executor:
 
     def _work_off(self, ids: list[int]) -> None:
         while ids and not self._over() and not self._desk.gave_back:
-            size = self._runner.pace.next_group(self._settings.claim_size)
+            size = self._group(len(ids))
+            if not size:
+                continue
             group, rest = ids[:size], ids[size:]
-            claimed = self._claim(group)
+            claimed = self._claims.of_message(group)
             if claimed is None:
-                return  # the database is away: the scan comes back to the rest
+                break  # the database is away: the scan comes back to the rest
             if not claimed:  # taken by others, done, unknown, or not due: an everyday answer
-                ids = self._still_waiting(rest)
+                ids = self._claims.still_waiting(rest)
                 continue
             taken = {task.task_id for task in claimed}
             ids = [task_id for task_id in group if task_id not in taken] + rest
-            self.run_waiting()
+            self._async_lately = all(map(self._runner.is_async, claimed))
+            self.run_waiting(self._threads.number)
+        self.run_waiting()
 
-    def _still_waiting(self, ids: list[int]) -> list[int]:
-        """Look before the next claim: of a message that comes twice, all ids may be gone."""
-        if not ids:
-            return []
-        try:
-            with self._database.single() as connection:
-                return waiting(connection, ids)
-        except SQLAlchemyError:
-            return []
+    def _group(self, wanted: int) -> int:
+        """How many to claim next; 0: the crew has no room just now."""
+        most = self._settings.claim_size
+        if self._async_lately:
+            room = self._crew.await_room(min(wanted, self._crew.share), ROOM_PATIENCE_S)
+            return min(room, most)
+        return self._group_of_plain()
 
-    def run_waiting(self) -> None:
-        """Run what is on the desk, and write it; a task that runs alone waits for its turn."""
+    def _group_of_plain(self) -> int:
+        """What all threads together likely carry out in a moment."""
+        most = self._settings.claim_size
+        return min(self._runner.pace.next_group(most) * (1 + self._threads.number), most)
+
+    def run_waiting(self, leave: int = 0) -> None:
+        """Run what is on the desk, and write it; a task that runs alone waits for its turn.
+
+        With ``leave``, return when only so many wait: other threads go on with them.
+        """
         while not self._over():
-            run = self._desk.start_next()
+            self._crew.start(self._desk.start_crew(self._runner.is_async, self._crew.free))
+            if leave and self._desk.waiting <= leave:
+                break
+            run = self._desk.start_next(self._runner.is_plain)
             if run is not None:
                 self._runner.run(run)
             elif not self._desk.await_turn(TURN_PATIENCE_S):
                 break
         self._settler.flush_quietly()
 
+    def top_up(self, queues: Sequence[str]) -> int:
+        """Claim from the pool what threads and crew have room for; return how many tasks.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        claimed = 0
+        if self._claims.asynchronous.names and (room := self._crew.free):
+            most = min(room, self._settings.claim_size)
+            claimed += self._claims.of_pool(queues, most, self._claims.asynchronous)
+        if self._claims.plain.names and self._desk.waiting <= self._threads.number:
+            group = self._group_of_plain()
+            claimed += self._claims.of_pool(queues, group, self._claims.plain)
+        return claimed
+
+    def _stay(self, queues: Sequence[str]) -> None:
+        """While others of the message still run, fill the places that become free from the pool.
+
+        Every so often nothing is added for a moment, so that messages end and a child can be
+        recycled. Only where runs take longer than that a message may last and last.
+        """
+        began = time.monotonic()
+        nap_s, look_at = ROOM_PATIENCE_S, 0.0
+        while self._crew.busy or self._threads.busy:
+            now = time.monotonic()
+            pauses = (now - began) % (TOPS_UP_S + PAUSES_S) >= TOPS_UP_S
+            if now < look_at or pauses or self._over():
+                self._await_end(min(nap_s, TURN_PATIENCE_S))
+                continue
+            try:
+                fruitful = self.top_up(queues) > 0
+            except SQLAlchemyError:
+                fruitful = False
+            nap_s = ROOM_PATIENCE_S if fruitful else 2 * nap_s
+            nap_s = min(nap_s, self._settings.scan_interval.total_seconds())
+            look_at = time.monotonic() + nap_s
+            self.run_waiting()
+
+    def _await_end(self, patience_s: float) -> None:
+        if self._crew.busy:
+            self._crew.await_room(self._crew.share, patience_s)
+        else:
+            self._threads.await_end(patience_s)
+
     def _over(self) -> bool:
         """Whether nothing more may start; the clerk gives back what has not."""
         if self._slot.stage is not Stage.RUNS:
             self._desk.stop()
         return self._desk.over
-
-    def _claim(self, ids: list[int]) -> list[ClaimedTask] | None:
-        token = uuid4()
-        try:
-            with self._database.single() as connection:
-                claimed = claim(connection, ids, self._claimer, token)
-        except SQLAlchemyError as error:
-            self._doubt(token, error)
-            return None
-        self._receive(claimed)
-        return claimed
-
-    def _receive(self, claimed: Sequence[ClaimedTask]) -> None:
-        """Tell of them first: another thread may start one as soon as it is on the desk."""
-        if HOOKS.wanted:
-            HOOKS.tell(of_claim(Kind.RECEIVED, task) for task in claimed)
-        self._desk.receive(claimed)
-
-    def claim_next(self, queues: Sequence[str], most: int) -> int:
-        """Claim due tasks straight from the pool; return how many are on the desk now."""
-        token = uuid4()
-        try:
-            with self._database.single() as connection:
-                claimed = claim_next(connection, queues, most, self._claimer, token)
-        except SQLAlchemyError as error:
-            self._doubt(token, error)
-            raise
-        self._receive(claimed)
-        return len(claimed)
-
-    def _doubt(self, token: Any, error: SQLAlchemyError) -> None:
-        """The claim's reply never came: give back by token whatever it may have taken."""
-        log.warning("a claim was not answered: %s", type(error).__name__)
-        self._desk.errand(lambda connection: release_token(connection, token))
 
     def _finish_message(self, dispatch_id: int) -> None:
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import threading
-from collections.abc import Coroutine
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import await_
 
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.states import State
@@ -40,6 +40,9 @@ class Lane(Protocol):
 
     def abandon(self, session: Any) -> None:
         """Roll back and give the connection back; never raises."""
+
+    def aside(self, work: Callable[[], T]) -> T:
+        """Do blocking work of ours where it holds up nobody else's run."""
 
 
 class SyncLane:
@@ -81,34 +84,54 @@ class SyncLane:
             with contextlib.suppress(BaseException):
                 session.invalidate()
 
+    def aside(self, work: Callable[[], T]) -> T:
+        """Do it here: this thread has one run."""
+        return work()
+
 
 class AsyncLane:
-    """Calls coroutine functions, one at a time, in an event loop of the calling thread."""
+    """Calls coroutine functions in the crew's event loop.
 
-    def __init__(self, database: Database, aftermath: Aftermath) -> None:
+    A run is plain code, around handlers of both kinds; around this one it is a greenlet, which
+    waits here while the loop goes on with others.
+    """
+
+    def __init__(self, database: Database, aftermath: Aftermath, connections: int) -> None:
         self._database = database
         self._aftermath = aftermath
-        self._local = threading.local()
+        self._connections = connections
+        self._engine: AsyncEngine | None = None
 
     def open_session(self) -> AsyncHandlerSession:
-        """Return a new session on this thread's async engine; once closed it stays closed."""
-        return AsyncHandlerSession(self._engine(), expire_on_commit=False, close_resets_only=False)
+        """Return a new session on the loop's engine; once closed it stays closed."""
+        if self._engine is None:
+            self._engine = self._database.async_engine(self._connections)
+        return AsyncHandlerSession(self._engine, expire_on_commit=False, close_resets_only=False)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
-        """Run the coroutine; the limit cancels it at its next await."""
+        """Run the coroutine; the limit cancels it at its next await.
 
-        async def limited() -> Any:
+        As a task of its own: a cancellation that it left pending must not hit our COMMIT. What it
+        raised is carried over as a value: of SystemExit asyncio would let the whole loop die.
+        """
+
+        async def limited() -> tuple[Any, BaseException | None]:
             scope = asyncio.timeout(limit)
             try:
                 async with scope:
                     with self._aftermath:
-                        return await spec.function(*arguments)
-            except TimeoutError:
-                if limit is not None and scope.expired():
-                    raise spec.timeout_error(limit) from None
-                raise
+                        return await spec.function(*arguments), None
+            except TimeoutError as error:
+                expired = limit is not None and scope.expired()
+                return None, spec.timeout_error(limit or 0.0) if expired else error
+            except BaseException as error:
+                return None, error
 
-        return self._run(limited())
+        task = asyncio.get_running_loop().create_task(limited(), name=spec.name)
+        value, error = await_(task)
+        if error is not None:
+            raise error
+        return value
 
     def settle(self, session: AsyncHandlerSession, settlement: Settlement) -> State | None:
         """Flush what the handler left and settle on the same connection."""
@@ -117,11 +140,11 @@ class AsyncLane:
             await session.flush()
             return await (await session.connection()).run_sync(settle_one, settlement)
 
-        return self._run(settled())
+        return await_(settled())
 
     def commit(self, session: AsyncHandlerSession) -> None:
         """Commit effect and outcome."""
-        self._run(session.commit_with_outcome())
+        await_(session.commit_with_outcome())
 
     def abandon(self, session: AsyncHandlerSession) -> None:
         """Close; an open transaction rolls back."""
@@ -134,44 +157,14 @@ class AsyncLane:
                     await session.invalidate()
 
         with contextlib.suppress(BaseException):
-            self._run(closed())
+            await_(closed())
 
-    def close(self) -> None:
-        """End this thread's loop and its connections."""
-        runner: asyncio.Runner | None = getattr(self._local, "runner", None)
-        engine: AsyncEngine | None = getattr(self._local, "engine", None)
-        if runner is not None:
-            self._local.runner = self._local.engine = None
-            if engine is not None:
-                runner.run(engine.dispose())
-            runner.close()
+    def aside(self, work: Callable[[], T]) -> T:
+        """Do blocking work of ours in a thread, so that the loop goes on."""
+        return await_(asyncio.to_thread(work))
 
-    def _forget_the_loop(self) -> None:
-        with contextlib.suppress(BaseException):
-            self.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end. Not by ``Runner.run``: to handle SIGINT it prints the main task.
-
-        With it prints the task's exception, whose text may raise; then SIGINT's handler stays, and
-        no async handler runs in this process again (Python 3.11, asyncio/runners.py).
-        """
-        task = self._runner().get_loop().create_task(work)
-        try:
-            return self._runner().get_loop().run_until_complete(task)
-        except BaseException:
-            if not task.done():  # the handler stopped the loop: nobody shall resume it later
-                self._forget_the_loop()
-            elif not task.cancelled():
-                task.exception()  # else asyncio reports it, text and all, as never retrieved
-            raise
-
-    def _runner(self) -> asyncio.Runner:
-        if getattr(self._local, "runner", None) is None:
-            self._local.runner = asyncio.Runner()
-        return self._local.runner  # type: ignore[no-any-return]
-
-    def _engine(self) -> AsyncEngine:
-        if getattr(self._local, "engine", None) is None:
-            self._local.engine = self._database.async_engine()
-        return self._local.engine  # type: ignore[no-any-return]
+    async def close(self) -> None:
+        """Close the loop's connections."""
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            await engine.dispose()

@@ -72,7 +72,8 @@ class Runner:
         self._settler = settler
         self._middleware = middleware
         self._aftermath = aftermath
-        self._sync, self._async = SyncLane(database, aftermath), AsyncLane(database, aftermath)
+        self._sync = SyncLane(database, aftermath)
+        self._async = AsyncLane(database, aftermath, settings.async_connections)
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self.pace = Pace()
         self._allowance = Allowance(settings, watched=watched)
@@ -84,7 +85,7 @@ class Runner:
         if spec is None:  # claimed by names that we know, so this cannot be
             self._desk.give_back(task, UNANSWERED_WAIT)
             return
-        if not self.pace.is_fast(task.name):
+        if not (spec.is_async or self.pace.is_fast(task.name)):
             self._settler.flush_quietly()
         self._allowance.warn_of_lame(task, spec)
         announced = task.run
@@ -98,7 +99,8 @@ class Runner:
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
         finally:
             self._slot.finish(announced)
-            self.pace.learn(task.name, time.monotonic() - run.since)
+            places = self._settings.async_concurrency if spec.is_async else 1
+            self.pace.learn(task.name, (time.monotonic() - run.since) / places)
             if self._aftermath.unfit:
                 self._desk.stop()
 
@@ -135,7 +137,7 @@ class Runner:
         """
         task = run.task
         try:
-            arguments = self._arguments(task, spec, context)
+            arguments = self._arguments(task, spec, lane, context)
             value = chain(self._middleware, context, lambda: lane.call(spec, arguments, limit))
             result = self._result(value, spec)
         except _FenceLostError:
@@ -147,19 +149,18 @@ class Runner:
             if is_lost(error):
                 return _unanswered(task)
             if isinstance(error, Retry) and error.payload is not None:
-                return self._amended(task, spec, error)
+                return self._amended(task, spec, lane, error)
             return ended_by(task, spec, error, cause_of(error), self._rng)
         return succeeded(task, result, _ms_since(run.since))
 
     def _arguments(
-        self, task: ClaimedTask, spec: HandlerSpec, context: TaskContext
+        self, task: ClaimedTask, spec: HandlerSpec, lane: Lane, context: TaskContext
     ) -> tuple[Any, ...]:
         if not spec.takes_payload:
             return (context,)
         text = task.payload
         if text is None:
-            with self._database.begin() as connection:
-                text = fetch_payload(connection, task.fence)
+            text = lane.aside(lambda: self._fetched(task))
         if text is None:
             raise _FenceLostError
         try:
@@ -170,20 +171,29 @@ class Runner:
         except UnreadableTaskError as error:
             raise Fail(str(error)) from None
 
-    def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
+    def _fetched(self, task: ClaimedTask) -> str | None:
+        with self._database.begin() as connection:
+            return fetch_payload(connection, task.fence)
+
+    def _amended(
+        self, task: ClaimedTask, spec: HandlerSpec, lane: Lane, retry: Retry
+    ) -> Settlement:
         """Give the task the payload that it is to be tried again with."""
         error: Exception = retry
         try:
             payload = encode_object(
                 retry.payload, "payload", self._settings.payload_limit, spec.to_json
             )
-            with self._database.begin() as connection:
-                amend(connection, task.fence, payload)
+            lane.aside(lambda: self._write_payload(task, payload))
         except InvalidTaskError as refusal:
             error = Fail(f"The payload to try again with is refused: {refusal}")
         except SQLAlchemyError:
             return _unanswered(task)
         return ended_by(task, spec, error, cause_of(error), self._rng)
+
+    def _write_payload(self, task: ClaimedTask, payload: str) -> None:
+        with self._database.begin() as connection:
+            amend(connection, task.fence, payload)
 
     def _result(self, value: Any, spec: HandlerSpec) -> str | None:
         try:
@@ -231,16 +241,25 @@ class Runner:
         else:
             self._desk.collect(settlement)
 
-    def has_limit(self, task: ClaimedTask) -> bool:
-        """Whether the task has a ``timeout``, which only a main thread can raise."""
+    def is_async(self, task: ClaimedTask) -> bool:
+        """Whether the task belongs into an event loop."""
+        spec = self._registry.get(task.name)
+        return spec is not None and spec.is_async
+
+    def is_plain(self, task: ClaimedTask) -> bool:
+        """Whether the task belongs into a thread."""
+        return not self.is_async(task)
+
+    def is_unlimited(self, task: ClaimedTask) -> bool:
+        """Whether any thread will do: a ``timeout`` can only be raised in a main thread."""
         spec = self._registry.get(task.name)
         if spec is None or spec.is_async:
             return False
-        return self._allowance.timeout_s(task, spec) is not None
+        return self._allowance.timeout_s(task, spec) is None
 
-    def close(self) -> None:
-        """Close this thread's event loop."""
-        self._async.close()
+    async def close(self) -> None:
+        """Close the connections of the event loop, in it."""
+        await self._async.close()
 
 
 def _unanswered(task: ClaimedTask) -> Settlement:

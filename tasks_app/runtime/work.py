@@ -1,12 +1,11 @@
 """A worker without a broker: the smallest deployment, and the tests' fast lane.
 
-One reader claims batches by token and hands them over to runner threads on the desk, which is
-bounded; when it is full the reader runs tasks itself.
+One reader claims groups straight from the pool; threads and crew take them from the desk, and the
+reader, whose thread is the main one, runs tasks, too.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +17,6 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool.scan import due
 from tasks_app.pool.upcoming import next_due_in
 from tasks_app.runtime.child import Child
-from tasks_app.runtime.desk import Running
 from tasks_app.runtime.dispatcher import tidy
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
@@ -40,7 +38,6 @@ class Work:
         child: Child,
         queues: tuple[str, ...],
         names: set[str],
-        concurrency: int = 1,
     ) -> None:
         self._settings = settings
         self._child = child
@@ -50,37 +47,26 @@ class Work:
         self._rescuer = Rescuer(settings, child.database)
         self._maintainer = Maintainer(child.database, child.identity.owner)
         self._tidy_at = 0.0
-        self._runners = [
-            threading.Thread(
-                target=self._run_handed_over, name=f"tasks_app runner {n}", daemon=True
-            )
-            for n in range(1, concurrency)
-        ]
 
     def run(self, *, drain: bool = False) -> None:
         """Work until the desk is stopped; with ``drain``, until nothing is due or running."""
-        for runner in self._runners:
-            runner.start()
+        self._child.threads.start()
         while not self._desk.stopping.is_set():
             self._every(self._tidy)
             taken = self._claim()
-            self._child.executor.run_waiting()
+            self._child.executor.run_waiting(self._child.threads.number if taken else 0)
             if taken:
                 continue
             if drain and self._drained():
                 break
             self._nap()
         self._desk.stop()
-        for runner in self._runners:
-            runner.join()
-        self._child.runner.close()
+        self._child.await_runs()
 
     def _claim(self) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
-        group = self._child.runner.pace.next_group(self._settings.claim_size)
-        most = group * (1 + len(self._runners))
         try:
-            return self._child.executor.claim_next(self._queues, most)
+            return self._child.executor.top_up(self._queues)
         except SQLAlchemyError:
             return None
 
@@ -105,18 +91,6 @@ class Work:
                 soon = next_due_in(connection, self._queues, self._settings.scan_interval)
                 interval = min(interval, SHORTEST_NAP_S + (soon or interval))
         self._desk.stopping.wait(interval)
-
-    def _run_handed_over(self) -> None:
-        """A runner: tasks with a timeout are left to the reader, whose thread can raise it."""
-        unlimited: Callable[..., bool] = lambda task: not self._child.runner.has_limit(task)  # noqa: E731
-        while not self._desk.stopping.is_set():
-            run: Running | None = self._desk.start_next(unlimited)
-            if run is not None:
-                self._child.runner.run(run)
-                continue
-            with self._desk.arrived:
-                self._desk.arrived.wait(0.5)
-        self._child.runner.close()
 
     def _every(self, duty: Callable[[], None]) -> None:
         try:

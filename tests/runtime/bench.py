@@ -77,7 +77,13 @@ class Bench:
     # -- act
 
     def child(
-        self, *, start: bool = True, threads: int = 1, together: bool = True, **options: Any
+        self,
+        *,
+        start: bool = True,
+        threads: int = 1,
+        extra_threads: int = 0,
+        together: bool = True,
+        **options: Any,
     ) -> Child:
         """Make a child and start its clerk; ``together``: at first it claims ten at a time."""
         child = Child(
@@ -87,6 +93,7 @@ class Bench:
             queues=(QUEUE,),
             node="test",
             threads=threads,
+            extra_threads=extra_threads,
         )
         self._children.append(child)
         while together and child.runner.pace.next_group(10) < 10:
@@ -97,9 +104,9 @@ class Bench:
 
     def work(self, *, concurrency: int = 1, **options: Any) -> Work:
         """Make a worker without a broker, its child started."""
-        child = self.child(threads=concurrency, **options)
+        child = self.child(extra_threads=concurrency - 1, **options)
         names = set(self.registry.names)
-        return Work(self.settings(**options), child, (QUEUE,), names, concurrency)
+        return Work(self.settings(**options), child, (QUEUE,), names)
 
     def drain(self, **options: Any) -> None:
         """Work in this thread until nothing is due, and stop in order."""
@@ -138,7 +145,6 @@ class Bench:
         for thread in self._threads:
             thread.join(10)
         for child in self._children:
-            child.runner.close()
             child.stop()
 
     # -- look

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tasks_app.domain.task import Run
 from tasks_app.runtime.slot import SlotFile
@@ -55,3 +56,36 @@ class Mortal:
         _, status = os.waitpid(self.pid, 0)
         self._reaped = True
         return os.WTERMSIG(status)
+
+
+class Forked:
+    """A fork of the test that does its work until it is killed."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._reaped = False
+
+    def kill(self) -> None:
+        """Kill and reap it, once."""
+        if not self._reaped:
+            self._reaped = True
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+@contextmanager
+def forked(work: Callable[[], object]) -> Iterator[Forked]:
+    """Let another process work; it is killed at the latest at the end of the block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    process = Forked(pid)
+    try:
+        yield process
+    finally:
+        process.kill()
