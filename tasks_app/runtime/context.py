@@ -7,11 +7,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
-
 from tasks_app.domain.payload import decode
-from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,32 +18,7 @@ if TYPE_CHECKING:
 
     from tasks_app.domain.task import Fence
     from tasks_app.runtime.desk import Running
-
-
-class HandlerSession(Session):
-    """A session whose commit belongs to the executor."""
-
-    def commit(self) -> None:
-        """Refuse: effect and outcome are one commit."""
-        raise RuntimeError(COMMITS_LATER)
-
-    def commit_with_outcome(self) -> None:
-        """Commit, for the executor."""
-        with commit_permitted(self.connection()):
-            super().commit()
-
-
-class AsyncHandlerSession(AsyncSession):
-    """The same for async handlers."""
-
-    async def commit(self) -> None:
-        """Refuse: effect and outcome are one commit."""
-        raise RuntimeError(COMMITS_LATER)
-
-    async def commit_with_outcome(self) -> None:
-        """Commit, for the executor."""
-        with commit_permitted(self.sync_session.connection()):
-            await super().commit()
+    from tasks_app.runtime.transaction import Transaction
 
 
 class TaskContext:
@@ -56,7 +27,7 @@ class TaskContext:
     def __init__(
         self,
         run: Running,
-        open_session: Callable[[], Any],
+        open_transaction: Callable[[], Transaction],
         deadline: float | None,
         log: logging.Logger,
     ) -> None:
@@ -64,9 +35,9 @@ class TaskContext:
         """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
         self._run = run
         self._task = run.task
-        self._open_session = open_session
+        self._open_transaction = open_transaction
         self._log = log
-        self._session: Any = None
+        self._transaction: Transaction | None = None
         self._over = False
 
     @property
@@ -139,11 +110,7 @@ class TaskContext:
         Raises:
             RuntimeError: a thread of the handler's asks when the task is over.
         """
-        if self._over:
-            raise RuntimeError("The task is over; what it left running has no session any more.")
-        if self._session is None:
-            self._session = self._open_session()
-        return self._session
+        return self._opened().session
 
     @property
     def connection(self) -> Connection:
@@ -152,10 +119,14 @@ class TaskContext:
         Raises:
             TypeError: in an async handler; there it is ``await ctx.session.connection()``.
         """
-        session = self.session
-        if not isinstance(session, Session):
-            raise TypeError("In async handlers use: await ctx.session.connection()")
-        return session.connection()
+        return self._opened().connection
+
+    def _opened(self) -> Transaction:
+        if self._over:
+            raise RuntimeError("The task is over; what it left running has no session any more.")
+        if self._transaction is None:
+            self._transaction = self._open_transaction()
+        return self._transaction
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -180,12 +151,12 @@ class TaskContext:
         """Show how far this run is (0 to 1); people see it at the next heartbeat."""
         self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
 
-    def touched(self) -> Any:
-        """Return the session if it holds a transaction, else None. For the executor."""
-        session = self._session
-        return session if session is not None and session.in_transaction() else None
+    def touched(self) -> Transaction | None:
+        """Return the transaction if anything was done in it, else None. For the executor."""
+        transaction = self._transaction
+        return transaction if transaction is not None and transaction.active else None
 
-    def close(self) -> Any:
-        """Give out no session from here on; return what was given, or None. For the executor."""
+    def close(self) -> Transaction | None:
+        """Give out nothing from here on; return what was given, or None. For the executor."""
         self._over = True
-        return self._session
+        return self._transaction

@@ -1,9 +1,8 @@
-"""Lanes: how a handler is called, sync or async, each with a session that the executor commits."""
+"""Lanes: how a handler is called, plain or async."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -12,34 +11,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_
 
 from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.states import State
-from tasks_app.domain.task import Settlement
-from tasks_app.pool.settle import settle_one
 from tasks_app.runtime.aftermath import Aftermath
-from tasks_app.runtime.context import AsyncHandlerSession, HandlerSession
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.limits import time_limit
+from tasks_app.runtime.transaction import AsyncTransaction, PlainTransaction, Transaction
 
 T = TypeVar("T")
 
 
 class Lane(Protocol):
-    """One way to call handlers and to end their transactions."""
+    """One way to call handlers."""
 
-    def open_session(self) -> Any:
-        """Return a new, unopened session."""
+    def transaction(self) -> Transaction:
+        """Return a new, unopened transaction."""
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the handler under its time limit and return what it returned."""
-
-    def settle(self, session: Any, settlement: Settlement) -> State | None:
-        """Write the outcome in the handler's transaction, uncommitted; None: the fence is lost."""
-
-    def commit(self, session: Any) -> None:
-        """Commit effect and outcome."""
-
-    def abandon(self, session: Any) -> None:
-        """Roll back and give the connection back; never raises."""
 
     def aside(self, work: Callable[[], T]) -> T:
         """Do blocking work of ours where it holds up nobody else's run."""
@@ -52,9 +39,9 @@ class SyncLane:
         self._database = database
         self._aftermath = aftermath
 
-    def open_session(self) -> HandlerSession:
-        """Return a new session on the handlers' engine; once closed it cannot be used again."""
-        return HandlerSession(self._database.handler_engine, close_resets_only=False)
+    def transaction(self) -> PlainTransaction:
+        """Return a new transaction on the handlers' engine."""
+        return PlainTransaction(self._database.handler_engine)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.
@@ -66,23 +53,6 @@ class SyncLane:
                 return contextvars.copy_context().run(spec.function, *arguments)
             with time_limit(limit, spec.timeout_error):
                 return contextvars.copy_context().run(spec.function, *arguments)
-
-    def settle(self, session: HandlerSession, settlement: Settlement) -> State | None:
-        """Flush what the handler left and settle on the same connection."""
-        session.flush()
-        return settle_one(session.connection(), settlement)
-
-    def commit(self, session: HandlerSession) -> None:
-        """Commit effect and outcome."""
-        session.commit_with_outcome()
-
-    def abandon(self, session: HandlerSession) -> None:
-        """Close; an open transaction rolls back."""
-        try:
-            session.close()
-        except BaseException:  # listeners of the user's may raise anything, broken drivers too
-            with contextlib.suppress(BaseException):
-                session.invalidate()
 
     def aside(self, work: Callable[[], T]) -> T:
         """Do it here: this thread has one run."""
@@ -102,11 +72,11 @@ class AsyncLane:
         self._connections = connections
         self._engine: AsyncEngine | None = None
 
-    def open_session(self) -> AsyncHandlerSession:
-        """Return a new session on the loop's engine; once closed it stays closed."""
+    def transaction(self) -> AsyncTransaction:
+        """Return a new transaction on the loop's engine."""
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)
-        return AsyncHandlerSession(self._engine, expire_on_commit=False, close_resets_only=False)
+        return AsyncTransaction(self._engine)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the coroutine; the limit cancels it at its next await.
@@ -132,32 +102,6 @@ class AsyncLane:
         if error is not None:
             raise error
         return value
-
-    def settle(self, session: AsyncHandlerSession, settlement: Settlement) -> State | None:
-        """Flush what the handler left and settle on the same connection."""
-
-        async def settled() -> State | None:
-            await session.flush()
-            return await (await session.connection()).run_sync(settle_one, settlement)
-
-        return await_(settled())
-
-    def commit(self, session: AsyncHandlerSession) -> None:
-        """Commit effect and outcome."""
-        await_(session.commit_with_outcome())
-
-    def abandon(self, session: AsyncHandlerSession) -> None:
-        """Close; an open transaction rolls back."""
-
-        async def closed() -> None:
-            try:
-                await session.close()
-            except BaseException:  # as above
-                with contextlib.suppress(BaseException):
-                    await session.invalidate()
-
-        with contextlib.suppress(BaseException):
-            await_(closed())
 
     def aside(self, work: Callable[[], T]) -> T:
         """Do blocking work of ours in a thread, so that the loop goes on."""

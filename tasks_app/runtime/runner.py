@@ -36,6 +36,7 @@ from tasks_app.runtime.pace import Pace
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
+from tasks_app.runtime.transaction import Transaction
 
 log = quiet_logger(__name__)
 handler_log = logging.getLogger("tasks_app.handlers")
@@ -112,21 +113,21 @@ class Runner:
             HOOKS.tell([of_claim(Kind.STARTED, task)])
         run.since = time.monotonic()
         deadline = None if limit is None else run.since + limit
-        context = TaskContext(run, lane.open_session, deadline, handler_log)
+        context = TaskContext(run, lane.transaction, deadline, handler_log)
         try:
             settlement = self._attempt(run, spec, lane, context, limit)
-            session = context.touched()
+            transaction = context.touched()
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 self._desk.drop(task.fence)
-            elif session is None:
+            elif transaction is None:
                 self._keep(task, settlement)
             else:
-                self._commit(lane, session, task, spec, settlement)
+                self._commit(transaction, task, spec, settlement)
         finally:
-            session = context.close()
-            if session is not None:
-                lane.abandon(session)
+            transaction = context.close()
+            if transaction is not None:
+                transaction.abandon()
 
     def _attempt(
         self, run: Running, spec: HandlerSpec, lane: Lane, context: TaskContext, limit: float | None
@@ -143,9 +144,9 @@ class Runner:
         except _FenceLostError:
             return None
         except BaseException as error:
-            session = context.touched()
-            if session is not None:
-                lane.abandon(session)
+            transaction = context.touched()
+            if transaction is not None:
+                transaction.abandon()
             if is_lost(error):
                 return _unanswered(task)
             if isinstance(error, Retry) and error.payload is not None:
@@ -203,20 +204,24 @@ class Runner:
             raise Fail(f"The handler's result cannot be stored: {error}") from None
 
     def _commit(
-        self, lane: Lane, session: Any, task: ClaimedTask, spec: HandlerSpec, settlement: Settlement
+        self,
+        transaction: Transaction,
+        task: ClaimedTask,
+        spec: HandlerSpec,
+        settlement: Settlement,
     ) -> None:
         """Effect, outcome and move in one commit."""
         if not self._desk.begin_commit(task.fence):
             return
         try:
-            state = lane.settle(session, settlement)
+            state = transaction.settle(settlement)
             if state is None:
                 log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
                 self._desk.drop(task.fence)
                 return
-            lane.commit(session)
+            transaction.commit()
         except BaseException as error:  # listeners of the user's session run in here
-            lane.abandon(session)
+            transaction.abandon()
             if is_unanswered(error):
                 self._keep(task, _unanswered(task))
             else:

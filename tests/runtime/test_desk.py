@@ -320,4 +320,4 @@ class TestTheCrew:
 
 
 def lonely(number: int) -> ClaimedTask:
-    return task(number, crashes=1)
+    return task(number)._replace(crashes=1)
