@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.errors import (
         HandlerTimeoutError,
         InvalidTaskError,
+        TaskBufferFullError,
         TasksError,
         UniqueKeyTakenError,
     )
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
+    from tasks_app.runtime.buffer import TaskBuffer
     from tasks_app.runtime.context import TaskContext
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.middleware import middleware
@@ -53,6 +55,8 @@ __all__ = [
     "Skip",
     "Snooze",
     "Task",
+    "TaskBuffer",
+    "TaskBufferFullError",
     "TaskContext",
     "TaskId",
     "TaskOptions",
@@ -73,13 +77,15 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "domain.errors": "HandlerTimeoutError InvalidTaskError TasksError UniqueKeyTakenError",
+    "domain.errors": "HandlerTimeoutError InvalidTaskError TaskBufferFullError TasksError"
+    " UniqueKeyTakenError",
     "domain.outcome": "Cancel Fail Retry Skip Snooze",
     "domain.retry": "Exponential Fixed Levels",
     "domain.settings": "Settings",
     "domain.task": "NewTask Task TaskId TaskOptions",
     "pool.cancel": "Cancelled",
     "pool.requeue": "Requeued",
+    "runtime.buffer": "TaskBuffer",
     "runtime.context": "TaskContext",
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
@@ -99,7 +105,7 @@ if not TYPE_CHECKING:  # or every misspelt name would pass their checks
         from importlib import import_module  # noqa: PLC0415  not before a name is wanted
 
         value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-        if _HOME[name] == "runtime.producer":
+        if _HOME[name] in ("runtime.producer", "runtime.buffer"):
             import_module(f"{__name__}.runtime.hints").HINTS.provide(_hints_through_celery)
         globals()[name] = value
         return value

@@ -42,6 +42,16 @@ class UnreadableTaskError(TasksError):
     """A row that was written past the checks cannot be read; it fails alone."""
 
 
+class TaskBufferFullError(TasksError):
+    """A buffer holds as many tasks as it may: the database does not keep up, or is away."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(
+            f"The buffer is full: {capacity} tasks wait for the database. "
+            "Try again later, or raise its capacity."
+        )
+
+
 class UniqueKeyTakenError(TasksError):
     """A requeue met another pending task with the same name and unique_key."""
 

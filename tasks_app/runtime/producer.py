@@ -61,7 +61,7 @@ def create_task(
     row = admitted(NewTask(task, payload, options, args, kwargs))
     if isinstance(session, psycopg.Connection):
         return create_one(session, row)
-    return _create(session, [row])[0]
+    return create_rows(session, [row])[0]
 
 
 def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
@@ -74,7 +74,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
     if isinstance(session, psycopg.Connection):
         with session.transaction() if session.autocommit else nullcontext():
             return create_many(session, rows)
-    return _create(session, rows)
+    return create_rows(session, rows)
 
 
 async def acreate_task(
@@ -142,7 +142,8 @@ def requeue_task(session: Sync, task_id: int) -> Requeued:
     return requeue(_connection(session), task_id)
 
 
-def _create(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
+def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
+    """Create tasks that are checked."""
     connection = _connection(session)
     rows = HINTS.expected(session, admitted)
     one = len(rows) == 1
@@ -157,7 +158,7 @@ async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
             f"A {_kind(session)} is no AsyncSession or AsyncConnection. "
             "Pass the async session of your transaction; others go to create_task."
         )
-    return await session.run_sync(_create, admitted)  # one greenlet for all that is to be said
+    return await session.run_sync(create_rows, admitted)  # one greenlet for all that is to be said
 
 
 @functools.cache

@@ -1,0 +1,20 @@
+"""Which transaction this is, and what became of one whose COMMIT nobody answered."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+_THIS = text("SELECT CAST(pg_current_xact_id() AS text)")
+_STATUS = text("SELECT pg_xact_status(CAST(:transaction AS xid8))")
+_VERDICTS = {"committed": True, "aborted": False}
+
+
+def this_transaction(connection: Connection) -> str:
+    """Return the number of the open transaction."""
+    return str(connection.execute(_THIS).scalar_one())
+
+
+def has_committed(connection: Connection, transaction: str) -> bool | None:
+    """Tell what became of a transaction; None: it goes on, or is too long ago."""
+    status = connection.execute(_STATUS, {"transaction": transaction}).scalar()
+    return _VERDICTS.get(str(status))
