@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tasks_app.broker.delay_index import delay_index
 from tasks_app.broker.events.pipe import EventPipe
 from tasks_app.broker.events.writer import EventWriter
 from tasks_app.broker.publisher import CeleryPublisher
@@ -70,7 +71,13 @@ def appoint_deputy(app: Celery) -> None:
     """Let this process's child stand in when no beat lives."""
     settings, child = load_settings(), current_child()
     publisher = CeleryPublisher(app)
-    keeper = Keeper(settings, child.database, publisher, f"deputy {child.identity.owner}")
+    keeper = Keeper(
+        settings,
+        child.database,
+        publisher,
+        f"deputy {child.identity.owner}",
+        index=delay_index(app, settings),
+    )
     deputy = Deputy(settings, keeper, child)
     with _mutex:
         _deputies.clear()
@@ -106,6 +113,7 @@ def scheduled_keeper(app: Celery) -> Keeper:
                 rank=Rank.BEAT,
                 token=SCHEDULE,
                 ttl=max(TTL, 3 * settings.scan_interval),
+                index=delay_index(app, settings),
             )
         return _keepers[os.getpid()]
 
@@ -115,4 +123,11 @@ def beat_keeper(app: Celery) -> Keeper:
     settings = load_settings()
     holder = f"beat {socket.gethostname()}:{os.getpid()}"
     database = Database(settings.database)
-    return Keeper(settings, database, CeleryPublisher(app), holder, rank=Rank.BEAT)
+    return Keeper(
+        settings,
+        database,
+        CeleryPublisher(app),
+        holder,
+        rank=Rank.BEAT,
+        index=delay_index(app, settings),
+    )

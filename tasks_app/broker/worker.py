@@ -20,6 +20,7 @@ from tasks_app.broker.processes import (
     current_child,
     stop_child,
 )
+from tasks_app.broker.pump import Pump
 from tasks_app.broker.refusal import guard_queues
 from tasks_app.broker.silence import Listening
 from tasks_app.broker.stopping import begin_to_drain, slot_path
@@ -85,6 +86,7 @@ def connect_worker(app: Celery, settings: Settings) -> None:
     app.steps["worker"].add(Watch)
     app.steps["worker"].add(Reporter)
     app.steps["worker"].add(Listening)
+    app.steps["worker"].add(Pump)
     main: list[int] = []
     _connect_parent(app, settings, main)
     _connect_children(app, settings, main)

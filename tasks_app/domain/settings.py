@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     """``redis://…`` or ``amqp://…``. Workers and beat need it; producers may have it, for hints."""
     hints: bool = True
     """Producers tell the broker what they committed, so that tasks start at once."""
+    delay_index: bool = True
+    """Redis hints at delayed tasks when they become due: milliseconds late, not tens."""
     imports: str = ""
     """Modules that declare handlers, separated by commas."""
     middleware: str = ""

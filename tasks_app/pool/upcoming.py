@@ -4,35 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
 from tasks_app.pool.tables import NOW, PENDING
 
-# One probe of the index per queue and priority. A parked row is none to wake up for; to look
+
+class Upcoming(NamedTuple):
+    """A row that becomes due soon."""
+
+    id: int
+    queue: str
+    due_in_s: float
+    """From the statement on, by the database's clock."""
+
+
+# A few rows of the index per queue and priority. A parked row is none to wake up for; to look
 # behind it would read all that are parked.
-_NEXT = text(f"""
-    SELECT EXTRACT(EPOCH FROM min(p.scan_at) - {NOW})
+_UPCOMING = text(f"""
+    SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
     FROM unnest(CAST(:queues AS text[])) AS q(queue)
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
-        SELECT p.scan_at, p.parked FROM {PENDING} p
+        SELECT p.id, p.scan_at, p.parked FROM {PENDING} p
         WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
           AND p.scan_at > {NOW} AND p.scan_at <= {NOW} + CAST(:within AS interval)
-        ORDER BY p.scan_at, p.id LIMIT 1) AS p
+        ORDER BY p.scan_at, p.id LIMIT :most) AS p
     WHERE p.parked IS NULL
+    ORDER BY p.scan_at, p.id LIMIT :most
 """)
 
 
-def next_due_in(
+def upcoming(
     connection: Connection,
     queues: Sequence[str],
     within: timedelta,
+    most: int = 1,
     *,
     now: datetime | None = None,
-) -> float | None:
-    """Return in how many seconds the next row is to be looked at; None: none is ``within``."""
-    values = {"queues": list(queues), "within": within, "now": now}
-    seconds = connection.execute(_NEXT, values).scalar()
-    return None if seconds is None else float(seconds)
+) -> list[Upcoming]:
+    """Return up to ``most`` rows that are to be looked at ``within`` this time, nearest first."""
+    values = {"queues": list(queues), "within": within, "most": most, "now": now}
+    return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]

@@ -19,11 +19,11 @@ from tasks_app.pool.pause import paused
 from tasks_app.pool.scan import DueTask, due
 from tasks_app.pool.sweep import sweep
 from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.pool.upcoming import next_due_in
 from tasks_app.runtime.amnesia import forgotten_queues
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
-from tasks_app.runtime.publisher import Publisher
+from tasks_app.runtime.outlook import Outlook
+from tasks_app.runtime.publisher import DelayIndex, Publisher
 
 log = quiet_logger(__name__)
 
@@ -62,7 +62,7 @@ class Scanned:
     skipped: bool = False
     """Somebody else was scanning."""
     next_due_s: float | None = None
-    """In how many seconds the next row becomes due, if that is before the next interval."""
+    """In how many seconds the next row becomes due that nobody else hints at."""
 
     def again_in(self, interval_s: float) -> float:
         """Return the pause before the next pass: short while work moves, longer without room.
@@ -78,10 +78,17 @@ class Scanned:
 class Dispatcher:
     """One pass at a time; any number of dispatchers may exist, and harm nothing."""
 
-    def __init__(self, settings: Settings, database: Database, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        publisher: Publisher,
+        index: DelayIndex | None = None,
+    ) -> None:
         self._settings = settings
         self._database = database
         self._publisher = publisher
+        self._outlook = Outlook(settings, index)
         self._probe_first = False
 
     def run_once(self, *, now: datetime | None = None) -> Scanned:
@@ -110,11 +117,11 @@ class Dispatcher:
                 made, left_over = self._enter(connection, lane, swept, now)
                 fresh += made
                 more |= left_over
-            interval = self._settings.scan_interval
-            soon = None if more else next_due_in(connection, list(lanes), interval, now=now)
+            near = self._outlook.look(connection, list(lanes), now=now)
         HOOKS.tell(swept)
         out = self._publish(fresh, late)
         published = sum(len(d.ids) for d in fresh if d.id in out)
+        soon = self._outlook.next_due_s(near)
         return Scanned(published, len(late), more, next_due_s=soon)
 
     def probe(self) -> None:

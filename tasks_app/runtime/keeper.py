@@ -13,7 +13,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher, Scanned
 from tasks_app.runtime.leadership import TTL, Leadership
 from tasks_app.runtime.maintainer import Maintainer
-from tasks_app.runtime.publisher import Publisher
+from tasks_app.runtime.publisher import DelayIndex, Publisher
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.rescuer import Rescuer
 
@@ -23,7 +23,7 @@ log = quiet_logger(__name__)
 class Keeper:
     """One candidate for the lease of the scan, and what it does when it leads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  it works with all of them
         self,
         settings: Settings,
         database: Database,
@@ -33,11 +33,12 @@ class Keeper:
         rank: Rank = Rank.DEPUTY,
         token: UUID | None = None,
         ttl: timedelta = TTL,
+        index: DelayIndex | None = None,
     ) -> None:
         self.database = database
         self.lead = Leadership(database, SCAN, holder, rank=rank, token=token, ttl=ttl)
         self._settings = settings
-        self._dispatcher = Dispatcher(settings, database, publisher)
+        self._dispatcher = Dispatcher(settings, database, publisher, index)
         self._rescuer = Rescuer(settings, database)
         self._maintainer = Maintainer(database, holder)
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())

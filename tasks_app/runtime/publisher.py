@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tasks_app.pool.upcoming import Upcoming
+
 
 class Publisher(Protocol):
     """Sends messages; may lose, repeat or delay them: nothing depends on it."""
@@ -25,6 +27,13 @@ class Publisher(Protocol):
         Raises:
             PublishError: it does not.
         """
+
+
+class DelayIndex(Protocol):
+    """Hints at tasks when they become due. May forget them: the next pass enters them again."""
+
+    def enter(self, tasks: Sequence[Upcoming]) -> bool:
+        """Enter tasks; False: nobody will hint at them. Raises whatever it likes."""
 
 
 class HintPublisher(Protocol):

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.scan import due
-from tasks_app.pool.upcoming import next_due_in
+from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.dispatcher import tidy
 from tasks_app.runtime.hooks import HOOKS, Notice
@@ -88,8 +88,8 @@ class Work:
             interval = min(0.02, interval)
         else:
             with suppress(SQLAlchemyError), self._child.database.begin() as connection:
-                soon = next_due_in(connection, self._queues, self._settings.scan_interval)
-                interval = min(interval, SHORTEST_NAP_S + (soon or interval))
+                near = upcoming(connection, self._queues, self._settings.scan_interval)
+                interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
         self._desk.stopping.wait(interval)
 
     def _every(self, duty: Callable[[], None]) -> None:

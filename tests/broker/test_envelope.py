@@ -20,12 +20,12 @@ pytestmark = pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=T
 def hints(house: House) -> Iterator[CeleryHints]:
     hints = CeleryHints(Settings(broker_url=house.broker.url_of(12)))
     yield hints
-    hints._disconnect()
+    hints._line.drop()
 
 
 @pytest.fixture
 def queue(hints: CeleryHints) -> Iterator[Queue]:
-    with hints._app.connection_for_write() as connection:
+    with hints._line._app.connection_for_write() as connection:
         name = "letters"
         queue = Queue(name, queue_arguments={"x-queue-type": "quorum"})(connection.default_channel)
         queue.queue_declare()
@@ -51,7 +51,7 @@ def received(queue: Queue) -> dict[str, Any]:
 
 def test_it_is_what_celery_sends(hints: CeleryHints, queue: Queue) -> None:
     hints.publish(queue.name, [3, 4])
-    hints._app.send_task(
+    hints._line._app.send_task(
         EXECUTE, (None, [3, 4]), queue=queue.name, ignore_result=True, argsrepr="(ids)"
     )
 

@@ -227,7 +227,7 @@ def test_how_many_wait_is_known_on_every_broker_and_a_dead_connection_is_replace
                 hints.publish(queue, [n, n])
                 depths.append(hints.depth(queue))
                 proxy.cut()
-            hints._disconnect()
+            hints._line.drop()
 
     assert depths == [1, 2, 3]
 

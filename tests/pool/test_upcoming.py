@@ -1,4 +1,4 @@
-"""Upcoming: how long somebody may sleep until the next row becomes due."""
+"""Upcoming: what becomes due next, and in how long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from tasks_app.pool.park import park
-from tasks_app.pool.upcoming import next_due_in
+from tasks_app.pool.upcoming import upcoming
 from tests.factory import claimed_task, pending_task
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -17,7 +17,7 @@ QUEUES = ["default", "mail"]
 
 
 def soon(connection: Connection, within: timedelta = SECOND) -> float | None:
-    return next_due_in(connection, QUEUES, within, now=NOON)
+    return next((task.due_in_s for task in upcoming(connection, QUEUES, within, now=NOON)), None)
 
 
 def test_the_nearest_row_of_all_queues_and_priorities_counts(connection: Connection) -> None:
@@ -42,3 +42,18 @@ def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
     park(connection, [task_id], "nobody knows it", 0.5 * SECOND, now=NOON)
 
     assert soon(connection) is None
+
+
+def test_the_nearest_come_first_whatever_their_queue_and_priority(connection: Connection) -> None:
+    def made(tenths: int, priority: int, queue: str) -> int:
+        due = NOON + tenths * SECOND / 10
+        return pending_task(connection, run_at=due, priority=priority, queue=queue)
+
+    ids = [made(1, 9, "mail"), made(2, 0, "default"), made(3, 5, "mail"), made(4, 0, "mail")]
+
+    found = upcoming(connection, QUEUES, SECOND, most=3, now=NOON)
+
+    assert [(task.id, task.queue) for task in found] == list(
+        zip(ids, ["mail", "default", "mail"], strict=False)
+    )
+    assert [task.due_in_s for task in found] == pytest.approx([0.1, 0.2, 0.3])
