@@ -44,7 +44,7 @@ edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many 
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
-	@$(BIN)/python -m benchmarks run $(ARGS)
+	@$(BIN)/python -m benchmarks run --minutes 33 $(ARGS)
 	@$(BIN)/python -m benchmarks report
 
 bench-quick: $(READY)  ## the main rows of it, once (minutes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from benchmarks.run import Choice, run
 
 def main() -> int:
     """Carry out one command; return its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped, too
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="measure, and keep every run as a line of JSON"))
@@ -37,6 +40,7 @@ def _choice(options: argparse.Namespace) -> Choice:
         rounds=options.rounds,
         n=options.n,
         quick=options.quick,
+        minutes=options.minutes,
     )
 
 
@@ -45,8 +49,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--systems", help="names, separated by commas; default: all")
     parser.add_argument("--rounds", type=int, help="default: 5, 1 with --quick")
     parser.add_argument("--n", type=int, help="tasks, instead of the plan's number")
+    parser.add_argument("--minutes", type=float, help="begin nothing more after so many")
     parser.add_argument("--quick", action="store_true", help="the main rows, with a fifth of it")
-    parser.add_argument("--output", type=Path, help="default: benchmarks/results/<date>-<commit>")
+    parser.add_argument("--output", type=Path, help="default: results/<date>-<commit>.jsonl")
 
 
 def _names(given: str | None) -> frozenset[str]:

@@ -13,7 +13,7 @@ from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.latency import latency
 from benchmarks.scenarios.memory import memory
 
-Measure = Callable[..., dict[str, Any]]
+Measure = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Scenario:
     measure: Measure
     entries: tuple[Entry, ...]
     quick: bool = False
+    together: bool = False
+    """All entries are measured in one call, at the same time."""
 
 
 SLOW = 3
@@ -80,7 +82,7 @@ SCENARIOS: tuple[Scenario, ...] = (
             Entry("ours-celery-threads", 10_000, INSERT),
             Entry("graphile", 10_000, INSERT),
             Entry("ours-celery-batch", 20_000, {"handler": "insert_batch"}),
-            Entry("graphile-2", 10_000, INSERT),
+            Entry("graphile-2", 10_000, INSERT, rounds=SLOW),
             Entry("celery", 5_000, INSERT, rounds=SLOW),
             Entry("dramatiq", 10_000, INSERT, rounds=SLOW),
             Entry("procrastinate", 2_000, INSERT, rounds=SLOW),
@@ -137,7 +139,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         drain,
         (
             Entry("ours-celery-async", 10_000, {"handler": "sleep_async"}),
-            Entry("pgqueuer", 10_000, {"handler": "sleep_async"}, SLOW),
+            Entry("pgqueuer", 10_000, {"handler": "sleep_async"}, rounds=1),
         ),
     ),
     Scenario(
@@ -152,14 +154,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         delayed,
         (
             Entry("ours-celery-index", 5_000),
-            Entry("ours-celery-no-index", 5_000, rounds=SLOW),
+            Entry("ours-celery-no-index", 1_000),
         ),
     ),
     Scenario(
         "idle",
         "30 s with nothing to do",
         idle,
-        tuple(Entry(name, 30) for name in ("ours-celery", "procrastinate")),
+        tuple(Entry(name, 30) for name in ("ours-celery", "procrastinate", "pgqueuer")),
+        together=True,
     ),
     Scenario(
         "memory",

@@ -1,4 +1,7 @@
-"""Measure: round by round, in each round one system after the other; keep every run."""
+"""Measure: in every round each scenario, in each scenario one system after the other.
+
+So the machine's moods hit all alike, and a session that runs out of time lacks rounds, not rows.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from benchmarks.systems import SYSTEMS
 
 ROUNDS, QUICK_ROUNDS = 5, 1
 QUICK_SHARE = 5
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +37,37 @@ class Choice:
     rounds: int | None = None
     n: int | None = None
     quick: bool = False
+    minutes: float | None = None
+    """After this no further round of a scenario begins."""
+
+    def plan(self) -> list[tuple[Scenario, tuple[Entry, ...]]]:
+        """Return the chosen scenarios with their chosen entries."""
+        return [
+            (scenario, tuple(e for e in scenario.entries if self._has(e)))
+            for scenario in SCENARIOS
+            if (not self.quick or scenario.quick or self.scenarios)
+            and (not self.scenarios or scenario.name in self.scenarios)
+        ]
+
+    def tasks(self, entry: Entry) -> int:
+        """Return how many tasks an entry is measured with."""
+        return self.n or (max(1, entry.n // QUICK_SHARE) if self.quick else entry.n)
+
+    def _has(self, entry: Entry) -> bool:
+        return not self.systems or entry.name in self.systems
 
 
 def run(choice: Choice, output: Path | None) -> int:
     """Measure what was chosen; return 1 if anything failed."""
-    path = output or _default_output()
+    path = output or _default_output(choice)
     path.parent.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    failures = 0
-    scenarios = list(_chosen(choice))
+    begun, failures = time.monotonic(), 0
     with servers(FOLDER / "servers") as up, path.open("a", encoding="utf-8") as lines:
-        _write(lines, {"kind": "session", **_about(up, choice)})
-        _write(lines, {"kind": "versions", "versions": _versions(scenarios, choice)})
-        stage = Stage(up)
-        for scenario in scenarios:
-            for record in _measure(stage, scenario, choice):
-                failures += "failed" in record
-                _write(lines, {"kind": "run", **record})
-                _tell(record)
+        for record in _records(up, choice, begun):
+            failures += "failed" in record
+            lines.write(json.dumps(record) + "\n")
+            lines.flush()
+            _tell(record)
     where = path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path
     print(f"\n{time.monotonic() - begun:.0f} s, {failures} failures, in {where}\n")
     heading, *rows = goal_rows(read([path]))
@@ -59,29 +76,55 @@ def run(choice: Choice, output: Path | None) -> int:
     return 1 if failures else 0
 
 
-def _chosen(choice: Choice) -> Iterator[Scenario]:
-    for scenario in SCENARIOS:
-        named = scenario.name in choice.scenarios
-        if named or (not choice.scenarios and (scenario.quick or not choice.quick)):
-            yield scenario
-
-
-def _measure(stage: Stage, scenario: Scenario, choice: Choice) -> Iterator[dict[str, Any]]:
-    print(f"\n{scenario.title}", flush=True)
-    entries = []
-    for entry in scenario.entries:
-        if not _is_chosen(entry, choice):
-            continue
-        reason = _why_not(entry)
-        if reason is None:
-            entries.append(entry)
-        else:
-            yield {"scenario": scenario.name, "system": entry.name, "left_out": reason}
-    rounds = choice.rounds or (QUICK_ROUNDS if choice.quick else ROUNDS)
-    for number in range(rounds):
+def _records(up: Servers, choice: Choice, begun: float) -> Iterator[Record]:
+    plan, stage = choice.plan(), Stage(up)
+    yield {"kind": "session", **_about(up, choice)}
+    yield {"kind": "versions", "versions": _versions(plan)}
+    left_out = {}
+    for scenario, entries in plan:
         for entry in entries:
-            if number < min(rounds, entry.rounds or rounds):
-                yield _one(stage, scenario, entry, number, choice)
+            reason = _why_not(entry)
+            if reason is not None:
+                left_out[scenario.name, entry.name] = reason
+                yield _left_out(scenario, entry, reason)
+    for number in range(choice.rounds or (QUICK_ROUNDS if choice.quick else ROUNDS)):
+        for scenario, entries in plan:
+            if choice.minutes and time.monotonic() - begun > choice.minutes * 60:
+                yield _left_out(scenario, None, f"no time for round {number + 1}")
+                continue
+            turn = [
+                entry
+                for entry in entries
+                if (scenario.name, entry.name) not in left_out and number < (entry.rounds or 99)
+            ]
+            yield from _turn(stage, scenario, turn, number, choice)
+
+
+def _turn(
+    stage: Stage, scenario: Scenario, entries: list[Entry], number: int, choice: Choice
+) -> Iterator[Record]:
+    """Measure one round of one scenario."""
+    groups = [entries] if scenario.together and entries else [[entry] for entry in entries]
+    for group in groups:
+        first, at = group[0], _now()
+        names = [SYSTEMS[entry.system] for entry in group]
+        system = names if scenario.together else names[0]
+        try:
+            found = scenario.measure(stage, system, choice.tasks(first), **first.options)
+        except MissingError as error:
+            yield _left_out(scenario, first, str(error))
+            continue
+        except Exception as error:  # it is reported, and the others are measured
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        results = found if isinstance(found, list) else [found] * len(group)
+        for entry, result in zip(group, results, strict=True):
+            facts = {"scenario": scenario.name, "system": entry.name, "round": number + 1, "at": at}
+            yield {"kind": "run", **facts, "n": choice.tasks(entry), **result}
+
+
+def _left_out(scenario: Scenario, entry: Entry | None, reason: str) -> Record:
+    system = entry.name if entry else "all"
+    return {"kind": "left out", "scenario": scenario.name, "system": system, "left_out": reason}
 
 
 def _why_not(entry: Entry) -> str | None:
@@ -93,43 +136,19 @@ def _why_not(entry: Entry) -> str | None:
     return system.missing()
 
 
-def _one(
-    stage: Stage, scenario: Scenario, entry: Entry, number: int, choice: Choice
-) -> dict[str, Any]:
-    n = choice.n or (max(1, entry.n // QUICK_SHARE) if choice.quick else entry.n)
-    facts: dict[str, Any] = {
-        "scenario": scenario.name,
-        "system": entry.name,
-        "round": number + 1,
-        "n": n,
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    try:
-        return facts | scenario.measure(stage, SYSTEMS[entry.system], n, **entry.options)
-    except MissingError as error:
-        return {"scenario": scenario.name, "system": entry.name, "left_out": str(error)}
-    except Exception as error:  # it is reported, and the others are measured
-        return facts | {"failed": f"{type(error).__name__}: {error}"}
-
-
-def _versions(scenarios: list[Scenario], choice: Choice) -> dict[str, dict[str, str]]:
+def _versions(plan: list[tuple[Scenario, tuple[Entry, ...]]]) -> dict[str, dict[str, str]]:
     """Set up what is needed, before anything is measured; return what it is made of."""
     found = {}
-    names = {e.system for s in scenarios for e in s.entries if _is_chosen(e, choice)}
-    for name in sorted(names):
+    for name in sorted({entry.system for _, entries in plan for entry in entries}):
         with suppress(MissingError):
             SYSTEMS[name].environment.ensure()
             found[name] = SYSTEMS[name].environment.versions()
     return found
 
 
-def _is_chosen(entry: Entry, choice: Choice) -> bool:
-    return not choice.systems or entry.name in choice.systems
-
-
-def _about(up: Servers, choice: Choice) -> dict[str, Any]:
+def _about(up: Servers, choice: Choice) -> Record:
     return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "at": _now(),
         "commit": commit(),
         "machine": machine(),
         "servers": up.versions,
@@ -137,27 +156,26 @@ def _about(up: Servers, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _default_output() -> Path:
-    name = f"{datetime.now(UTC):%Y-%m-%d}-{commit()}.jsonl"
-    return PROJECT / "benchmarks" / "results" / name
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _write(lines: Any, record: dict[str, Any]) -> None:
-    lines.write(json.dumps(record) + "\n")
-    lines.flush()
+def _default_output(choice: Choice) -> Path:
+    """Keep whole sessions; quick looks and single rows go to the folder that git ignores."""
+    whole = not (choice.quick or choice.scenarios or choice.systems or choice.n or choice.rounds)
+    folder = PROJECT / "benchmarks" / "results" if whole else FOLDER / "results"
+    return folder / f"{datetime.now(UTC):%Y-%m-%d}-{commit()}.jsonl"
 
 
-def _tell(record: dict[str, Any]) -> None:
+def _tell(record: Record) -> None:
     if "left_out" in record:
-        print(f"  {record['system']}: LEFT OUT: {record['left_out']}", flush=True)
-        return
-    if "failed" in record:
-        print(f"  {record['round']} {record['system']}: FAILED: {record['failed']}", flush=True)
-        return
-    known = ("scenario", "system", "round", "n", "at", "audit")
-    figures = [
-        f"{key} {value:,.4g}"
-        for key, value in record.items()
-        if key not in known and isinstance(value, int | float)
-    ]
-    print(f"  {record['round']} {record['system']:<22} {'  '.join(figures)}", flush=True)
+        print(f"  {record['scenario']}, {record['system']}: LEFT OUT: {record['left_out']}")
+    elif record["kind"] == "run":
+        known = ("round", "n")
+        figures = [
+            f"{key} {value:,.4g}"
+            for key, value in record.items()
+            if key not in known and isinstance(value, int | float)
+        ]
+        told = f"FAILED: {record['failed']}" if "failed" in record else "  ".join(figures)
+        print(f"  {record['round']} {record['scenario']:<20} {record['system']:<22} {told}")

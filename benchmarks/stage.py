@@ -74,7 +74,10 @@ class Run:
         return cpu_seconds(members)
 
     def database_work(self) -> tuple[int, int]:
-        """Return the transactions and bytes of log so far; exact once the backends have ended."""
+        """Return the transactions and bytes of log so far; exact once the backends have ended.
+
+        It is asked on another database, so that the question is not among the answers.
+        """
         statement = f"""
             SELECT xact_commit + xact_rollback,
                 CAST(pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS bigint)

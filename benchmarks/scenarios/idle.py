@@ -3,44 +3,63 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.marks import Marks
 from benchmarks.processes import wait_for
 from benchmarks.stage import Run, Stage
 from benchmarks.systems.system import System
 
+Counts = tuple[float, float, float]
+WARM = 20
+LONGEST_S = 30
 SETTLING_S = 12.0
 """Idle backends report their transactions after up to ten seconds."""
 PATIENCE_S = 30
 
 
-def idle(stage: Stage, system: System, n: int) -> dict[str, Any]:
-    """Measure ``n`` seconds, after the system has run a few tasks and come to rest."""
-    warm = 20
-    with stage.run(system, warm) as run:
-        run.servers.settle_down(run.database)
-        marks = run.marks
-        run.start()
-        run.play("enqueue", n=warm, handler="noop")
-        wait_for(lambda: marks.count() >= warm, PATIENCE_S, run.services)
+def idle(stage: Stage, systems: Sequence[System], n: int) -> list[dict[str, Any]]:
+    """Measure ``n`` seconds of several systems at once, each on a database of its own.
+
+    Before, each has run a few tasks and come to rest. Idle systems do not disturb each other.
+    """
+    n = min(n, LONGEST_S)
+    with ExitStack() as stack:
+        runs = [stack.enter_context(stage.run(system, WARM)) for system in systems]
+        for run in runs:
+            run.servers.settle_down(run.database)
+            run.start()
+            run.play("enqueue", n=WARM, handler="noop")
+        for run in runs:
+            wait_for(partial(_has_run, run.marks), PATIENCE_S, run.services)
         time.sleep(SETTLING_S)
-        before = _counts(run)
+        before = [_counts(run) for run in runs]
         time.sleep(n)
-        after = _counts(run)
-        services, backends, transactions = (b - a for a, b in zip(before, after, strict=True))
+        after = [_counts(run) for run in runs]
+    return [_spent(a, b, n) for a, b in zip(before, after, strict=True)]
+
+
+def _has_run(marks: Marks) -> bool:
+    return marks.count() >= WARM
+
+
+def _spent(before: Counts, after: Counts, seconds: int) -> dict[str, Any]:
+    services, backends, transactions = (b - a for a, b in zip(before, after, strict=True))
     return {
         "workers_cpu_s": services,
         "backends_cpu_s": backends,
         "cpu_s": services + backends,
-        "transactions_per_s": transactions / n,
-        "seconds": n,
+        "transactions_per_s": transactions / seconds,
+        "seconds": seconds,
     }
 
 
-def _counts(run: Run) -> tuple[float, float, float]:
+def _counts(run: Run) -> Counts:
     members = [member.pid for service in run.services for member in service.tree()]
-    # Asked on another database, so that the question is not among the answers.
     transactions = run.servers.ask(
         f"SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{run.database}'"
     )

@@ -26,8 +26,10 @@ class System:
     """SQL after FROM: the rows that are to be done, above id ``{after}``. None: it keeps none."""
     finished: str | None = None
     """SQL: how many tasks lie in which pool, as rows of (pool, rows, distinct tasks)."""
+    first_scan: str | None = None
+    """SQL, asked while it starts: when a scan first found something, as seconds since 1970."""
     first_claim: str | None = None
-    """SQL: when the first task was claimed, as seconds since 1970."""
+    """SQL, asked at the end: when the first task was claimed."""
     fills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """SQL that makes ``{rows}`` rows of an old and busy system: ``finished``, ``future``."""
     variables: Mapping[str, str] = field(default_factory=dict)

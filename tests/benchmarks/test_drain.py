@@ -39,7 +39,7 @@ def test_a_drain_is_measured_and_audited(stack: Stack) -> None:
         "pools": {"SUCCEEDED": [200, 200]},
         "effects": [200, 200],
     }
-    assert 0 < result["rate_from_claim"] < result["rate"]
+    assert 0 < result["rate_from_scan"] < result["rate"]
 
 
 @pytest.mark.parametrize(
