@@ -113,7 +113,7 @@ const verbs = {
       preset: {
         worker: {
           concurrentJobs: concurrency,
-          maxPoolSize: concurrency + 2,
+          maxPoolSize: concurrency + 1,
           localQueue: { size: local },
           completeJobBatchDelay: 0,
           failJobBatchDelay: 0,
