@@ -71,6 +71,12 @@ class FaultProxy:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
+    def stop_listening(self) -> None:
+        """Refuse new connections as a machine without the server does; live ones go on."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
@@ -81,9 +87,7 @@ class FaultProxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.stop_listening()
         self._open.set()
         self.cut()
 

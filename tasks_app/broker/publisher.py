@@ -1,57 +1,57 @@
-"""Messages out: through Celery, bounded in time by the defaults' socket timeouts."""
+"""Messages out: on a connection of the publisher's own, bounded in time by socket timeouts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from amqp.exceptions import ChannelError
 from celery import Celery
 
-from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.depth import depth_of
-from tasks_app.domain.errors import NoQueueError, PublishError
+from tasks_app.broker.envelope import Envelope
+from tasks_app.broker.sending import send
+from tasks_app.domain.errors import PublishError
+from tasks_app.pool.ledger import Dispatch
 
 PATIENCE_S = 2.0
-NO_ROUTE = 312
+TRIES = 2
+"""An idle connection may have died without anybody's fault; the second one is fresh."""
 
 
 class CeleryPublisher:
-    """Publishes ids, and nothing but ids."""
+    """Publishes ids, and nothing but ids. One thread uses it."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._envelope = Envelope(app)
+        self._connection: Any = None
 
-    def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
-        """Send one message. Queues are made by the workers that serve them, never here.
+    def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
+        """Send messages in one go; return what went wrong, by dispatch id. Raises nothing.
 
-        Raises:
-            NoQueueError: nobody has made that queue, or somebody deleted it.
-            PublishError: the message was perhaps not sent.
+        Queues are made by the workers that serve them, never here.
         """
-        try:
-            with self._app.producer_or_acquire() as producer:
-                self._send(producer, queue, dispatch_id, ids)
-        except Exception as error:
-            if isinstance(error, ChannelError) and error.reply_code == NO_ROUTE:
-                raise NoQueueError(queue) from error
-            raise _away(error) from error
+        left = {message.id: message for message in messages}
+        wrong: dict[int, PublishError] = {}
+        certain = True
+        for _ in range(TRIES):
+            try:
+                if self._connection is None:
+                    self._connection = self._app.connection_for_write()
+                wrong |= send(self._connection, self._envelope, left)
+            except Exception as error:
+                self.close()
+                certain = certain and _was_refused(error)
+                trouble = _away(error, certain=certain)
+            if not left:
+                return wrong
+        return wrong | dict.fromkeys(left, trouble)
 
-    def _send(self, producer: Any, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
-        try:
-            self._app.tasks[EXECUTE].apply_async(
-                args=(dispatch_id, list(ids)),
-                queue=queue,
-                ignore_result=True,
-                argsrepr="(ids)",
-                producer=producer,
-                declare=[],
-                mandatory=True,  # RabbitMQ says when no queue took it
-            )
-        except Exception:
-            # A late answer to this message would be taken for the next one's.
-            producer.connection.collect()
-            raise
+    def close(self) -> None:
+        """Drop the connection without a word; a late answer would be taken for the next one's."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.collect()
 
     def depth(self, queue: str) -> int | None:
         """Return how many messages wait in the queue, 0 if it is not there; None: nobody knows."""
@@ -75,14 +75,14 @@ class CeleryPublisher:
             with self._app.connection_for_write() as connection:
                 connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
         except Exception as error:
-            raise _away(error) from error
+            raise _away(error, certain=_was_refused(error)) from error
 
 
-def _away(error: Exception) -> PublishError:
+def _away(error: Exception, *, certain: bool) -> PublishError:
     return PublishError(
         f"The broker did not take a message ({type(error).__name__}). "
         "The tasks are safe in the database; check that the broker runs.",
-        certain=_was_refused(error),
+        certain=certain,
     )
 
 

@@ -17,7 +17,7 @@ from tasks_app.runtime.watch import STALE_S, starving
 
 log = quiet_logger(__name__)
 
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 2.0
 LONGEST_PAUSE_S = 600.0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any
 from zlib import crc32
 
@@ -40,8 +41,11 @@ _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
 _READ = text(f"SELECT {_COLUMNS} FROM {DISPATCH} ORDER BY id")
 _ADD = text(f"""
     INSERT INTO {DISPATCH} (queue, ids, created_at, publish_at)
-    VALUES (:queue, CAST(:ids AS bigint[]), {NOW}, {NOW} + CAST(:wait AS interval))
-    RETURNING {_COLUMNS}
+    SELECT m.queue, (CAST(:ids AS bigint[]))[m.first : m.last], {NOW},
+        {NOW} + CAST(:wait AS interval)
+    FROM unnest(CAST(:queues AS text[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]))
+        WITH ORDINALITY AS m(queue, first, last, number)
+    ORDER BY m.number RETURNING id, created_at
 """)
 _FINISH = text(f"DELETE FROM {DISPATCH} WHERE id = ANY(CAST(:ids AS bigint[]))")
 _UNTAKEN = text(f"""
@@ -103,8 +107,33 @@ def add(
     now: datetime | None = None,
 ) -> Dispatch:
     """Enter a message; COMMIT before it is published. It is overdue after ``wait``."""
-    values = {"queue": queue, "ids": list(map(int, ids)), "wait": wait, "now": now}
-    return _dispatch(connection.execute(_ADD, values).one())
+    return add_all(connection, [(queue, ids)], wait, now=now)[0]
+
+
+def add_all(
+    connection: Connection,
+    messages: Sequence[tuple[str, Sequence[int]]],
+    wait: timedelta,
+    *,
+    now: datetime | None = None,
+) -> list[Dispatch]:
+    """Enter messages, queue and ids of each, in one statement."""
+    if not messages:
+        return []
+    lasts = list(accumulate(len(ids) for _, ids in messages))
+    values = {
+        "queues": [queue for queue, _ in messages],
+        "ids": [int(task_id) for _, ids in messages for task_id in ids],
+        "firsts": [1, *(last + 1 for last in lasts[:-1])],
+        "lasts": lasts,
+        "wait": wait,
+        "now": now,
+    }
+    rows = connection.execute(_ADD, values)
+    return [
+        Dispatch(row.id, queue, tuple(map(int, ids)), row.created_at)
+        for row, (queue, ids) in zip(rows, messages, strict=True)
+    ]
 
 
 def finish(connection: Connection, *dispatch_ids: int) -> None:

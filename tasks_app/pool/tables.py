@@ -22,6 +22,7 @@ DISPATCH = table("task_dispatch")
 WORKER = table("task_worker")
 LEASE = table("task_lease")
 PAUSE = table("task_queue_pause")
+PACE = table("task_pace")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

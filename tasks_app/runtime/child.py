@@ -27,6 +27,7 @@ from tasks_app.runtime.executor import Executor
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.mailbox import Mailbox
 from tasks_app.runtime.middleware import Middleware
+from tasks_app.runtime.pace_report import PaceReport
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
@@ -113,6 +114,14 @@ class Child:
             self.departure,
             self.identity,
         )
+        report = PaceReport(
+            self.database,
+            self.runner.pace.snapshot,
+            registry,
+            threads=1 + extra_threads,
+            async_concurrency=places,
+        )
+        self._clerk.also(report.tell)
         mailbox = Mailbox.beside(slots.path)
         wishes = Wishes(self.database, mailbox, self._clerk.renew_soon)
         self._clerk.also(wishes.carry_out)

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.errors import NoQueueError, PublishError
+from tasks_app.domain.errors import NoQueueError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import browse, ledger, workers
 from tasks_app.pool.ledger import Dispatch
 from tasks_app.pool.park import park
 from tasks_app.pool.pause import paused
-from tasks_app.pool.scan import DueTask, due
+from tasks_app.pool.scan import Due, due
 from tasks_app.pool.sweep import sweep
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.amnesia import forgotten_queues
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.flow import Flow
+from tasks_app.runtime.grouping import grouped
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
+from tasks_app.runtime.known_paces import KnownPaces
 from tasks_app.runtime.outlook import Outlook
 from tasks_app.runtime.publisher import DelayIndex, Publisher
 
 log = quiet_logger(__name__)
 
 AGAIN_S = 0.05
-"""Shortest pause between two passes: while rows are left over and the queues have room, and while
-one due instant follows the other."""
+"""Shortest pause between two passes: while rows are left over and nobody knows how fast they go,
+and while one due instant follows the other."""
 SPARE_MESSAGES = 4
 """Messages per queue beyond two for each child: what waits in the broker while the scan sleeps."""
+REACH = 4
+"""So many times more rows than the last messages held are read at most: a pass that finds slow
+tasks, one of which makes a message, need not read thousands."""
 
 
 @dataclass(slots=True)
@@ -39,14 +46,34 @@ class Lane:
     """One queue as the dispatcher sees it: who serves it, and what is out."""
 
     queue: str
+    flow: Flow
     threads: int = 0
     names: set[str] = field(default_factory=set)
     out: list[Dispatch] = field(default_factory=list)
+    hidden: dict[int, float] = field(default_factory=dict)
+    """The ids that are out, with the instant of the newest message of each."""
 
-    def hides(self, task: DueTask, newest: dict[int, datetime]) -> bool:
-        """A message in flight hides an id unless the row was rescheduled after it was made."""
-        created_at = newest.get(task.id)
-        return created_at is not None and task.scan_at <= created_at
+    def measure(self, at: float) -> None:
+        """Look at what is out."""
+        self.flow.look(self.out, at)
+        for dispatch in self.out:
+            self.hidden.update(dict.fromkeys(dispatch.ids, dispatch.created_at.timestamp()))
+
+    def messages(self, size: int) -> int:
+        """Return how many more messages may go out."""
+        return max(2 * self.threads + SPARE_MESSAGES, self.flow.ahead(size)) - len(self.out)
+
+    def room(self, settings: Settings) -> int:
+        """Return how many more ids may go out."""
+        size = settings.message_size
+        reach = min(size, REACH * self.flow.largest) if self.flow.slow else size
+        return min(self.messages(size) * reach, settings.ledger_ids - len(self.hidden))
+
+    def visible(self, found: Due) -> Iterator[tuple[int, str]]:
+        """Yield what is not out; a row that was rescheduled since its message was made is not."""
+        for task_id, name, scan_at in found.rows():
+            if scan_at > self.hidden.get(task_id, 0.0):
+                yield task_id, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +90,8 @@ class Scanned:
     """Somebody else was scanning."""
     next_due_s: float | None = None
     """In how many seconds the next row becomes due that nobody else hints at."""
+    half_s: float | None = None
+    """In how many seconds half of what is out will be worked off, as far as that is known."""
 
     def again_in(self, interval_s: float) -> float:
         """Return the pause before the next pass: short while work moves, longer without room.
@@ -72,6 +101,8 @@ class Scanned:
         if not self.more:
             wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)
             return min(interval_s, wanted)
+        if self.half_s is not None:
+            return min(interval_s / 4, self.half_s)
         return min(interval_s, AGAIN_S) if self.published else interval_s / 4
 
 
@@ -90,6 +121,8 @@ class Dispatcher:
         self._publisher = publisher
         self._outlook = Outlook(settings, index)
         self._probe_first = False
+        self._flows: dict[str, Flow] = {}
+        self._paces = KnownPaces()
 
     def run_once(self, *, now: datetime | None = None) -> Scanned:
         """Scan all served queues and publish what is due.
@@ -110,19 +143,19 @@ class Dispatcher:
             served = [queue for queue in forgotten if queue in lanes]
             if served:
                 late += ledger.missed(connection, served, wait, now=now)
-            fresh: list[Dispatch] = []
             swept: list[Notice] = []
-            more = False
-            for lane in lanes.values():
-                made, left_over = self._enter(connection, lane, swept, now)
-                fresh += made
-                more |= left_over
+            fresh, crowded = self._enter(connection, lanes, swept, now)
             near = self._outlook.look(connection, list(lanes), now=now)
         HOOKS.tell(swept)
         out = self._publish(fresh, late)
-        published = sum(len(d.ids) for d in fresh if d.id in out)
-        soon = self._outlook.next_due_s(near)
-        return Scanned(published, len(late), more, next_due_s=soon)
+        halves = [half for lane in crowded if (half := lane.flow.half_s()) is not None]
+        return Scanned(
+            published=sum(len(d.ids) for d in fresh if d.id in out),
+            republished=len(late),
+            more=bool(crowded),
+            next_due_s=self._outlook.next_due_s(near),
+            half_s=min(halves, default=None),
+        )
 
     def probe(self) -> None:
         """Pass if the last message went out, or else if the broker answers now.
@@ -142,88 +175,103 @@ class Dispatcher:
             return lanes
         for worker in workers.live(connection, self._settings.lease, now=now):
             for queue in set(worker.queues) - stopped:
-                lane = lanes.setdefault(queue, Lane(queue))
+                flow = self._flows.setdefault(queue, Flow())
+                lane = lanes.setdefault(queue, Lane(queue, flow))
                 lane.threads += worker.threads
                 lane.names.update(worker.handlers)
+        self._flows = {queue: lane.flow for queue, lane in lanes.items()}
         for dispatch in ledger.read(connection):
             if dispatch.queue in lanes:
                 lanes[dispatch.queue].out.append(dispatch)
+        at = time.monotonic()
+        for lane in lanes.values():
+            lane.measure(at)
         return lanes
 
     def _enter(
-        self, connection: Connection, lane: Lane, swept: list[Notice], now: datetime | None
-    ) -> tuple[list[Dispatch], bool]:
-        """Fill the room that the queue has; return the new ledger rows, and if rows were left."""
-        newest = {i: d.created_at for d in lane.out for i in d.ids}
-        messages = 2 * lane.threads + SPARE_MESSAGES - len(lane.out)
-        room = min(messages * self._settings.message_size, self._settings.ledger_ids - len(newest))
-        if room <= 0:
-            return [], True
-        found = due(connection, lane.queue, room + len(newest), now=now)
-        visible = [task for task in found if not lane.hides(task, newest)]
-        ready = tidy(connection, visible, lane.names, self._settings, swept, now=now)[:room]
-        size = min(max(1, -(-len(ready) // messages)), self._settings.message_size)
-        made = [
-            ledger.add(
-                connection,
-                lane.queue,
-                ready[start : start + size],
-                self._settings.republish_after,
-                now=now,
-            )
-            for start in range(0, len(ready), size)
-        ]
-        return made, len(found) == room + len(newest)
+        self,
+        connection: Connection,
+        lanes: dict[str, Lane],
+        swept: list[Notice],
+        now: datetime | None,
+    ) -> tuple[list[Dispatch], list[Lane]]:
+        """Fill the room that the queues have; return the new ledger rows, and who wants more."""
+        rooms = {queue: lane.room(self._settings) for queue, lane in lanes.items()}
+        crowded = [lane for queue, lane in lanes.items() if rooms[queue] <= 0]
+        wanted = {q: room + len(lanes[q].hidden) for q, room in rooms.items() if room > 0}
+        messages: list[tuple[str, list[int]]] = []
+        for found in due(connection, wanted, now=now):
+            queue, lane = found.queue, lanes[found.queue]
+            visible = list(lane.visible(found))
+            ready = tidy(
+                connection, visible, found.barred, lane.names, self._settings, swept, now=now
+            )[: rooms[queue]]
+            groups = self._grouped(connection, lane, ready)
+            messages += [(queue, ids) for ids in groups]
+            lane.flow.slow = sum(map(len, groups)) < len(ready)
+            if lane.flow.slow or len(found.ids) == wanted[queue]:
+                crowded.append(lane)
+        fresh = ledger.add_all(connection, messages, self._settings.republish_after, now=now)
+        for queue, lane in lanes.items():
+            lane.flow.sent([dispatch for dispatch in fresh if dispatch.queue == queue])
+        return fresh, crowded
+
+    def _grouped(
+        self, connection: Connection, lane: Lane, ready: Sequence[tuple[int, str]]
+    ) -> list[list[int]]:
+        """Spread what is ready over the messages that there is room for."""
+        largest = self._settings.message_size
+        messages = lane.messages(largest)
+        size = min(max(1, -(-len(ready) // messages)), largest)
+        paces = self._paces.of(connection, {name for _, name in ready})
+        return grouped(ready, paces, messages=messages, largest=size)
 
     def _publish(self, fresh: Sequence[Dispatch], late: Sequence[Dispatch]) -> set[int]:
         """Send; take back the new rows of messages that certainly went nowhere.
 
         Returns the ids of the others.
         """
-        out: set[int] = set()
-        try:
-            for dispatch in (*fresh, *late):
-                out.add(dispatch.id)
-                try:
-                    self._publisher.publish(dispatch.queue, dispatch.id, dispatch.ids)
-                except PublishError as error:
-                    if error.certain:
-                        out.discard(dispatch.id)
-                    if not isinstance(error, NoQueueError):  # that one is of this queue alone
-                        self._probe_first = True
-                        raise
-                    log.info("%s", error)
-        finally:
-            nowhere = [dispatch.id for dispatch in fresh if dispatch.id not in out]
-            if nowhere:
-                with self._database.begin() as connection:
-                    ledger.finish(connection, *nowhere)
+        out = {dispatch.id for dispatch in (*fresh, *late)}
+        if not out:
+            return out
+        wrong = self._publisher.publish([*fresh, *late])
+        out -= {id_ for id_, error in wrong.items() if error.certain}
+        nowhere = [dispatch.id for dispatch in fresh if dispatch.id not in out]
+        if nowhere:
+            with self._database.begin() as connection:
+                ledger.finish(connection, *nowhere)
+        for error in {str(error): error for error in wrong.values()}.values():
+            if not isinstance(error, NoQueueError):  # that one is of this queue alone
+                self._probe_first = True
+                raise error
+            log.info("%s", error)
         return out
 
 
 def tidy(
     connection: Connection,
-    found: Sequence[DueTask],
+    found: Sequence[tuple[int, str]],
+    barred: frozenset[int],
     names: set[str],
     settings: Settings,
     swept: list[Notice],
     *,
     now: datetime | None = None,
-) -> list[int]:
-    """Return the ids that may run; sweep what must not run, and park what nobody knows.
+) -> list[tuple[int, str]]:
+    """Return what may run; sweep what is barred, and park what nobody knows.
 
     What there is to tell of the swept ones is added to ``swept``; it is true after the COMMIT.
     """
     unknown: dict[str, list[int]] = defaultdict(list)
     gone: list[int] = []
-    ready: list[int] = []
-    for task in found:
-        if not task.may_run:
-            gone.append(task.id)
-        elif task.name not in names:
-            unknown[task.name].append(task.id)
+    ready: list[tuple[int, str]] = []
+    for task_id, name in found:
+        if task_id in barred:
+            gone.append(task_id)
+        elif name not in names:
+            unknown[name].append(task_id)
         else:
-            ready.append(task.id)
+            ready.append((task_id, name))
     if gone:
         gone = list(sweep(connection, gone, now=now))
         if HOOKS.wanted:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tasks_app.domain.errors import PublishError
+from tasks_app.pool.ledger import Dispatch
 from tasks_app.pool.upcoming import Upcoming
 
 
 class Publisher(Protocol):
     """Sends messages; may lose, repeat or delay them: nothing depends on it."""
 
-    def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
-        """Send one message.
+    def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
+        """Send messages in one go; return what went wrong with which of them, by dispatch id.
 
-        Raises:
-            PublishError: it was not sent (``certain``), or perhaps not.
+        Each error says whether its message was certainly not sent.
         """
 
     def depth(self, queue: str) -> int | None:

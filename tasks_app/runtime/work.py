@@ -107,8 +107,8 @@ class Work:
         self._rescuer.run_once()
         swept: list[Notice] = []
         with self._child.database.begin() as connection:
-            for queue in self._queues:
-                found = due(connection, queue, TIDY_AT_MOST)
-                tidy(connection, found, self._names, self._settings, swept)
+            for found in due(connection, dict.fromkeys(self._queues, TIDY_AT_MOST)):
+                rows = list(zip(found.ids, found.names, strict=True))
+                tidy(connection, rows, found.barred, self._names, self._settings, swept)
         HOOKS.tell(swept)
         self._maintainer.run_if_due()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
 from kombu import Queue
 
-from tasks_app.broker.defaults import celery_defaults
+from tasks_app.broker.defaults import EXECUTE, celery_defaults
 from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import PublishError
+from tasks_app.pool.ledger import Dispatch
 from tests.broker.conftest import House
+from tests.fault_proxy import FaultProxy
 
 KEEPALIVE = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 
@@ -34,6 +39,10 @@ def an_app(url: str) -> Celery:
     return app
 
 
+def message(number: int, queue: str = "counted", ids: tuple[int, ...] = ()) -> Dispatch:
+    return Dispatch(number, queue, ids or (number,), datetime.now(UTC))
+
+
 def test_it_tells_how_many_messages_wait(app: Celery) -> None:
     publisher = CeleryPublisher(app)
     unknown = publisher.depth("counted")
@@ -42,11 +51,12 @@ def test_it_tells_how_many_messages_wait(app: Celery) -> None:
         queue = Queue("counted", queue_arguments=arguments)(connection.default_channel)
         queue.queue_declare()
         for number in (1, 2):
-            publisher.publish("counted", number, [number])
+            assert publisher.publish([message(number)]) == {}
 
         assert (unknown, publisher.depth("counted")) == (0, 2)
         queue.purge()
         assert publisher.depth("counted") == 0
+    publisher.close()
 
 
 def test_a_broker_that_is_away_is_not_taken_for_an_empty_one(house: House) -> None:
@@ -54,11 +64,92 @@ def test_a_broker_that_is_away_is_not_taken_for_an_empty_one(house: House) -> No
     publisher = CeleryPublisher(an_app(f"{kind}://guest:guest@127.0.0.1:1//"))
 
     assert publisher.depth("counted") is None
-    with pytest.raises(PublishError) as refusal:
-        publisher.publish("counted", 1, [1])
-    assert refusal.value.certain
+    wrong = publisher.publish([message(1), message(2)])
+    assert [(id_, error.certain) for id_, error in wrong.items()] == [(1, True), (2, True)]
     with pytest.raises(PublishError):
         publisher.probe()
+
+
+class TestManyAtOnce:
+    """A pass publishes all of its messages in a few round trips, and each is judged alone."""
+
+    @pytest.fixture
+    def road(self, house: House) -> Iterator[FaultProxy]:
+        parts = urlsplit(house.broker.url_of(11))
+        with FaultProxy((parts.hostname or "", parts.port or 5672)) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def publisher(self, house: House, road: FaultProxy) -> Iterator[CeleryPublisher]:
+        parts = urlsplit(house.broker.url_of(11))
+        netloc = parts.netloc.rpartition("@")
+        netloc = f"{netloc[0]}{netloc[1]}127.0.0.1:{road.port}"
+        publisher = CeleryPublisher(an_app(parts._replace(netloc=netloc).geturl()))
+        yield publisher
+        publisher.close()
+
+    @pytest.fixture
+    def queue(self, app: Celery) -> Iterator[Queue]:
+        with app.connection_for_write() as connection:
+            arguments = {"x-queue-type": "quorum"}
+            queue = Queue("many", queue_arguments=arguments)(connection.default_channel)
+            queue.queue_declare()
+            queue.purge()
+            yield queue
+            queue.purge()
+
+    def test_they_arrive_in_order_and_as_a_worker_reads_them(
+        self, publisher: CeleryPublisher, queue: Queue
+    ) -> None:
+        sent = [message(n, "many", tuple(range(n, n + 400))) for n in range(1, 31)]
+
+        assert publisher.publish(sent) == {}
+
+        got = [queue.get(no_ack=True) for _ in sent]
+        assert [g.payload[0] for g in got] == [[m.id, list(m.ids)] for m in sent]
+        assert {g.headers["task"] for g in got} == {EXECUTE}
+        assert len({g.headers["id"] for g in got}) == 30
+        assert queue.get() is None
+
+    def test_an_idle_connection_that_died_is_nobodys_trouble(
+        self, publisher: CeleryPublisher, queue: Queue, road: FaultProxy
+    ) -> None:
+        publisher.publish([message(1, "many")])
+        road.cut()
+
+        assert publisher.publish([message(2, "many"), message(3, "many")]) == {}
+
+        assert [queue.get(no_ack=True).payload[0][0] for _ in range(3)] == [1, 2, 3]
+
+    def test_what_was_perhaps_sent_is_not_called_certain(
+        self, publisher: CeleryPublisher, queue: Queue, road: FaultProxy
+    ) -> None:
+        """The broker has them, its reply is lost, and then nobody listens any more."""
+        publisher.publish([message(1, "many")])
+        road.lose_reply_to(b"many")
+        road.stop_listening()
+
+        wrong = publisher.publish([message(2, "many"), message(3, "many")])
+
+        assert {id_: error.certain for id_, error in wrong.items()} == {2: False, 3: False}
+        assert queue.get(no_ack=True).payload[0][0] == 1
+        assert queue.get(no_ack=True).payload[0][0] == 2
+        wrong = publisher.publish([message(4, "many")])
+        assert wrong[4].certain
+
+    def test_a_broker_that_swallows_everything_is_given_up_in_time(
+        self, publisher: CeleryPublisher, queue: Queue, road: FaultProxy
+    ) -> None:
+        publisher.publish([message(1, "many")])
+        road.black_out()
+        began = time.monotonic()
+
+        wrong = publisher.publish([message(n, "many") for n in range(2, 20)])
+
+        road.let_through()
+        assert len(wrong) == 18
+        assert not any(error.certain for error in wrong.values())
+        assert time.monotonic() - began < 20
 
 
 def test_a_dead_peer_is_noticed_by_who_only_waits(house: House, app: Celery) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from celery import Celery
@@ -13,6 +15,7 @@ from tasks_app.broker.defaults import CONTROL_QUEUE, celery_defaults
 from tasks_app.broker.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import NoQueueError
+from tasks_app.pool.ledger import Dispatch
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.life import STATES, begin_life, effects_of
@@ -77,10 +80,15 @@ def test_our_queues_are_quorum_queues_and_none_are_there_for_delays(connection: 
 def test_a_message_for_a_queue_that_is_not_there_is_not_taken_for_sent(app: Celery) -> None:
     publisher = CeleryPublisher(app)
 
+    there = Dispatch(2**62, "default", (2**62,), datetime.now(UTC))
+    missing = Dispatch(1, "nobody_made_it", (2**62,), datetime.now(UTC))
     for _ in range(3):  # an answer that comes late must not confirm the next message
-        with pytest.raises(NoQueueError, match="no queue nobody_made_it now"):
-            publisher.publish("nobody_made_it", 1, [2**62])
-        publisher.publish("default", 2**62, [2**62])
+        wrong = publisher.publish([there, missing, replace(there, id=2**62 + 1)])
+        assert list(wrong) == [1]
+        assert isinstance(wrong[1], NoQueueError)
+        assert "no queue nobody_made_it now" in str(wrong[1])
+        assert publisher.publish([there]) == {}
+    publisher.close()
 
 
 def test_a_queue_that_is_deleted_under_a_worker_is_made_again(

@@ -21,6 +21,7 @@ COLUMNS = {
     "task_worker": first_column(section(PAGE, "task_worker")),
     "task_lease": first_column(section(PAGE, "task_lease")),
     "task_queue_pause": first_column(section(PAGE, "task_queue_pause")),
+    "task_pace": first_column(section(PAGE, "task_pace")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

@@ -120,5 +120,5 @@ def test_rows_that_the_scan_leaves_to_their_hint_are_taken_and_parked_ones_are_n
     park(connection, [parked], "nobody knows it", HINT_WAIT / 2, now=NOON)
     pending_task(connection, run_at=NOON + HINT_WAIT / 2)
 
-    assert [row.id for row in due(connection, "default", 9, now=NOON)] == []
+    assert due(connection, {"default": 9}, now=NOON) == []
     assert next_ids(connection, now=NOON) == [hinted]

@@ -43,8 +43,8 @@ def claim_at(connection: Connection, task_id: int, now: datetime) -> ClaimedTask
         now=now - timedelta(microseconds=1),
     )
     assert early == []
-    assert due(connection, "default", 9, now=now - timedelta(microseconds=1)) == []
-    assert [t.id for t in due(connection, "default", 9, now=now)] == [task_id]
+    assert due(connection, {"default": 9}, now=now - timedelta(microseconds=1)) == []
+    assert due(connection, {"default": 9}, now=now)[0].ids == [task_id]
     (task,) = claim(connection, [task_id], claimer("request.send"), uuid4(), now=now)
     return task
 

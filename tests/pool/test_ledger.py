@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import TaskId
-from tasks_app.pool.ledger import add, finish, overdue, read, scanner_lock, untaken
+from tasks_app.pool.ledger import add, add_all, finish, overdue, read, scanner_lock, untaken
 from tasks_app.pool.release import release
 from tasks_app.pool.requeue import requeue
 from tasks_app.pool.settle import settle_one
@@ -30,6 +30,17 @@ def test_an_entered_message_is_read_back(connection: Connection) -> None:
 
     assert read(connection) == [entered]
     assert (entered.queue, entered.ids, entered.created_at) == ("q", (3, 1, 2**40), NOON)
+
+
+def test_many_are_entered_by_one_statement_in_their_order(connection: Connection) -> None:
+    messages = [("b", [3, 1]), ("a", [2]), ("b", [2**40, 5, 6])]
+
+    entered = add_all(connection, messages, WAIT, now=NOON)
+
+    assert [(m.queue, list(m.ids)) for m in entered] == messages
+    assert [m.id for m in entered] == sorted(m.id for m in entered)
+    assert read(connection) == entered
+    assert add_all(connection, [], WAIT) == []
 
 
 def test_messages_are_read_oldest_first(connection: Connection) -> None:

@@ -21,8 +21,8 @@ def test_a_parked_row_is_hidden_from_the_scan_for_its_time(connection: Connectio
 
     park(connection, [task_id], "unknown handler", WAIT, now=LATER)
 
-    assert due(connection, "default", 9, now=LATER + WAIT - timedelta(microseconds=1)) == []
-    assert [t.id for t in due(connection, "default", 9, now=LATER + WAIT)] == [task_id]
+    assert due(connection, {"default": 9}, now=LATER + WAIT - timedelta(microseconds=1)) == []
+    assert due(connection, {"default": 9}, now=LATER + WAIT)[0].ids == [task_id]
 
 
 def test_a_parked_row_says_why(connection: Connection) -> None:

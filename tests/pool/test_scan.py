@@ -17,7 +17,7 @@ LATER = NOON + timedelta(hours=1)
 
 
 def ids(connection: Connection, queue: str = "default", most: int = 100, now=LATER) -> list[int]:
-    return [task.id for task in due(connection, queue, most, now=now)]
+    return [i for found in due(connection, {queue: most}, now=now) for i in found.ids]
 
 
 def test_due_rows_come_by_priority_then_scan_at_then_id(connection: Connection) -> None:
@@ -61,6 +61,18 @@ def test_only_rows_of_the_queue_come(connection: Connection) -> None:
     assert ids(connection, "mine") == [mine]
 
 
+def test_each_queue_gives_as_many_as_it_was_asked_for_and_empty_ones_are_left_out(
+    connection: Connection,
+) -> None:
+    many = [pending_task(connection, queue="many", now=NOON) for _ in range(3)]
+    one = pending_task(connection, queue="one", now=NOON)
+
+    found = due(connection, {"one": 2, "none": 5, "many": 2}, now=LATER)
+
+    assert {each.queue: each.ids for each in found} == {"one": [one], "many": many[:2]}
+    assert [each.scan_at for each in found if each.queue == "one"] == [[NOON.timestamp()]]
+
+
 def test_running_rows_do_not_come(connection: Connection) -> None:
     claimed_task(connection, now=NOON)
 
@@ -72,9 +84,10 @@ def test_what_must_not_run_comes_marked(connection: Connection) -> None:
     pending_task(connection, "expired", now=NOON, expires_at=LATER)
     pending_task(connection, "disabled", now=NOON, enabled=False)
 
-    found = {task.name: task.may_run for task in due(connection, "default", 9, now=LATER)}
+    (found,) = due(connection, {"default": 9}, now=LATER)
 
-    assert found == {"runs": True, "expired": False, "disabled": False}
+    barred = {name for task_id, name, _ in found.rows() if task_id in found.barred}
+    assert (set(found.names), barred) == ({"runs", "expired", "disabled"}, {"expired", "disabled"})
 
 
 def test_a_row_that_commits_late_is_found_although_later_ids_were_seen_before(
@@ -97,7 +110,7 @@ def test_the_scan_writes_nothing(connection: Connection) -> None:
     task_id = pending_task(connection, now=NOON)
     before = row_of(connection, task_id)
 
-    due(connection, "default", 10, now=LATER)
+    due(connection, {"default": 10}, now=LATER)
 
     assert row_of(connection, task_id) == before
 

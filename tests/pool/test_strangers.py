@@ -147,7 +147,7 @@ def test_an_update_cannot_make_a_row_running_without_a_lease(connection: Connect
 def test_a_name_is_all_that_a_raw_insert_needs(connection: Connection) -> None:
     task_id = insert(connection)
 
-    assert [t.id for t in due(connection, "default", 9)] == [task_id]
+    assert [i for found in due(connection, {"default": 9}) for i in found.ids] == [task_id]
     task = claimed_task(connection, task_id)
     assert (task.payload, task.fence.attempt) == ("{}", 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks_app.domain.errors import NoQueueError, PublishError
+from tasks_app.pool.ledger import Dispatch
 
 
 class Memory:
@@ -19,12 +20,16 @@ class Memory:
         self.asked: list[str] = []
         self.depths: dict[str, int | None] = {}
 
-    def publish(self, queue: str, dispatch_id: int, ids: Sequence[int]) -> None:
-        if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
-            raise PublishError("away", certain=self.certain)
-        if queue in self.missing:
-            raise NoQueueError(queue)
-        self.messages.append((queue, dispatch_id, tuple(ids)))
+    def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
+        wrong: dict[int, PublishError] = {}
+        for message in messages:
+            if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
+                wrong[message.id] = PublishError("away", certain=self.certain)
+            elif message.queue in self.missing:
+                wrong[message.id] = NoQueueError(message.queue)
+            else:
+                self.messages.append((message.queue, message.id, message.ids))
+        return wrong
 
     def depth(self, queue: str) -> int | None:
         self.asked.append(queue)

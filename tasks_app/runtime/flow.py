@@ -1,0 +1,59 @@
+"""The flow of one queue: how fast its messages are worked off, and how far ahead to publish.
+
+A few messages for each child are enough while tasks take their time. Fast ones empty them between
+two passes; then as much goes out as was worked off lately in half a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks_app.pool.ledger import Dispatch
+
+AHEAD_S = 0.4
+"""So much work is out at most: the longest that a task with a better priority waits for it."""
+_WEIGHT = 0.5
+"""Of the newest look in the moving average."""
+_BLINK_S = 0.005
+"""Looks that follow each other sooner say nothing."""
+SOONEST_S = 0.01
+
+
+class Flow:
+    """What one queue had out at the last look, and what came of it."""
+
+    def __init__(self) -> None:
+        self._out: dict[int, int] = {}
+        self._looked_at: float | None = None
+        self.per_s = 0.0
+        """Ids worked off in a second, lately."""
+        self.largest = 1
+        """How many ids the largest of the last messages held."""
+        self.slow = False
+        """Whether they held fewer than they could, because their tasks take time."""
+
+    def look(self, out: Sequence[Dispatch], at: float) -> None:
+        """Learn from what is left of what was out."""
+        left = {dispatch.id: len(dispatch.ids) for dispatch in out}
+        if self._looked_at is not None and self._out:
+            took_s = at - self._looked_at
+            if took_s < _BLINK_S:
+                return
+            gone = sum(number for id_, number in self._out.items() if id_ not in left)
+            self.per_s += _WEIGHT * (gone / took_s - self.per_s)
+        self._out, self._looked_at = left, at
+
+    def sent(self, made: Sequence[Dispatch]) -> None:
+        """Remember what goes out now."""
+        self._out |= {dispatch.id: len(dispatch.ids) for dispatch in made}
+        self.largest = max((len(dispatch.ids) for dispatch in made), default=self.largest)
+
+    def ahead(self, size: int) -> int:
+        """Return how many messages of that size are worked off in the time to publish ahead."""
+        return int(self.per_s * AHEAD_S / size)
+
+    def half_s(self) -> float | None:
+        """Return when half of what is out will be worked off; None: nobody knows."""
+        if not self.per_s or not self._out:
+            return None
+        return max(SOONEST_S, sum(self._out.values()) / 2 / self.per_s)
