@@ -25,16 +25,13 @@ if TYPE_CHECKING:
     from tasks_app.runtime.context import TaskContext
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.middleware import middleware
+    from tasks_app.runtime.operator import cancel_task, cancel_tasks, get_task, requeue_task
     from tasks_app.runtime.producer import (
         acreate_task,
         acreate_tasks,
-        cancel_task,
-        cancel_tasks,
         create_task,
         create_tasks,
-        get_task,
         hint_tasks,
-        requeue_task,
     )
     from tasks_app.runtime.registry import handler
 
@@ -89,8 +86,8 @@ _ROOMS = {
     "runtime.context": "TaskContext",
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
-    "runtime.producer": "acreate_task acreate_tasks cancel_task cancel_tasks create_task"
-    " create_tasks get_task hint_tasks requeue_task",
+    "runtime.operator": "cancel_task cancel_tasks get_task requeue_task",
+    "runtime.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
     "runtime.registry": "handler",
 }
 """The imports above once more, for the running program."""

@@ -46,6 +46,28 @@ def test_the_package_alone_imports_nothing() -> None:
     assert [name for name in names if name != "__future__"] == ["tasks_app"]
 
 
+SLOW = "alembic billiard celery click flower kombu psutil psycopg pydantic_settings redis rich"
+
+
+def test_a_producer_imports_nothing_that_it_does_not_need() -> None:
+    """Of these, psycopg and the settings come with the first task."""
+    names = in_a_process_of_its_own(
+        "import sys; from tasks_app import create_task, NewTask; print(*sys.modules)"
+    ).split()
+
+    assert {name.partition(".")[0] for name in names} & set(SLOW.split()) == set()
+    assert "sqlalchemy.ext.asyncio" not in names
+
+
+def test_a_producers_import_takes_little_more_than_what_its_own_imports_take() -> None:
+    code = (
+        "from time import process_time as t; a = t(); import sqlalchemy.orm, pydantic; b = t();"
+        " from tasks_app import create_task; print((t() - a) / (b - a))"
+    )
+
+    assert min(float(in_a_process_of_its_own(code)) for _ in range(7)) <= 1.3
+
+
 def test_star_and_dir_show_every_name() -> None:
     said = in_a_process_of_its_own(
         "import tasks_app; seen = dir(tasks_app); from tasks_app import *;"

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import click
 from sqlalchemy import Connection
 
-from tasks_app.domain.settings import PREFIX, Settings, load_settings
+from tasks_app.domain.schema_name import PREFIX
+from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.embedded import read_urls
 from tasks_app.runtime.database import Database
 

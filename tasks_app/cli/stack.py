@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tasks_app.cli import output
-from tasks_app.domain.settings import PREFIX
+from tasks_app.domain.schema_name import PREFIX
 from tasks_app.embedded import DEFAULT_FOLDER, Stack, read_state, read_urls, supervise
 from tasks_app.embedded import down as stop
 from tasks_app.embedded import up as start

@@ -13,7 +13,8 @@ from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.task import TaskOptions
 from tasks_app.pool.cancel import Cancelled
 from tasks_app.pool.requeue import Requeued
-from tasks_app.runtime.producer import cancel_task, cancel_tasks, create_task, requeue_task
+from tasks_app.runtime.operator import cancel_task, cancel_tasks, requeue_task
+from tasks_app.runtime.producer import create_task
 from tasks_app.runtime.registry import load_handlers
 
 

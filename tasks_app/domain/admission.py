@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tasks_app.domain.call import Call
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec, explain
@@ -155,6 +154,8 @@ def _given(new: NewTask, spec: HandlerSpec | None) -> Any:
         return new.payload
     if new.payload is not None:
         raise InvalidTaskError("payload", "is given together with args or kwargs", "one of them")
+    from tasks_app.domain.call import Call  # noqa: PLC0415  the first model is slow to make
+
     if spec is not None and spec.payload_type is not Call:
         raise InvalidTaskError("args", f"is given to the handler {spec.name}", "a payload")
     check_call(new)

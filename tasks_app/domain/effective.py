@@ -12,7 +12,8 @@ from pydantic import SecretStr
 
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.masking import masked
-from tasks_app.domain.settings import PREFIX, Settings
+from tasks_app.domain.schema_name import PREFIX
+from tasks_app.domain.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -12,9 +10,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.schema_name import IDENTIFIER, PREFIX
 
-PREFIX = "TASKS_APP_"
-_IDENTIFIER = re.compile(r"^[a-z_][a-z0-9_]{0,47}$")
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -120,7 +117,7 @@ class Settings(BaseSettings):
     @field_validator("schema_name")
     @classmethod
     def _identifier(cls, value: str | None) -> str | None:
-        if value and not _IDENTIFIER.match(value):
+        if value and not IDENTIFIER.match(value):
             raise ValueError("use a lower-case identifier of at most 48 characters")
         return value or None
 
@@ -190,17 +187,3 @@ def load_settings() -> Settings:
         name = str(first["loc"][0]).upper().removeprefix(PREFIX)
         problem = first["msg"].removeprefix("Value error, ")
         raise ConfigurationError(f"{PREFIX}{name} is wrong: {problem}.") from None
-
-
-def schema_name() -> str | None:
-    """Read only the schema's name, whatever is wrong with the other settings.
-
-    Raises:
-        ConfigurationError: it is no plain identifier.
-    """
-    name = os.environ.get(f"{PREFIX}SCHEMA") or None
-    if name and not _IDENTIFIER.match(name):
-        raise ConfigurationError(
-            f"{PREFIX}SCHEMA is wrong: use a lower-case identifier of at most 48 characters."
-        )
-    return name

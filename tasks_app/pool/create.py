@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.states import State
 from tasks_app.domain.task import TaskId, TaskRow
-from tasks_app.pool.drivers import Ask, AsyncRaw, Copy, Plan, Raw, acarry_out, carry_out, copies
+from tasks_app.pool.drivers import acarry_out, carry_out, copies
 from tasks_app.pool.new_rows import arrays, copy_of, insertion
+from tasks_app.pool.plan import Ask, Copy, Plan
 from tasks_app.pool.tables import PENDING
+
+if TYPE_CHECKING:
+    from tasks_app.pool.raw import AsyncRaw, Raw
 
 log = logging.getLogger(__name__)
 

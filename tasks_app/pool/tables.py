@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.settings import schema_name
+from tasks_app.domain.schema_name import schema_name
 from tasks_app.domain.states import Event, State, sources
 
 SCHEMA = schema_name()

@@ -12,15 +12,18 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.domain.task import HINT_WAIT, TaskId, TaskRow
 from tasks_app.runtime.hinter import Counts, Hint, Hinter
 from tasks_app.runtime.publisher import HintPublisher
+
+if TYPE_CHECKING:
+    from tasks_app.domain.settings import Settings
 
 log = quiet_logger(__name__)
 
@@ -108,6 +111,8 @@ class Hints:
         return self._hinter
 
     def _make(self) -> Hinter | None:
+        from tasks_app.domain.settings import load_settings  # noqa: PLC0415  slow to import
+
         connect, settings = self._connect, load_settings()
         if connect is None or not settings.hints or settings.broker_url is None:
             return None

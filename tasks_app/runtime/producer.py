@@ -1,4 +1,4 @@
-"""What producers and operators call, on a connection or session of their own.
+"""What producers call, on a connection or session of their own.
 
 Nothing here commits: the caller's transaction decides. Neither Celery nor a broker is needed.
 """
@@ -10,30 +10,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeAlias, Unpack
 
-import psycopg
 from pydantic import BaseModel
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
 
 from tasks_app.domain.admission import admit
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.settings import load_settings
-from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions, TaskRow
-from tasks_app.pool import browse
-from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
+from tasks_app.domain.task import NewTask, TaskId, TaskOptions, TaskRow
 from tasks_app.pool.create import acreate_many, acreate_one, create_many, create_one
-from tasks_app.pool.requeue import Requeued, requeue
+from tasks_app.runtime.callers import (
+    Async,
+    AsyncRaw,
+    Raw,
+    Sync,
+    checked_async,
+    connection_of,
+    is_async_raw,
+    is_raw,
+)
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.registry import HANDLERS, Handler
 from tasks_app.runtime.translation import translated
 
 Payload: TypeAlias = Mapping[str, Any] | BaseModel | None
-Sync: TypeAlias = Session | Connection
-Async: TypeAlias = AsyncSession | AsyncConnection
-Raw: TypeAlias = psycopg.Connection[Any]
-AsyncRaw: TypeAlias = psycopg.AsyncConnection[Any]
 
 
 def create_task(
@@ -59,7 +57,7 @@ def create_task(
         InvalidTaskError: refused before anything was written, with the path of the bad value.
     """
     row = admitted(NewTask(task, payload, options, args, kwargs))
-    if isinstance(session, psycopg.Connection):
+    if is_raw(session):
         return create_one(session, row)
     return create_rows(session, [row])[0]
 
@@ -71,7 +69,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
         InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.
     """
     rows = _admitted_many(tasks)
-    if isinstance(session, psycopg.Connection):
+    if is_raw(session):
         with session.transaction() if session.autocommit else nullcontext():
             return create_many(session, rows)
     return create_rows(session, rows)
@@ -88,7 +86,7 @@ async def acreate_task(
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
     row = admitted(NewTask(task, payload, options, args, kwargs))
-    if isinstance(session, psycopg.AsyncConnection):
+    if is_async_raw(session):
         return await acreate_one(session, row)
     return (await _acreate(session, [row]))[0]
 
@@ -96,7 +94,7 @@ async def acreate_task(
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
     rows = _admitted_many(tasks)
-    if isinstance(session, psycopg.AsyncConnection):
+    if is_async_raw(session):
         async with session.transaction() if session.autocommit else nullcontext():
             return await acreate_many(session, rows)
     return await _acreate(session, rows)
@@ -110,41 +108,9 @@ def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
     HINTS.offer(queue, ids)
 
 
-def get_task(session: Sync, task_id: int) -> Task | None:
-    """Return the task from whichever pool it lies in, or None."""
-    return browse.get(_connection(session), task_id)
-
-
-def cancel_task(session: Sync, task_id: int) -> Cancelled:
-    """Cancel a pending task at once; tell a running one, which will then not run again."""
-    return cancel(_connection(session), task_id)
-
-
-def cancel_tasks(
-    session: Sync, *, name: str | None = None, biz_key: str | None = None
-) -> CancelledMany:
-    """Cancel all pending and running tasks with this name and biz_key.
-
-    Raises:
-        ValueError: neither is given, which would cancel everything.
-    """
-    if name is None and biz_key is None:
-        raise ValueError("cancel_tasks needs name= or biz_key=; it never cancels everything.")
-    return cancel_many(_connection(session), name=name, biz_key=biz_key)
-
-
-def requeue_task(session: Sync, task_id: int) -> Requeued:
-    """Return a finished task to the pending pool: same id, charges from 0.
-
-    Raises:
-        UniqueKeyTakenError: another pending task has its name and unique_key.
-    """
-    return requeue(_connection(session), task_id)
-
-
 def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
     """Create tasks that are checked."""
-    connection = _connection(session)
+    connection = connection_of(session)
     rows = HINTS.expected(session, admitted)
     one = len(rows) == 1
     ids = [create_one(connection, rows[0])] if one else create_many(connection, rows)
@@ -153,16 +119,14 @@ def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
 
 
 async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
-    if not isinstance(session, AsyncSession | AsyncConnection):
-        raise TypeError(
-            f"A {_kind(session)} is no AsyncSession or AsyncConnection. "
-            "Pass the async session of your transaction; others go to create_task."
-        )
-    return await session.run_sync(create_rows, admitted)  # one greenlet for all that is to be said
+    # one greenlet for all that is to be said
+    return await checked_async(session).run_sync(create_rows, admitted)
 
 
 @functools.cache
 def _payload_limit() -> int:
+    from tasks_app.domain.settings import load_settings  # noqa: PLC0415  slow to import
+
     return load_settings().payload_limit
 
 
@@ -191,22 +155,3 @@ def _admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
         except InvalidTaskError as error:
             raise error.at(f"tasks[{place}]") from None
     return rows
-
-
-def _connection(session: Sync) -> Connection:
-    match session:
-        case Session():
-            return session.connection()
-        case Connection():
-            return session
-        case _:
-            raise TypeError(
-                f"A {_kind(session)} is no Session or Connection. "
-                "Pass the SQLAlchemy session of your transaction; async ones go to acreate_task."
-            )
-
-
-def _kind(session: object) -> str:
-    """Name the kind; SQLAlchemy and psycopg have names in common."""
-    kind = type(session)
-    return f"{kind.__name__} of psycopg" if "psycopg" in kind.__module__ else kind.__name__
