@@ -41,6 +41,8 @@ class HandlerSpec:
     """None: the handler takes the payload as a dict."""
     takes_payload: bool = True
     is_async: bool = False
+    batched: bool = False
+    """All its effects are in ``ctx.session``: several runs may share a transaction."""
     to_json: ToJson | None = None
     """Writes values of payload and result that JSON does not know; None: they are refused."""
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError

@@ -23,6 +23,8 @@ COMMITS_LATER = (
 )
 _PERMIT = "tasks_app may commit"
 _SPENT = "tasks_app does not lend again"
+_SET = "tasks_app saw a setting"
+_SETS = re.compile(r"\A\s*set\b", re.IGNORECASE)
 _LOOKED_AT = 300
 """Characters at the beginning of a statement in which keywords are looked for."""
 _ENDS = re.compile(
@@ -43,6 +45,8 @@ class Trace(Enum):
 
     TRANSACTION = auto()
     """Nothing that the end of the transaction does not take away."""
+    SETTING = auto()
+    """Something that stays until the end of the transaction: its next statements meet it."""
     SESSION = auto()
     """Something that stays in the connection."""
     END = auto()
@@ -57,7 +61,7 @@ def trace_of(statement: str) -> Trace:
         return Trace.END
     if _LASTS.search(beginning) or any(call in statement for call in _LASTING_CALLS):
         return Trace.SESSION
-    return Trace.TRANSACTION
+    return Trace.SETTING if _SETS.match(beginning) else Trace.TRANSACTION
 
 
 def lend(engine: Engine) -> None:
@@ -78,9 +82,18 @@ def commit_permitted(connection: Connection) -> Iterator[None]:
         info.pop(_PERMIT, None)
 
 
+def left_a_setting(connection: Connection) -> bool:
+    """Tell whether a statement set something that later ones on this connection meet."""
+    return _SPENT in connection.info or _SET in connection.info
+
+
 def _refuse(connection: Connection) -> None:
-    """Whatever way a handler found to COMMIT: its effects would stand without their outcome."""
+    """Whatever way a handler found to COMMIT: its effects would stand without their outcome.
+
+    SQLAlchemy takes the transaction for ended then, and would lend the connection again with it.
+    """
     if _PERMIT not in connection.info:
+        connection.info[_SPENT] = True
         raise RuntimeError(COMMITS_LATER)
 
 
@@ -90,10 +103,13 @@ def _judge(connection: Connection, _cursor: Any, statement: str, *_: Any) -> Non
             raise RuntimeError(COMMITS_LATER)
         case Trace.SESSION:
             connection.info[_SPENT] = True
+        case Trace.SETTING:
+            connection.info[_SET] = True
         case Trace.TRANSACTION:
             pass
 
 
 def _retire(_connection: Any, entry: ConnectionPoolEntry) -> None:
+    entry.info.pop(_SET, None)
     if entry.info.pop(_SPENT, False):
         entry.invalidate()

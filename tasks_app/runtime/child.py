@@ -17,6 +17,9 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import workers
 from tasks_app.runtime import departure
 from tasks_app.runtime.aftermath import Aftermath
+from tasks_app.runtime.allowance import Allowance
+from tasks_app.runtime.batches import Batches
+from tasks_app.runtime.calls import Calls
 from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.clerk import Clerk
 from tasks_app.runtime.crew import Crew
@@ -76,6 +79,8 @@ class Child:
         settler = Settler(self.database, self.desk)
         self._settler = settler
         self._aftermath = Aftermath(replaceable=self.identity.parent is not None)
+        calls = Calls(settings, self.database, self._aftermath, middleware)
+        allowance = Allowance(settings, watched=self.identity.parent is not None)
         self.runner = Runner(
             settings,
             registry,
@@ -84,11 +89,23 @@ class Child:
             self._slot,
             settler,
             self._aftermath,
-            middleware,
-            watched=self.identity.parent is not None,
+            calls,
+            allowance,
         )
-        self._crew = Crew(places, self.runner.run, self.runner.close)
-        self.threads = Threads(extra_threads, self.desk, self.runner.is_unlimited, self.runner.run)
+        batches = Batches(
+            registry,
+            self.database,
+            self.desk,
+            self._slot,
+            calls,
+            self.runner,
+            allowance,
+            self._aftermath,
+        )
+        self._crew = Crew(places, self.runner.run, calls.close)
+        self.threads = Threads(
+            extra_threads, self.desk, self.runner.is_unlimited, batches.carry_out
+        )
         self.executor = Executor(
             settings,
             self.database,
@@ -96,6 +113,7 @@ class Child:
             self._slot,
             settler,
             self.runner,
+            batches,
             Claims(settings, registry, self.database, self.desk, self.identity.owner),
             self._crew,
             self.threads,

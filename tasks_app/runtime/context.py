@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tasks_app.domain.payload import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
     from uuid import UUID
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from tasks_app.domain.task import Fence
     from tasks_app.runtime.desk import Running
-    from tasks_app.runtime.transaction import Transaction
+    from tasks_app.runtime.transaction import Access
 
 
 class TaskContext:
@@ -27,7 +26,7 @@ class TaskContext:
     def __init__(
         self,
         run: Running,
-        open_transaction: Callable[[], Transaction],
+        access: Access,
         deadline: float | None,
         log: logging.Logger,
     ) -> None:
@@ -35,9 +34,8 @@ class TaskContext:
         """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
         self._run = run
         self._task = run.task
-        self._open_transaction = open_transaction
+        self._access = access
         self._log = log
-        self._transaction: Transaction | None = None
         self._over = False
 
     @property
@@ -110,7 +108,7 @@ class TaskContext:
         Raises:
             RuntimeError: a thread of the handler's asks when the task is over.
         """
-        return self._opened().session
+        return self._given().session
 
     @property
     def connection(self) -> Connection:
@@ -119,14 +117,12 @@ class TaskContext:
         Raises:
             TypeError: in an async handler; there it is ``await ctx.session.connection()``.
         """
-        return self._opened().connection
+        return self._given().connection
 
-    def _opened(self) -> Transaction:
+    def _given(self) -> Access:
         if self._over:
             raise RuntimeError("The task is over; what it left running has no session any more.")
-        if self._transaction is None:
-            self._transaction = self._open_transaction()
-        return self._transaction
+        return self._access
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -151,12 +147,6 @@ class TaskContext:
         """Show how far this run is (0 to 1); people see it at the next heartbeat."""
         self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
 
-    def touched(self) -> Transaction | None:
-        """Return the transaction if anything was done in it, else None. For the executor."""
-        transaction = self._transaction
-        return transaction if transaction is not None and transaction.active else None
-
-    def close(self) -> Transaction | None:
-        """Give out nothing from here on; return what was given, or None. For the executor."""
+    def close(self) -> None:
+        """Give out nothing from here on. For the executor."""
         self._over = True
-        return self._transaction

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger
+from tasks_app.runtime.batches import Batches
 from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.crew import Crew
 from tasks_app.runtime.database import Database
@@ -41,6 +42,7 @@ class Executor:
         slot: Slot,
         settler: Settler,
         runner: Runner,
+        batches: Batches,
         claims: Claims,
         crew: Crew,
         threads: Threads,
@@ -51,6 +53,7 @@ class Executor:
         self._slot = slot
         self._settler = settler
         self._runner = runner
+        self._batches = batches
         self._claims = claims
         self._crew = crew
         self._threads = threads
@@ -119,7 +122,7 @@ class Executor:
                 break
             run = self._desk.start_next(self._runner.is_plain)
             if run is not None:
-                self._runner.run(run)
+                self._batches.carry_out(run)
             elif not self._desk.await_turn(TURN_PATIENCE_S):
                 break
         self._settler.flush_quietly()

@@ -109,7 +109,9 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             class in the ancestry of what was raised decides.
         on_interrupt: the same words for a run that a stopping worker cuts off when its grace is
             over; default ``"retry_free"``: again at once, on another worker, uncharged.
-        commit: ``"each"``: every task commits on its own. Nothing else exists yet.
+        commit: ``"each"``: every task commits on its own. ``"batch"``: many fast tasks share a
+            transaction; only for plain functions whose effects are all in ``ctx.session`` or
+            ``ctx.connection``, because when one fails, all of them are rolled back and run again.
         registry: for tests.
 
     Raises:
@@ -117,8 +119,13 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
     """
     if max_attempts is not None and not 1 <= max_attempts <= MOST_ATTEMPTS:
         raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
-    if commit != "each":
-        raise HandlerError(f'commit={commit!r} of {name!r} does not exist yet. Use commit="each".')
+    if commit not in {"each", "batch"}:
+        raise HandlerError(f'commit={commit!r} of {name!r} is neither "each" nor "batch".')
+    if commit == "batch" and at_most_once:
+        raise HandlerError(
+            f'{name!r} is at_most_once and says commit="batch". Use commit="each": '
+            "when a batch is rolled back, its handlers run again."
+        )
     if at_most_once and on_interrupt is not None:
         raise HandlerError(
             f"{name!r} is at_most_once and says on_interrupt. Leave on_interrupt out: "
@@ -128,6 +135,12 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
     def declare(function: Callable[P, R]) -> Handler[P, R]:
         policy = _checked(lambda: parse_policy(retry), name) if retry else DEFAULT_POLICY
         takes_payload, payload_type = signature_of(function)
+        is_async = inspect.iscoroutinefunction(function)
+        if commit == "batch" and is_async:
+            raise HandlerError(
+                f'{name!r} is a coroutine function and says commit="batch". Use commit="each", '
+                "or a plain function: batches are run one after the other."
+            )
         spec = HandlerSpec(
             name=_checked(lambda: check_name(name), name),
             function=function,
@@ -143,7 +156,8 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             on_interrupt=_checked(lambda: Reaction(on_interrupt or Reaction.RETRY_FREE), name),
             payload_type=payload_type,
             takes_payload=takes_payload,
-            is_async=inspect.iscoroutinefunction(function),
+            is_async=is_async,
+            batched=commit == "batch",
         )
         registry.add(spec)
         return Handler(spec, function)

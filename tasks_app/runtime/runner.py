@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from random import Random
-from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.causes import cause_of
-from tasks_app.domain.decide import OUTCOME_UNKNOWN, ended_by, failed, succeeded
-from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
-from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.decide import OUTCOME_UNKNOWN, ended_by, failed
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.outcome import Fail, Retry
-from tasks_app.domain.payload import decode, encode, encode_object
+from tasks_app.domain.payload import encode_object
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.amend import amend
-from tasks_app.pool.claim import fetch_payload
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
+from tasks_app.runtime.calls import Calls, FenceLostError
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost, is_unanswered
 from tasks_app.runtime.desk import Desk, Running
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
-from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
-from tasks_app.runtime.middleware import Middleware, chain
 from tasks_app.runtime.pace import Pace
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
@@ -43,10 +38,6 @@ handler_log = logging.getLogger("tasks_app.handlers")
 
 UNANSWERED_WAIT = timedelta(seconds=2)
 """How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
-
-
-class _FenceLostError(Exception):
-    """Our own, so that no handler can raise it."""
 
 
 class Runner:
@@ -61,9 +52,8 @@ class Runner:
         slot: Slot,
         settler: Settler,
         aftermath: Aftermath,
-        middleware: Sequence[Middleware] = (),
-        *,
-        watched: bool = True,
+        calls: Calls,
+        allowance: Allowance,
     ) -> None:
         self._settings = settings
         self._registry = registry
@@ -71,13 +61,11 @@ class Runner:
         self._desk = desk
         self._slot = slot
         self._settler = settler
-        self._middleware = middleware
         self._aftermath = aftermath
-        self._sync = SyncLane(database, aftermath)
-        self._async = AsyncLane(database, aftermath, settings.async_connections)
+        self._calls = calls
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self.pace = Pace()
-        self._allowance = Allowance(settings, watched=watched)
+        self._allowance = allowance
 
     def run(self, run: Running) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""
@@ -107,30 +95,34 @@ class Runner:
 
     def _run_announced(self, run: Running, spec: HandlerSpec) -> None:
         task = run.task
-        lane: Lane = self._async if spec.is_async else self._sync
+        lane = self._calls.lane(spec)
         limit = self._allowance.timeout_s(task, spec)
         if HOOKS.wanted:
             HOOKS.tell([of_claim(Kind.STARTED, task)])
         run.since = time.monotonic()
         deadline = None if limit is None else run.since + limit
-        context = TaskContext(run, lane.transaction, deadline, handler_log)
+        transaction = lane.transaction()
+        context = TaskContext(run, transaction, deadline, handler_log)
         try:
-            settlement = self._attempt(run, spec, lane, context, limit)
-            transaction = context.touched()
+            settlement = self._attempt(run, spec, context, transaction, limit)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 self._desk.drop(task.fence)
-            elif transaction is None:
-                self._keep(task, settlement)
-            else:
+            elif transaction.active:
                 self._commit(transaction, task, spec, settlement)
+            else:
+                self._keep(task, settlement)
         finally:
-            transaction = context.close()
-            if transaction is not None:
-                transaction.abandon()
+            context.close()
+            transaction.abandon()
 
     def _attempt(
-        self, run: Running, spec: HandlerSpec, lane: Lane, context: TaskContext, limit: float | None
+        self,
+        run: Running,
+        spec: HandlerSpec,
+        context: TaskContext,
+        transaction: Transaction,
+        limit: float | None,
     ) -> Settlement | None:
         """Call the handler; whatever it raises becomes an outcome, after a rollback.
 
@@ -138,54 +130,25 @@ class Runner:
         """
         task = run.task
         try:
-            arguments = self._arguments(task, spec, lane, context)
-            value = chain(self._middleware, context, lambda: lane.call(spec, arguments, limit))
-            result = self._result(value, spec)
-        except _FenceLostError:
+            return self._calls.make(run, spec, context, limit)
+        except FenceLostError:
             return None
         except BaseException as error:
-            transaction = context.touched()
-            if transaction is not None:
-                transaction.abandon()
+            transaction.abandon()
             if is_lost(error):
                 return _unanswered(task)
             if isinstance(error, Retry) and error.payload is not None:
-                return self._amended(task, spec, lane, error)
+                return self._amended(task, spec, error)
             return ended_by(task, spec, error, cause_of(error), self._rng)
-        return succeeded(task, result, _ms_since(run.since))
 
-    def _arguments(
-        self, task: ClaimedTask, spec: HandlerSpec, lane: Lane, context: TaskContext
-    ) -> tuple[Any, ...]:
-        if not spec.takes_payload:
-            return (context,)
-        text = task.payload
-        if text is None:
-            text = lane.aside(lambda: self._fetched(task))
-        if text is None:
-            raise _FenceLostError
-        try:
-            return (context, spec.payload(decode(text, "payload")))
-        except ValidationError as error:
-            path, problem = explain(error)
-            raise Fail(f"{path} {problem}") from None
-        except UnreadableTaskError as error:
-            raise Fail(str(error)) from None
-
-    def _fetched(self, task: ClaimedTask) -> str | None:
-        with self._database.begin() as connection:
-            return fetch_payload(connection, task.fence)
-
-    def _amended(
-        self, task: ClaimedTask, spec: HandlerSpec, lane: Lane, retry: Retry
-    ) -> Settlement:
+    def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
         """Give the task the payload that it is to be tried again with."""
         error: Exception = retry
         try:
             payload = encode_object(
                 retry.payload, "payload", self._settings.payload_limit, spec.to_json
             )
-            lane.aside(lambda: self._write_payload(task, payload))
+            self._calls.lane(spec).aside(lambda: self._write_payload(task, payload))
         except InvalidTaskError as refusal:
             error = Fail(f"The payload to try again with is refused: {refusal}")
         except SQLAlchemyError:
@@ -195,13 +158,6 @@ class Runner:
     def _write_payload(self, task: ClaimedTask, payload: str) -> None:
         with self._database.begin() as connection:
             amend(connection, task.fence, payload)
-
-    def _result(self, value: Any, spec: HandlerSpec) -> str | None:
-        try:
-            limit = self._settings.result_limit
-            return None if value is None else encode(value, "result", limit, spec.to_json)
-        except InvalidTaskError as error:
-            raise Fail(f"The handler's result cannot be stored: {error}") from None
 
     def _commit(
         self,
@@ -262,14 +218,6 @@ class Runner:
             return False
         return self._allowance.timeout_s(task, spec) is None
 
-    async def close(self) -> None:
-        """Close the connections of the event loop, in it."""
-        await self._async.close()
-
 
 def _unanswered(task: ClaimedTask) -> Settlement:
     return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level)
-
-
-def _ms_since(instant: float) -> int:
-    return round((time.monotonic() - instant) * 1000)

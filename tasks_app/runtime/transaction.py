@@ -32,6 +32,10 @@ class HandlerSession(Session):
         with commit_permitted(self.connection()):
             super().commit()
 
+    def hear_of_commit(self) -> None:
+        """End, where somebody else committed the connection: listeners are told."""
+        super().commit()
+
 
 class AsyncHandlerSession(AsyncSession):
     """The same for async handlers."""
@@ -46,8 +50,8 @@ class AsyncHandlerSession(AsyncSession):
             await super().commit()
 
 
-class Transaction(Protocol):
-    """Made when it is first touched; used by one run."""
+class Access(Protocol):
+    """What a handler sees of it."""
 
     @property
     def session(self) -> Any:
@@ -59,7 +63,11 @@ class Transaction(Protocol):
 
     @property
     def active(self) -> bool:
-        """Whether anything was done in it."""
+        """Whether anything was done in it, and it is to be ended with the run."""
+
+
+class Transaction(Access, Protocol):
+    """Made when it is first touched; used by one run."""
 
     def settle(self, settlement: Settlement) -> State | None:
         """Write the outcome in it, uncommitted; None: the fence is lost."""
@@ -136,11 +144,16 @@ class AsyncTransaction:
     """Of an async handler; the run waits for the database in its greenlet."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self._session = AsyncHandlerSession(engine, expire_on_commit=False, close_resets_only=False)
+        self._engine = engine
+        self._session: AsyncHandlerSession | None = None
 
     @property
     def session(self) -> AsyncHandlerSession:
         """Once closed it stays closed."""
+        if self._session is None:
+            self._session = AsyncHandlerSession(
+                self._engine, expire_on_commit=False, close_resets_only=False
+            )
         return self._session
 
     @property
@@ -155,30 +168,33 @@ class AsyncTransaction:
     @property
     def active(self) -> bool:
         """Whether anything was done in it."""
-        return self._session.in_transaction()
+        return self._session is not None and self._session.in_transaction()
 
     def settle(self, settlement: Settlement) -> State | None:
         """Flush what the handler left and settle on the same connection."""
 
         async def settled() -> State | None:
-            await self._session.flush()
-            return await (await self._session.connection()).run_sync(settle_one, settlement)
+            await self.session.flush()
+            return await (await self.session.connection()).run_sync(settle_one, settlement)
 
         return await_(settled())
 
     def commit(self) -> None:
         """Commit effect and outcome."""
-        await_(self._session.commit_with_outcome())
+        await_(self.session.commit_with_outcome())
 
     def abandon(self) -> None:
         """Close; an open transaction rolls back."""
+        session = self._session
+        if session is None:
+            return
 
         async def closed() -> None:
             try:
-                await self._session.close()
+                await session.close()
             except BaseException:  # as above
                 with contextlib.suppress(BaseException):
-                    await self._session.invalidate()
+                    await session.invalidate()
 
         with contextlib.suppress(BaseException):
             await_(closed())

@@ -60,9 +60,6 @@ def test_what_stays_in_the_session_is_recognised(statement: str) -> None:
         "RELEASE SAVEPOINT a",
         "ROLLBACK TO SAVEPOINT a",
         "rollback work to a",
-        "SET LOCAL lock_timeout = 1",
-        "SET TRANSACTION READ ONLY",
-        "SET CONSTRAINTS ALL DEFERRED",
         "INSERT INTO settings (key) VALUES ('set')",
         "UPDATE commits SET n = 1",
         "SELECT ended FROM ends",
@@ -71,6 +68,18 @@ def test_what_stays_in_the_session_is_recognised(statement: str) -> None:
 )
 def test_everyday_statements_leave_no_trace(statement: str) -> None:
     assert trace_of(statement) is Trace.TRANSACTION
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET LOCAL lock_timeout = 1",
+        "/* why */ set transaction READ ONLY",
+        "SET CONSTRAINTS ALL DEFERRED",
+    ],
+)
+def test_what_holds_until_the_end_of_the_transaction_is_recognised(statement: str) -> None:
+    assert trace_of(statement) is Trace.SETTING
 
 
 @pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])

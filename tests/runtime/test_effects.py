@@ -144,6 +144,25 @@ class TestNobodyElseCommits:
         assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
         assert "commits together" in (bench.task(task_id).error or "")
 
+    @pytest.mark.parametrize("way", ["session", "connection"])
+    def test_what_was_refused_is_not_committed_with_the_next_task(
+        self, bench: Bench, way: str
+    ) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            if way == "session":
+                effect(ctx)
+            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+            if ctx.task_id == ids[0]:
+                ctx.connection.commit()
+
+        ids = [bench.create() for _ in range(2)]
+
+        bench.execute(ids)
+
+        assert bench.states(ids) == ["FAILED", "SUCCEEDED"]
+        assert bench.effects(ids[0]) == 0
+
     def test_a_savepoint_may_be_committed(self, bench: Bench) -> None:
         @bench.handler()
         def h(ctx: Any) -> None:

@@ -1,0 +1,96 @@
+"""Calls: from a claimed task to what its handler returned, through all middleware."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from tasks_app.domain.decide import succeeded
+from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.outcome import Fail
+from tasks_app.domain.payload import decode, encode
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.task import ClaimedTask, Settlement
+from tasks_app.pool.claim import fetch_payload
+from tasks_app.runtime.aftermath import Aftermath
+from tasks_app.runtime.context import TaskContext
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.desk import Running
+from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
+from tasks_app.runtime.middleware import Middleware, chain
+
+
+class FenceLostError(Exception):
+    """Our own, so that no handler can raise it: the handler was not even called."""
+
+
+class Calls:
+    """Calls handlers for one child."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        aftermath: Aftermath,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._middleware = middleware
+        self.plain = SyncLane(database, aftermath)
+        self._async = AsyncLane(database, aftermath, settings.async_connections)
+
+    def lane(self, spec: HandlerSpec) -> Lane:
+        """Return the way in which this handler is called."""
+        return self._async if spec.is_async else self.plain
+
+    def make(
+        self, run: Running, spec: HandlerSpec, context: TaskContext, limit: float | None
+    ) -> Settlement:
+        """Call the handler and return its success; whatever it raises comes out.
+
+        Raises:
+            FenceLostError: the run is not ours any more.
+        """
+        lane = self.lane(spec)
+        arguments = self._arguments(run.task, spec, lane, context)
+        value = chain(self._middleware, context, lambda: lane.call(spec, arguments, limit))
+        result = self._result(value, spec)
+        return succeeded(run.task, result, round((time.monotonic() - run.since) * 1000))
+
+    async def close(self) -> None:
+        """Close the connections of the event loop, in it."""
+        await self._async.close()
+
+    def _arguments(
+        self, task: ClaimedTask, spec: HandlerSpec, lane: Lane, context: TaskContext
+    ) -> tuple[Any, ...]:
+        if not spec.takes_payload:
+            return (context,)
+        text = task.payload
+        if text is None:
+            text = lane.aside(lambda: self._fetched(task))
+        if text is None:
+            raise FenceLostError
+        try:
+            return (context, spec.payload(decode(text, "payload")))
+        except ValidationError as error:
+            path, problem = explain(error)
+            raise Fail(f"{path} {problem}") from None
+        except UnreadableTaskError as error:
+            raise Fail(str(error)) from None
+
+    def _fetched(self, task: ClaimedTask) -> str | None:
+        with self._database.begin() as connection:
+            return fetch_payload(connection, task.fence)
+
+    def _result(self, value: Any, spec: HandlerSpec) -> str | None:
+        try:
+            limit = self._settings.result_limit
+            return None if value is None else encode(value, "result", limit, spec.to_json)
+        except InvalidTaskError as error:
+            raise Fail(f"The handler's result cannot be stored: {error}") from None

@@ -1,0 +1,134 @@
+"""The transaction that the runs of a batch share.
+
+Each gets a share of it: the same connection, and a session of its own. Whoever rolls back, or
+leaves a setting to those after it, spoils it for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Engine, RootTransaction
+
+from tasks_app.domain.causes import brief
+from tasks_app.domain.logs import quiet_logger
+from tasks_app.domain.states import State
+from tasks_app.domain.task import Settlement
+from tasks_app.pool.settle import settle_group
+from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
+from tasks_app.runtime.transaction import HandlerSession
+
+log = quiet_logger(__name__)
+
+
+class SpoiledError(Exception):
+    """One run of a batch did what only a transaction of its own can bear."""
+
+
+class Share:
+    """What one run of a batch writes through."""
+
+    def __init__(self, whole: SharedTransaction) -> None:
+        self._whole = whole
+        self._session: HandlerSession | None = None
+
+    @property
+    def session(self) -> HandlerSession:
+        """A session of this run's own, on the common connection."""
+        if self._session is None:
+            self._session = self._whole.session()
+        return self._session
+
+    @property
+    def connection(self) -> Connection:
+        """The common connection."""
+        return self._whole.connection
+
+    @property
+    def active(self) -> bool:
+        """Not by itself: it is ended with all others."""
+        return False
+
+    def end(self) -> None:
+        """Write what the session still holds.
+
+        Raises:
+            SpoiledError: the others could not bear what was done.
+        """
+        if self._session is not None:
+            self._session.flush()
+        self._whole.check()
+
+
+class SharedTransaction:
+    """Begun when it is first touched."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+        self._root: RootTransaction | None = None
+        self._sessions: list[HandlerSession] = []
+
+    @property
+    def connection(self) -> Connection:
+        """The one connection."""
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            self._root = self._connection.begin()
+        return self._connection
+
+    def share(self) -> Share:
+        """Return one run's share."""
+        return Share(self)
+
+    def session(self) -> HandlerSession:
+        """Return a session for one run; it can roll back, and then all is rolled back."""
+        session = HandlerSession(
+            self.connection, join_transaction_mode="rollback_only", close_resets_only=False
+        )
+        self._sessions.append(session)
+        return session
+
+    def check(self) -> None:
+        """Look after each run.
+
+        Raises:
+            SpoiledError: it rolled back, or left a setting to those after it.
+        """
+        connection, root = self._connection, self._root
+        if connection is None or root is None:
+            return
+        if not root.is_active or connection.get_transaction() is not root:
+            raise SpoiledError
+        if left_a_setting(connection):
+            raise SpoiledError
+
+    def settle(self, settlements: Sequence[Settlement]) -> dict[int, State]:
+        """Write all outcomes, uncommitted; return those that could be, waiting for nobody."""
+        return settle_group(self.connection, settlements)
+
+    def commit(self) -> None:
+        """Commit all effects and outcomes."""
+        with commit_permitted(self.connection):
+            self.connection.commit()
+
+    def close(self) -> None:
+        """Tell the sessions that they are committed, for whoever listens; never raises."""
+        for session in self._sessions:
+            try:
+                session.hear_of_commit()
+            except BaseException as error:
+                log.warning("a listener of a session failed after its commit: %s", brief(error))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give the connection back; what is open rolls back. Never raises."""
+        for end in (*self._sessions, self._connection):
+            if end is None:
+                continue
+            try:
+                end.close()
+            except BaseException:  # as of a transaction of one run
+                with contextlib.suppress(BaseException):
+                    end.invalidate()
