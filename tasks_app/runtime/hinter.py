@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import NamedTuple
 
 from tasks_app.domain.logs import quiet_logger
+from tasks_app.runtime.due_queue import DueQueue
 from tasks_app.runtime.publisher import HintPublisher
 
 log = quiet_logger(__name__)
@@ -43,6 +44,8 @@ class Hint(NamedTuple):
 
     queue: str
     task_id: int
+    at: float = 0.0
+    """Not before this instant of the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class Hinter:
         self.counts = Counts()
         self._connect = connect
         self._publisher: HintPublisher | None = None
-        self._waiting: SimpleQueue[Hint | threading.Event] = SimpleQueue()  # put() never blocks
+        self._waiting: DueQueue[Hint | threading.Event] = DueQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._works = False
@@ -76,18 +79,18 @@ class Hinter:
 
     def reliable(self, queue: str) -> bool:
         """Whether a hint for the queue will most likely go out: the last one did."""
-        return self._works and not self._silent(queue) and self._waiting.qsize() < MOST_WAITING
+        return self._works and not self._silent(queue) and len(self._waiting) < MOST_WAITING
 
     def offer(self, hints: Iterable[Hint]) -> None:
         """Take hints to be sent, or drop them; returns at once."""
         for hint in hints:
             if self._silent(hint.queue):
                 self.counts.silent += 1
-            elif self._waiting.qsize() >= MOST_WAITING:
+            elif len(self._waiting) >= MOST_WAITING:
                 self.counts.dropped += 1
             else:
-                self._waiting.put(hint)
-        if self._thread is None and not self._waiting.empty():
+                self._waiting.put(hint, hint.at)
+        if self._thread is None and len(self._waiting):
             self._start()
 
     def flush(self, patience_s: float) -> None:
@@ -144,7 +147,7 @@ class Hinter:
     def _more(self) -> Iterator[Hint | threading.Event]:
         with suppress(Empty):
             for _ in range(MOST_IDS - 1):
-                yield self._waiting.get_nowait()
+                yield self._waiting.get_due()
 
     def _send(self, queue: str, ids: list[int]) -> None:
         if self._silent(queue):

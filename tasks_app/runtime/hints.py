@@ -10,15 +10,17 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  Celery brings it, too late for a script that ends
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.task import HINT_WAIT, TaskId, TaskRow
+from tasks_app.domain.task import HINT_WAIT, Settlement, TaskId, TaskRow
 from tasks_app.runtime.hinter import Counts, Hint, Hinter
 from tasks_app.runtime.publisher import HintPublisher
 
@@ -29,6 +31,8 @@ log = quiet_logger(__name__)
 
 BULK = 1_000
 """More tasks than this in one call are left to the scan: nobody waits for the first of them."""
+NEAR = timedelta(seconds=1.5)
+"""What becomes due later than this, the scan sees coming. Longer than its usual interval."""
 EXIT_PATIENCE_S = 1.0
 """How long a process that ends waits for its last hints; the scan finds the tasks as soon."""
 _NOTES = "tasks_app hints"
@@ -71,13 +75,25 @@ class Hints:
         """Remember what was created; it is hinted if and when the session commits."""
         if self._current() is None or (hinting := self._hinting(session, rows)) is None:
             return
+        inserted_at = time.monotonic()  # later than by the database: no hint is early
         transaction = hinting.get_nested_transaction() or hinting.get_transaction()
         if transaction is not None:
             hinting.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(
-                Hint(row.queue, int(task_id))
+                Hint(row.queue, int(task_id), inserted_at + row.delay.total_seconds())
                 for row, task_id in zip(rows, ids, strict=True)
-                if task_id.created and _is_due(row)
+                if task_id.created and _is_near(row)
             )
+
+    def again(self, settlements: Iterable[Settlement]) -> None:
+        """Hint at those tasks that this child has just sent back to the pool for a short wait."""
+        settled_at = time.monotonic()
+        hints = [
+            Hint(s.task.queue, s.fence.task_id, settled_at + s.wait.total_seconds())
+            for s in settlements
+            if s.wait is not None and s.wait <= NEAR and s.task is not None
+        ]
+        if hints and (hinter := self._current()) is not None:
+            hinter.offer(hints)
 
     def offer(self, queue: str, ids: Iterable[int]) -> None:
         """Hint at tasks of whose commit nobody else can tell us."""
@@ -149,6 +165,11 @@ class Hints:
         notes = session.info.get(_NOTES)
         if notes:
             notes.pop(transaction, None)
+
+
+def _is_near(row: TaskRow) -> bool:
+    """Whether the row is due before a scan has surely seen it coming."""
+    return row.enabled and row.run_at is None and row.delay <= NEAR
 
 
 def _is_due(row: TaskRow) -> bool:

@@ -14,6 +14,7 @@ from tasks_app.domain.task import Cause, Settlement
 from tasks_app.pool.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.database import Database, is_unanswered, patience_s
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
 
 log = quiet_logger(__name__)
@@ -89,6 +90,7 @@ class Settler:
             try:
                 with self._database.single() as connection:
                     state = settle_one(connection, settlement)
+                HINTS.again([settlement] if state is State.PENDING else [])
                 if state is not None and settlement.task is not None:
                     HOOKS.tell([of_settlement(settlement, settlement.task, state)])
                 return state
@@ -121,6 +123,7 @@ class Settler:
                 raise
             self._split(settlements, error, notices)
             return
+        HINTS.again(settlements)
         if HOOKS.wanted:
             notices += [
                 of_settlement(s, s.task, done[s.fence.task_id])

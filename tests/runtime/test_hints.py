@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from tasks_app import NewTask, acreate_task, acreate_tasks, create_task, create_tasks
+from tasks_app import NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
 from tasks_app.domain.task import HINT_WAIT
 from tasks_app.runtime import hinter as hinter_room
 from tasks_app.runtime import hints as hints_room
@@ -32,6 +32,7 @@ class Ear:
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, list[int]]] = []
+        self.instants: list[float] = []
         self.error: BaseException | None = None
         self.depths: dict[str, int | None] = {}
         self.looks = 0
@@ -43,6 +44,7 @@ class Ear:
         if self.error is not None:
             raise self.error
         self.messages.append((queue, list(ids)))
+        self.instants += [time.monotonic()] * len(ids)
 
     def depth(self, queue: str) -> int | None:
         self.looks += 1
@@ -198,7 +200,7 @@ class TestWhatIsTold:
         assert told(ear) == made
 
     def test_only_rows_that_may_run_at_once(self, session: Session, ear: Ear) -> None:
-        create_task(session, "t", delay="1s")
+        create_task(session, "t", delay="1m")
         create_task(session, "t", run_at=datetime.now(UTC) - timedelta(seconds=9))
         create_task(session, "t", enabled=False)
         create_task(session, "t", retry="5s,5s", wait_first=True)
@@ -240,9 +242,10 @@ class TestWhatIsTold:
 
         @bench.handler("parent")
         def parent(ctx: Any) -> None:
-            made.append(create_task(ctx.session, "child"))
+            child = create_task(ctx.session, "child")
             if ctx.attempt == 1:
-                raise ValueError
+                raise ValueError  # it rolls back
+            made.append(child)
 
         @bench.handler("aparent")
         async def aparent(ctx: Any) -> None:
@@ -252,7 +255,48 @@ class TestWhatIsTold:
         bench.execute(ids)
         bench.execute(ids[:1])
 
-        assert told(ear) == made[1:]  # the first rolled back
+        # The parent is told of, too: it is tried again at once.
+        assert sorted(i for i in told(ear) if i not in ids) == sorted(made)
+
+
+class TestWhatIsDueSoon:
+    """Sooner than a scan sees it coming: whoever makes it due hints at it, when it is."""
+
+    def test_a_short_delay_is_waited_for_and_a_long_one_left_to_the_scan(
+        self, session: Session, ear: Ear
+    ) -> None:
+        began = time.monotonic()
+        create_task(session, "t", delay=hints_room.NEAR + timedelta(milliseconds=1))
+        second = create_task(session, "t", delay="0.6s")
+        first = create_task(session, "t", delay="0.3s")
+        session.commit()
+
+        until(lambda: len(ear.ids) == 2)
+        assert ear.ids == [first, second]
+        assert [at >= began + 0.3 * n for n, at in enumerate(ear.instants, 1)] == [True, True]
+
+    def test_an_exit_does_not_wait_for_it(self, session: Session, ear: Ear) -> None:
+        create_task(session, "t", delay="1.4s")
+        session.commit()
+        began = time.monotonic()
+
+        HINTS.flush()
+
+        assert time.monotonic() - began < 1
+        assert ear.ids == []
+
+    def test_a_short_retry_is_hinted_at_and_a_long_one_is_not(self, bench: Bench, ear: Ear) -> None:
+        @bench.handler()
+        def h(ctx: Any, payload: dict) -> None:
+            raise Retry(after=payload["after"])
+
+        short, long = (bench.create(payload={"after": after}) for after in ("0.2s", "1m"))
+
+        bench.execute([short, long])
+
+        until(lambda: ear.ids)
+        assert bench.sql("SELECT due_at <= now() FROM task_pending WHERE id = :id", id=short)
+        assert told(ear) == [short]
 
 
 class TestWhatCannotBeKnown:
@@ -456,7 +500,7 @@ class TestTheHinter:
 
         assert not hinter.reliable("q")
         assert hinter.counts.dropped >= offered - hinter_room.MOST_WAITING - hinter_room.MOST_IDS
-        assert hinter._waiting.qsize() <= hinter_room.MOST_WAITING
+        assert len(hinter._waiting) <= hinter_room.MOST_WAITING
 
     def test_after_an_error_it_is_silent_for_longer_and_longer_and_says_so_once(
         self, hinter: Hinter, ear: Ear, caplog: pytest.LogCaptureFixture
