@@ -6,9 +6,11 @@ and again by a nested loop and then takes more than n rows.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +18,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
-from tasks_app.pool.tables import NOW, PENDING, admits, runs
+from tasks_app.pool.fences import array
+from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id, runs
 
 PAYLOADS_UP_TO = 16 * 1024
 """Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
@@ -34,7 +37,7 @@ class Claimer:
     """Like ``max_attempts``: one entry for each of ``names``."""
 
 
-_READY = f"""{admits(Event.CLAIM)} AND p.enabled AND p.due_at <= {NOW}
+_READY = f"""p.enabled AND p.due_at <= {NOW}
     AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
 
 _RETURNED = f"""
@@ -47,26 +50,20 @@ _RETURNED = f"""
 """A fence, then the other fields of a :class:`ClaimedTask` in their order."""
 
 _CLAIM = """
-    WITH handler AS MATERIALIZED (SELECT * FROM unnest(
-        CAST(:names AS text[]), CAST(:max_attempts AS smallint[]), CAST(:at_most_once AS boolean[]))
-        AS h(name, max_attempts, at_most_once)),
+    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies),
     {candidates},
-    able AS MATERIALIZED (
-        SELECT c.id, c.priority, c.scan_at, h.max_attempts, h.at_most_once,
-            c.crashes >= 1 OR coalesce(c.at_most_once, h.at_most_once) AS alone
-        FROM candidate c JOIN handler h ON h.name = c.name),
     taken AS MATERIALIZED (
-        SELECT * FROM able WHERE NOT alone AND NOT {lonely_goes_first}
+        SELECT * FROM candidate WHERE NOT alone AND NOT {lonely_goes_first}
         UNION ALL
-        (SELECT * FROM able
-         WHERE alone AND ({lonely_goes_first} OR NOT EXISTS (SELECT FROM able WHERE NOT alone))
+        (SELECT * FROM candidate
+         WHERE alone
+           AND ({lonely_goes_first} OR NOT EXISTS (SELECT FROM candidate WHERE NOT alone))
          ORDER BY {order} LIMIT 1))
     UPDATE {pending} p
     SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
         lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
-        max_attempts = coalesce(p.max_attempts, t.max_attempts),
-        at_most_once = coalesce(p.at_most_once, t.at_most_once)
-    FROM taken t WHERE p.id = t.id AND p.id = ANY(ARRAY(SELECT id FROM taken))
+        max_attempts = t.max_attempts, at_most_once = t.at_most_once
+    FROM taken t WHERE p.id = t.id
     RETURNING {returned}, p.priority
 """
 
@@ -85,14 +82,21 @@ def _statement(candidates: str, *, order: str, lonely_goes_first: str) -> Any:
     )
 
 
-_CANDIDATE = "p.id, p.name, p.crashes, p.at_most_once, p.priority, p.scan_at"
+_POLICY = "(SELECT policies FROM handler) -> p.name"
+_AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
+_CANDIDATE = f"""
+    p.id, p.priority, p.scan_at, p.crashes >= 1 OR {_AT_MOST_ONCE} AS alone,
+    coalesce(p.max_attempts, ({_POLICY} ->> 0)::smallint) AS max_attempts,
+    {_AT_MOST_ONCE} AS at_most_once
+"""
+_KNOWN = "(SELECT policies FROM handler) ? p.name"
 
 _BY_ID = _statement(
     f"""
     candidate AS MATERIALIZED (
         SELECT {_CANDIDATE} FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.name = ANY(CAST(:names AS text[]))
-          AND {_READY} AND {runs("p.queue")}
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_KNOWN} AND {_READY}
+          AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     """,
     order="id",
@@ -102,27 +106,27 @@ _BY_ID = _statement(
 _NEXT = _statement(
     f"""
     candidate AS MATERIALIZED (
-        SELECT {_CANDIDATE}
+        SELECT p.*
         FROM unnest(CAST(:queues AS text[])) AS q(queue)
         CROSS JOIN generate_series(0, 9) AS r(priority)
         CROSS JOIN LATERAL (
-            SELECT p.* FROM {PENDING} p
+            SELECT {_CANDIDATE} FROM {PENDING} p
             WHERE p.queue = q.queue AND p.priority = r.priority
               AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
-              AND p.name = ANY(CAST(:names AS text[])) AND {_READY}
+              AND {admits(Event.CLAIM)} AND {_KNOWN} AND {_READY}
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
         WHERE {runs("q.queue")}
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
     """,
     order="priority, scan_at, id",
     # The pool need never run out of others: who is first in line goes first.
-    lonely_goes_first="(SELECT alone FROM able ORDER BY priority, scan_at, id LIMIT 1)",
+    lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
 )
 
 _WAITING = text(f"""
     SELECT p.id FROM {PENDING} p
-    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CLAIM)}
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
 """)
 
 _PAYLOAD = text(f"""
@@ -151,7 +155,7 @@ def claim(
     list has one entry and a second call may find more.
     """
     rows = connection.execute(
-        _BY_ID, {**_values(claimer, token), "ids": sorted(map(int, ids)), "now": now}
+        _BY_ID, {**_values(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
     )
     taken = {row.id: _task(row[:-1]) for row in rows}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
@@ -159,7 +163,7 @@ def claim(
 
 def waiting(connection: Connection, ids: Sequence[int]) -> list[int]:
     """Return those of ``ids`` that nobody has taken yet, in their order. Only a read."""
-    there = set(connection.execute(_WAITING, {"ids": list(ids)}).scalars())
+    there = set(connection.execute(_WAITING, {"ids": array(map(int, ids))}).scalars())
     return [task_id for task_id in ids if task_id in there]
 
 
@@ -204,13 +208,17 @@ def claims_of(connection: Connection, owner: str) -> list[ClaimedTask]:
 
 def _values(claimer: Claimer, token: UUID) -> dict[str, Any]:
     return {
-        "names": list(claimer.names),
-        "max_attempts": list(claimer.max_attempts),
-        "at_most_once": list(claimer.at_most_once),
+        "handlers": _handlers(claimer),
         "token": token,
         "owner": claimer.owner,
         "lease": claimer.lease,
     }
+
+
+@lru_cache(maxsize=4)
+def _handlers(claimer: Claimer) -> str:
+    policies = zip(claimer.max_attempts, claimer.at_most_once, strict=True)
+    return json.dumps(dict(zip(claimer.names, policies, strict=True)))
 
 
 def _task(row: Any) -> ClaimedTask:

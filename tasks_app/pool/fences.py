@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from tasks_app.domain.task import Fence
 from tasks_app.pool.tables import PENDING
 
-FENCED = f"""
-    {PENDING} p JOIN unnest(
-        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
-        AS f(id, attempt, token) ON f.id = p.id
+FENCES = """
+    unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]))
+        AS f(id, attempt, token)
 """
-"""A FROM clause for :func:`fence_arrays`; ``MATCHES`` belongs to it."""
-MATCHES = """
-    p.id = ANY(CAST(:ids AS bigint[])) AND p.attempt = f.attempt AND p.lease_token = f.token
-"""
-"""The ids stand here again so that the planner looks rows up, whatever it believes of the table."""
+"""A FROM clause for :func:`fence_arrays`."""
 
 
-def fence_arrays(fences: Sequence[Fence]) -> dict[str, list[Any]]:
-    """Return the parameters."""
+def fenced(guard: str, lock: str = "", *, fences: str = FENCES) -> str:
+    """Return a FROM clause of the rows ``p`` whose fence holds, looked up one by one.
+
+    In the order of ``fences``, which is how they are locked. A subquery of its own for each: as a
+    join its plan would hang on what the planner believes of two sizes that it does not know.
+    """
+    return f"""{fences} CROSS JOIN LATERAL (
+        SELECT * FROM {PENDING} p
+        WHERE p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}
+        {lock or "OFFSET 0"}) AS p"""
+
+
+def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
+    """Return the parameters, ids ascending."""
+    ordered = sorted(fences, key=lambda fence: fence.task_id)
     return {
-        "ids": [fence.task_id for fence in fences],
-        "attempts": [fence.attempt for fence in fences],
-        "tokens": [fence.token for fence in fences],
+        "ids": array(fence.task_id for fence in ordered),
+        "attempts": array(fence.attempt for fence in ordered),
+        "tokens": array(fence.token.hex for fence in ordered),
     }
+
+
+def array(values: Iterable[object]) -> str:
+    """Return a PostgreSQL array of numbers, words or nulls, all that needs no quotes.
+
+    The driver takes five times as long to write one, element by element.
+    """
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"

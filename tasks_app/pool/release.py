@@ -13,12 +13,12 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
-from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
+from tasks_app.pool.fences import fence_arrays, fenced
 from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 
-def _held(source: str, which: str, lock: str) -> str:
+def _held(source: str) -> str:
     return f"""
     SELECT p.id,
         CASE WHEN p.cancel_requested_at IS NULL THEN '{State.PENDING}' ELSE '{State.CANCELLED}' END
@@ -26,13 +26,16 @@ def _held(source: str, which: str, lock: str) -> str:
         {NOW} + CAST(:wait AS interval) AS due_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::integer AS run_ms, NULL AS event
-    FROM {source} WHERE {admits(Event.RELEASE)} AND {which} ORDER BY p.id {lock}
+    FROM {source}
     """
 
 
-_GROUP = leave(_held(FENCED, MATCHES, SKIP_LOCKED))
-_ONE = leave(_held(FENCED, MATCHES, WAIT))
-_TOKEN = leave(_held(f"{PENDING} p", "p.lease_token = :token", SKIP_LOCKED))
+_MAY = admits(Event.RELEASE)
+_GROUP = leave(_held(fenced(_MAY, SKIP_LOCKED)))
+_ONE = leave(_held(fenced(_MAY, WAIT)))
+_TOKEN = leave(
+    _held(f"{PENDING} p WHERE p.lease_token = :token AND {_MAY} ORDER BY p.id {SKIP_LOCKED}")
+)
 
 
 def release(

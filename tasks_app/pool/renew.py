@@ -14,13 +14,13 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Fence
-from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
+from tasks_app.pool.fences import fence_arrays, fenced
 from tasks_app.pool.tables import NOW, PENDING
 
+_LOCK = "FOR NO KEY UPDATE OF p SKIP LOCKED"
 _RENEW = text(f"""
     WITH held AS MATERIALIZED (
-        SELECT p.id FROM {FENCED} WHERE p.state = '{State.RUNNING}' AND {MATCHES}
-        ORDER BY p.id FOR NO KEY UPDATE OF p SKIP LOCKED)
+        SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})
     UPDATE {PENDING} p SET lease_until = {NOW} + CAST(:lease AS interval)
     FROM held h WHERE p.id = h.id
     RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled

@@ -40,7 +40,8 @@ _ANEW = {
     # An operator's wish outranks a date that has passed.
     "expires_at": f"CASE WHEN t.expires_at > {NOW} THEN t.expires_at END",
 }
-_SELECTED = ", ".join(_ANEW.get(c.strip(), f"t.{c.strip()}") for c in CARRIED.split(","))
+_COLUMNS = ", ".join(CARRIED)
+_SELECTED = ", ".join(_ANEW.get(c, f"t.{c}") for c in CARRIED)
 
 
 def _source(pool: str) -> _Source:
@@ -50,7 +51,7 @@ def _source(pool: str) -> _Source:
             WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE
         """),
         insert=text(f"""
-            INSERT INTO {PENDING} ({CARRIED}, state, scan_at)
+            INSERT INTO {PENDING} ({_COLUMNS}, state, scan_at)
             SELECT {_SELECTED}, '{State.PENDING}', {NOW} FROM {pool} t WHERE t.id = :id
             ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id
         """),

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.decide import CONNECTION_LOST, INTERRUPTED, OUTCOME_UNKNOWN, VANISHED
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
-from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
+from tasks_app.pool.fences import fence_arrays, fenced
 from tasks_app.pool.moves import SKIP_LOCKED, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
@@ -26,7 +26,7 @@ _SENTENCES = {
 }
 
 
-def _held(source: str, which: str, limit: str) -> str:
+def _held(source: str) -> str:
     return f"""
     SELECT p.id,
         CASE WHEN p.cancel_requested_at IS NOT NULL THEN '{State.CANCELLED}'
@@ -41,12 +41,16 @@ def _held(source: str, which: str, limit: str) -> str:
                 || CAST(:max_crashes AS integer) || ' times).'
              END AS message,
         NULL AS traceback, NULL::integer AS run_ms, '{Event.RESCUE}' AS event
-    FROM {source} WHERE {admits(Event.RESCUE)} AND {which} ORDER BY p.id {limit} {SKIP_LOCKED}
+    FROM {source}
     """
 
 
-_EXPIRED = leave(_held(f"{PENDING} p", f"p.lease_until < {NOW}", "LIMIT :most"))
-_CLAIMS = leave(_held(FENCED, MATCHES, ""))
+_MAY = admits(Event.RESCUE)
+_EXPIRED = leave(
+    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} AND {_MAY}
+        ORDER BY p.id LIMIT :most {SKIP_LOCKED}""")
+)
+_CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
 
 
 def rescue_expired(

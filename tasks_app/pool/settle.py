@@ -10,19 +10,19 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import Event, State, next_state
 from tasks_app.domain.task import Fence, Settlement
-from tasks_app.pool.fences import FENCED, MATCHES, fence_arrays
+from tasks_app.pool.fences import array, fence_arrays, fenced
 from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
-from tasks_app.pool.tables import NOW, PENDING, admits
+from tasks_app.pool.tables import NOW, admits
 
-_OUTCOME = """
-    outcome AS MATERIALIZED (SELECT * FROM unnest(
+_OUTCOMES = """
+    unnest(
         CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
         CAST(:targets AS text[]), CAST(:waits AS float8[]), CAST(:failures AS smallint[]),
         CAST(:crashes AS smallint[]), CAST(:levels AS smallint[]), CAST(:results AS text[]),
         CAST(:kinds AS text[]), CAST(:messages AS text[]), CAST(:tracebacks AS text[]),
         CAST(:run_ms AS integer[]), CAST(:events AS text[]))
-        AS o(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
-             message, traceback, run_ms, event)),
+        AS f(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
+             message, traceback, run_ms, event)
 """
 
 _ENDS = admits(Event.SUCCEED)
@@ -33,24 +33,20 @@ def _statement(lock: str) -> Any:
         f"""
         SELECT p.id,
             CASE WHEN p.cancel_requested_at IS NOT NULL
-                  AND o.target IN ('{State.PENDING}', '{State.FAILED}')
-                 THEN '{State.CANCELLED}' ELSE o.target END AS goes_to,
-            {NOW} + make_interval(secs => o.wait) AS due_at,
-            o.failures, coalesce(o.crashes, p.crashes) AS crashes, o.retry_level,
-            o.result::jsonb AS result, o.kind, o.message, o.traceback, o.run_ms, o.event
-        FROM {PENDING} p JOIN outcome o ON o.id = p.id
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_ENDS}
-          AND p.attempt = o.attempt AND p.lease_token = o.token
-        ORDER BY p.id {lock}
-        """,
-        before=_OUTCOME,
+                  AND f.target IN ('{State.PENDING}', '{State.FAILED}')
+                 THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
+            {NOW} + make_interval(secs => f.wait) AS due_at,
+            f.failures, coalesce(f.crashes, p.crashes) AS crashes, f.retry_level,
+            f.result::jsonb AS result, f.kind, f.message, f.traceback, f.run_ms, f.event
+        FROM {fenced(_ENDS, lock, fences=_OUTCOMES)}
+        """
     )
 
 
 _GROUP, _ONE = _statement(SKIP_LOCKED), _statement(WAIT)
 _HISTORY = (Event.RETRY, Event.FAIL)
 
-_HELD = text(f"SELECT p.id FROM {FENCED} WHERE p.state = '{State.RUNNING}' AND {MATCHES}")
+_HELD = text(f"SELECT p.id FROM {fenced(_ENDS)}")
 
 
 def settle_group(
@@ -79,20 +75,22 @@ def settle_one(
     return State(rows[0].goes_to) if rows else None
 
 
-def _arrays(settlements: Sequence[Settlement]) -> dict[str, list[Any]]:
+def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
     ordered = sorted(settlements, key=lambda s: s.fence.task_id)
     causes = [s.cause for s in ordered]
     return {
         **fence_arrays([s.fence for s in ordered]),
-        "targets": [next_state(State.RUNNING, s.event).value for s in ordered],
-        "waits": [s.wait.total_seconds() if s.wait else 0.0 for s in ordered],
-        "failures": [s.failures for s in ordered],
-        "crashes": [s.crashes for s in ordered],
-        "levels": [s.retry_level for s in ordered],
+        "targets": array(next_state(State.RUNNING, s.event).value for s in ordered),
+        "waits": array(s.wait.total_seconds() if s.wait else 0 for s in ordered),
+        "failures": array(s.failures for s in ordered),
+        "crashes": array(s.crashes for s in ordered),
+        "levels": array(s.retry_level for s in ordered),
         "results": [s.result for s in ordered],
         "kinds": [c.kind if c else None for c in causes],
         "messages": [c.message if c else None for c in causes],
         "tracebacks": [c.traceback if c else None for c in causes],
-        "run_ms": [s.run_ms for s in ordered],
-        "events": [s.event.value if s.event in _HISTORY and s.cause else None for s in ordered],
+        "run_ms": array(s.run_ms for s in ordered),
+        "events": array(
+            s.event.value if s.event in _HISTORY and s.cause else None for s in ordered
+        ),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks_app.domain.schema_name import schema_name
-from tasks_app.domain.states import Event, State, sources
+from tasks_app.domain.states import Event, Pool, State, sources, states_in
 
 SCHEMA = schema_name()
 """Fixed for the life of the process, so that each statement is one text and stays prepared."""
@@ -29,10 +29,11 @@ NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
 """Stable, so an index can use it; ``clock_timestamp()`` could not (PostgreSQL 18 docs, 36.7)."""
 
 CARRIED = (
-    "id, name, queue, priority, biz_key, unique_key, order_key, payload, headers, enabled, attempt,"
-    " failures, crashes, retry_level, max_attempts, at_most_once, retry, due_at, owner, started_at,"
-    " expires_at, timeout_ms, hard_timeout_ms, cancel_requested_at, idempotency_key, schedule_id,"
-    " batch_id, created_at"
+    *("id", "name", "queue", "priority", "biz_key", "unique_key", "order_key"),
+    *("payload", "headers", "enabled", "attempt", "failures", "crashes", "retry_level"),
+    *("max_attempts", "at_most_once", "retry", "due_at", "owner", "started_at", "expires_at"),
+    *("timeout_ms", "hard_timeout_ms", "cancel_requested_at", "idempotency_key"),
+    *("schedule_id", "batch_id", "created_at"),
 )
 """What a row keeps when it moves to another pool; state and outcome are written anew."""
 
@@ -50,6 +51,16 @@ def admits(event: Event, alias: str = "p") -> str:
     """Return the guard of a statement that carries out ``event``, out of TRANSITIONS."""
     states = ", ".join(f"'{state}'" for state in sources(event))
     return f"{alias}.state IN ({states})"
+
+
+def admits_by_id(event: Event) -> str:
+    """Return the same guard for rows of the pending pool that are looked up by their ids.
+
+    It says what they are not: the scan's index, which holds what is PENDING and ids last of all,
+    is then none that the planner could read from end to end to find them.
+    """
+    others = (state for state in states_in(Pool.PENDING) if state not in sources(event))
+    return f"p.state NOT IN ({quoted(*others)})"
 
 
 def quoted(*states: State) -> str:

@@ -286,15 +286,17 @@ def test_group_settle_reads_then_cancel_commits_then_it_re_checks_and_cancels(
     engine: Engine, pair: Pair
 ) -> None:
     a, b = pair
-    task = committed(a, claimed_task)
-    with gate(engine) as stop:
-        half_way = stop(b, lambda c: settle_group(c, [ending(task, Event.RETRY)]))
+    low, high = (committed(a, claimed_task) for _ in range(2))
+    both = [ending(low, Event.RETRY), ending(high, Event.RETRY)]
+    with gate(engine) as stop:  # the clock is read for the first, so the second is not locked yet
+        half_way = stop(b, lambda c: settle_group(c, both))
 
-        committed(a, cancel, task.task_id)
+        committed(a, cancel, high.task_id)
 
-    assert half_way.result().keys() == {task.task_id}
+    assert half_way.result().keys() == {low.task_id, high.task_id}
     b.commit()
-    assert pool_of_task(a, task.task_id) == "completed CANCELLED"
+    assert pool_of_task(a, low.task_id) == "pending PENDING"
+    assert pool_of_task(a, high.task_id) == "completed CANCELLED"
 
 
 def test_cancels_high_then_low_meet_a_group_settle_of_both_without_deadlock(
