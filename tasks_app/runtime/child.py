@@ -74,7 +74,12 @@ class Child:
         )
         self.database = Database(settings.database, handlers=threads + extra_threads)
         places = settings.async_concurrency
-        self.desk = Desk(threads, extra=extra_threads, places=places)
+        self.desk = Desk(
+            threads,
+            extra=extra_threads,
+            places=places,
+            for_crew=lambda task: registry.is_async(task.name),
+        )
         self._slot = slots.take(self.identity.owner)
         settler = Settler(self.database, self.desk)
         self._settler = settler

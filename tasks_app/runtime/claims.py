@@ -66,6 +66,10 @@ class Claims:
         self._receive(claimed)
         return len(claimed)
 
+    def all_async(self, claimed: Sequence[ClaimedTask]) -> bool:
+        """Whether none of them takes a thread."""
+        return all(task.name in self.asynchronous.names for task in claimed)
+
     def still_waiting(self, ids: list[int]) -> list[int]:
         """Look before the next claim: of a message that comes twice, all ids may be gone."""
         if not ids:

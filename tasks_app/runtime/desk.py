@@ -61,12 +61,22 @@ MOST_REMEMBERED = 1_000
 class Desk:
     """All claims of one child whose reply has arrived."""
 
-    def __init__(self, threads: int = 1, *, extra: int = 0, places: int = 100) -> None:
+    def __init__(
+        self,
+        threads: int = 1,
+        *,
+        extra: int = 0,
+        places: int = 100,
+        for_crew: Callable[[ClaimedTask], bool] = lambda _: False,
+    ) -> None:
         self._threads = threads
         self._extra = extra
         self._places = places
         self._mutex = threading.Lock()
+        self._for_crew = for_crew
         self._waiting: deque[ClaimedTask] = deque()
+        self._crews: deque[ClaimedTask] = deque()
+        """What waits for the event loop; the others wait for a thread."""
         self._running: dict[Fence, Running] = {}
         self._lone: Fence | None = None
         self._turned_away: dict[int, int] = {}
@@ -91,7 +101,8 @@ class Desk:
     def receive(self, tasks: Sequence[ClaimedTask]) -> None:
         """Put fresh claims on the desk."""
         with self.arrived:
-            self._waiting.extend(tasks)
+            for task in tasks:
+                self._line(task).append(task)
             self.arrived.notify_all()
 
     @property
@@ -116,18 +127,17 @@ class Desk:
                     return self._begin(task)
             return None
 
-    def start_crew(self, suits: Callable[[ClaimedTask], bool], most: int) -> list[Running]:
-        """Take up to so many waiting tasks that suit, for one event loop; alone as above."""
+    def start_crew(self, most: int) -> list[Running]:
+        """Take up to so many waiting tasks for the event loop; alone as above."""
         with self._mutex:
-            if self.over or not self._waiting or self._lone in self._running:
+            if self.over or not self._crews or self._lone in self._running:
                 return []
-            able = [task for task in self._waiting if suits(task)]
-            chosen = [task for task in able if not task.runs_alone][:most]
+            chosen = [task for task in self._crews if not task.runs_alone][:most]
             if not chosen and not self._running:
-                chosen = able[:1]
+                chosen = [self._crews[0]]
             fences = {task.fence for task in chosen}
             if fences:
-                self._waiting = deque(t for t in self._waiting if t.fence not in fences)
+                self._crews = deque(t for t in self._crews if t.fence not in fences)
             return [self._begin(task, in_crew=True) for task in chosen]
 
     def _begin(self, task: ClaimedTask, *, in_crew: bool = False) -> Running:
@@ -138,17 +148,23 @@ class Desk:
             self._turned_away.pop(task.task_id, None)
         return run
 
+    def _line(self, task: ClaimedTask) -> deque[ClaimedTask]:
+        return self._crews if self._for_crew(task) else self._waiting
+
+    def _all_waiting(self) -> list[ClaimedTask]:
+        return [*self._waiting, *self._crews]
+
     @property
     def waiting(self) -> int:
         """How many claims have not started."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._crews)
 
     def await_turn(self, patience_s: float) -> bool:
         """Wait while tasks are on the desk that may not start yet; False: nothing waits."""
         with self.arrived:
-            if self._waiting and not self.stopping.is_set():
+            if self.waiting and not self.stopping.is_set():
                 self.arrived.wait(patience_s)
-            return bool(self._waiting) and not self.stopping.is_set()
+            return bool(self.waiting) and not self.stopping.is_set()
 
     def collect(self, settlement: Settlement) -> None:
         """A run ended; its outcome waits for company. Nothing happens if it was let go."""
@@ -209,7 +225,7 @@ class Desk:
                 self._returning[fence] = replace(item, suspect=False)
 
     def _ended(self, fence: Fence) -> None:
-        if self._running.pop(fence, None) is not None and self._waiting:
+        if self._running.pop(fence, None) is not None and self.waiting:
             self.arrived.notify_all()
 
     def errand(self, errand: Errand) -> None:
@@ -257,13 +273,13 @@ class Desk:
 
     def _turn_away_the_lone(self) -> None:
         """What runs alone waits for all: perhaps others are free. At last it has its turn here."""
-        for task in [task for task in self._waiting if task.runs_alone]:
+        for task in [task for task in self._all_waiting() if task.runs_alone]:
             times = self._turned_away.get(task.task_id, 0)
             if times < MOST_TURNED_AWAY:
                 if len(self._turned_away) >= MOST_REMEMBERED:
                     self._turned_away.clear()
                 self._turned_away[task.task_id] = times + 1
-                self._waiting.remove(task)
+                self._line(task).remove(task)
                 self._returning[task.fence] = Return(task, LONE_WAIT)
 
     def take_all_back(self) -> list[int]:
@@ -272,9 +288,10 @@ class Desk:
             return self._return_waiting()
 
     def _return_waiting(self) -> list[int]:
-        for task in self._waiting:
+        for task in self._all_waiting():
             self._returning[task.fence] = Return(task, timedelta(0))
         self._waiting.clear()
+        self._crews.clear()
         return self._open_messages()
 
     def _open_messages(self) -> list[int]:
@@ -321,7 +338,7 @@ class Desk:
     def held(self) -> list[Fence]:
         """Return the fences to renew: everything that this child still answers for."""
         with self._mutex:
-            waiting = [task.fence for task in self._waiting]
+            waiting = [task.fence for task in self._all_waiting()]
             running = [run.task.fence for run in self._running.values()]
             finished = [settlement.fence for settlement in self._finished.values()]
             returning = [item.fence for item in self._returning.values()]
@@ -354,7 +371,7 @@ class Desk:
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
-            claims = (self._waiting, self._running, self._finished, self._returning)
+            claims = (self._waiting, self._crews, self._running, self._finished, self._returning)
             return not (any(claims) or self._errands or self._errands_out)
 
     def stop(self) -> None:

@@ -94,7 +94,7 @@ class Executor:
                 continue
             taken = {task.task_id for task in claimed}
             ids = [task_id for task_id in group if task_id not in taken] + rest
-            self._async_lately = all(map(self._runner.is_async, claimed))
+            self._async_lately = self._claims.all_async(claimed)
             self.run_waiting(self._threads.number)
         self.run_waiting()
 
@@ -117,10 +117,10 @@ class Executor:
         With ``leave``, return when only so many wait: other threads go on with them.
         """
         while not self._over():
-            self._crew.start(self._desk.start_crew(self._runner.is_async, self._crew.free))
+            self._crew.start(self._desk.start_crew(self._crew.free))
             if leave and self._desk.waiting <= leave:
                 break
-            run = self._desk.start_next(self._runner.is_plain)
+            run = self._desk.start_next()
             if run is not None:
                 self._batches.carry_out(run)
             elif not self._desk.await_turn(TURN_PATIENCE_S):

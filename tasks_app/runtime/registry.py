@@ -60,6 +60,11 @@ class Registry:
         """Return the handler of this name, or None."""
         return self._specs.get(name)
 
+    def is_async(self, name: str) -> bool:
+        """Whether tasks of this name belong into an event loop."""
+        spec = self._specs.get(name)
+        return spec is not None and spec.is_async
+
     def __iter__(self) -> Iterator[HandlerSpec]:
         return iter(self._specs.values())
 

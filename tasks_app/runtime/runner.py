@@ -202,15 +202,6 @@ class Runner:
         else:
             self._desk.collect(settlement)
 
-    def is_async(self, task: ClaimedTask) -> bool:
-        """Whether the task belongs into an event loop."""
-        spec = self._registry.get(task.name)
-        return spec is not None and spec.is_async
-
-    def is_plain(self, task: ClaimedTask) -> bool:
-        """Whether the task belongs into a thread."""
-        return not self.is_async(task)
-
     def is_unlimited(self, task: ClaimedTask) -> bool:
         """Whether any thread will do: a ``timeout`` can only be raised in a main thread."""
         spec = self._registry.get(task.name)

@@ -268,46 +268,46 @@ def test_a_task_that_suits_nobody_else_is_left_for_who_it_suits() -> None:
     assert desk.start_next(lambda one: one.task_id == 2) is None
 
 
-class TestTheCrew:
-    @staticmethod
-    def any_(_: ClaimedTask) -> bool:
-        return True
+def anything(_: ClaimedTask) -> bool:
+    return True
 
+
+class TestTheCrew:
     def test_takes_a_group_and_leaves_what_runs_alone(self) -> None:
-        desk = Desk()
+        desk = Desk(for_crew=anything)
         desk.receive([lonely(1), task(2), task(3), task(4)])
 
-        first = desk.start_crew(self.any_, 2)
-        second = desk.start_crew(self.any_, 9)
-        third = desk.start_crew(self.any_, 9)
+        first = desk.start_crew(2)
+        second = desk.start_crew(9)
+        third = desk.start_crew(9)
         for run in [*first, *second]:
             desk.drop(run.task.fence)
-        last = desk.start_crew(self.any_, 9)
+        last = desk.start_crew(9)
 
         ids = [[run.task.task_id for run in runs] for runs in (first, second, third, last)]
         assert ids == [[2, 3], [4], [], [1]]
         desk.receive([task(5)])
-        assert desk.start_crew(self.any_, 9) == []
+        assert desk.start_crew(9) == []
         assert desk.start_next() is None
 
     def test_takes_no_thread_so_nothing_goes_back(self) -> None:
-        desk = Desk(places=2)
+        desk = Desk(places=2, for_crew=anything)
         desk.open_message(7)
         desk.receive([task(1)])
-        desk.start_crew(self.any_, 1)
+        desk.start_crew(1)
         desk.receive([task(2)])
 
         one = desk.take_back(0.0)
-        desk.start_crew(self.any_, 1)
+        desk.start_crew(1)
         both = desk.take_back(0.0)
 
         assert (one, both) == ([], [7])  # all places are taken: the rest of the message is others'
         assert desk.returning() == []
 
     def test_what_runs_alone_is_turned_away_thrice_and_then_waits_for_its_turn(self) -> None:
-        desk = Desk(places=2)
+        desk = Desk(places=2, for_crew=anything)
         desk.receive([task(1)])
-        desk.start_crew(self.any_, 1)
+        desk.start_crew(1)
         turned_away = []
         for _ in range(5):
             lone = lonely(2)
