@@ -23,7 +23,9 @@ log = quiet_logger(__name__)
 
 LOOK_EVERY_S = 1.0
 LONGEST_NAP_S = 5.0
-"""While somebody else leads, and long before what we say of our hunger is stale."""
+"""While somebody else leads."""
+HUNGER_EVERY_S = 6.0
+"""Two of these, and a nap, before what we said is stale."""
 STAND_BACK_S = 5.0
 """After a message that the broker did not take from us: perhaps it does from another worker."""
 JOIN_S = 1.0
@@ -38,7 +40,7 @@ class Deputy:
         self._keeper = keeper
         self._child = child
         self._leads = False
-        self._scan_at = 0.0
+        self._scan_at = self._hunger_at = 0.0
         self._failures = 0
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self._thread = threading.Thread(target=self._work, name="tasks_app deputy", daemon=True)
@@ -87,6 +89,9 @@ class Deputy:
 
     def _feel_hunger(self) -> None:
         """Say in the slot whether this child is idle while messages wait that nobody takes."""
+        if time.monotonic() < self._hunger_at:
+            return
+        self._hunger_at = time.monotonic() + HUNGER_EVERY_S
         hungry = False
         if self._child.desk.idle_s() > self._patience.total_seconds():
             identity = self._child.identity

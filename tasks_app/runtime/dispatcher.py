@@ -93,6 +93,11 @@ class Scanned:
     half_s: float | None = None
     """In how many seconds half of what is out will be worked off, as far as that is known."""
 
+    @property
+    def did_something(self) -> bool:
+        """Whether the next pass likely has something to do, too."""
+        return bool(self.published or self.republished or self.more)
+
     def again_in(self, interval_s: float) -> float:
         """Return the pause before the next pass: short while work moves, longer without room.
 
@@ -124,8 +129,10 @@ class Dispatcher:
         self._flows: dict[str, Flow] = {}
         self._paces = KnownPaces()
 
-    def run_once(self, *, now: datetime | None = None) -> Scanned:
+    def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> Scanned:
         """Scan all served queues and publish what is due.
+
+        With ``fill_up`` new messages are made and nothing else: the last pass was a moment ago.
 
         Raises:
             PublishError: the broker did not take a message. Nothing is lost: the ledger rows that
@@ -134,18 +141,20 @@ class Dispatcher:
         """
         self.probe()
         wait = self._settings.republish_after
-        forgotten = forgotten_queues(self._database, self._publisher, wait, now=now)
+        forgotten = (
+            [] if fill_up else forgotten_queues(self._database, self._publisher, wait, now=now)
+        )
         with self._database.begin() as connection:
             if not ledger.scanner_lock(connection):
                 return Scanned(skipped=True)
             lanes = self._lanes(connection, now)
-            late = ledger.overdue(connection, list(lanes), wait, now=now)
+            late = [] if fill_up else ledger.overdue(connection, list(lanes), wait, now=now)
             served = [queue for queue in forgotten if queue in lanes]
             if served:
                 late += ledger.missed(connection, served, wait, now=now)
             swept: list[Notice] = []
             fresh, crowded = self._enter(connection, lanes, swept, now)
-            near = self._outlook.look(connection, list(lanes), now=now)
+            near = [] if fill_up else self._outlook.look(connection, list(lanes), now=now)
         HOOKS.tell(swept)
         out = self._publish(fresh, late)
         halves = [half for lane in crowded if (half := lane.flow.half_s()) is not None]

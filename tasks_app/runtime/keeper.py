@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from uuid import UUID
 
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
+from tasks_app.pool.glance import glance
 from tasks_app.pool.lease import SCAN, Rank
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher, Scanned
 from tasks_app.runtime.leadership import TTL, Leadership
 from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.outlook import AHEAD
 from tasks_app.runtime.publisher import DelayIndex, Publisher
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.rescuer import Rescuer
@@ -41,6 +44,8 @@ class Keeper:
         self._dispatcher = Dispatcher(settings, database, publisher, index)
         self._rescuer = Rescuer(settings, database)
         self._maintainer = Maintainer(database, holder)
+        self._last = Scanned()
+        self._whole_at = 0.0
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
 
     def hold(self) -> bool:
@@ -72,19 +77,40 @@ class Keeper:
     def scan(self) -> Scanned:
         """Rescue what is over, maintain when it is time, then publish what is due.
 
+        While a backlog is worked off, passes that only fill up come between; an idle pool costs
+        one read.
+
         Raises:
             PublishError: the broker did not take a message; whoever can may lead.
         """
-        self._rescuer.run_once()
+        if self._last.more and time.monotonic() < self._whole_at:
+            return self._publish(fill_up=True)
+        self._whole_at = time.monotonic() + self._settings.scan_interval.total_seconds()
+        if self._is_quiet():
+            self._last = Scanned()
+        else:
+            self._rescuer.run_once()
+            self._publish()
         self._maintainer.run_if_due()
+        if not self._last.skipped:
+            self.lead.done()
+        return self._last
+
+    def _publish(self, *, fill_up: bool = False) -> Scanned:
         try:
-            scanned = self._dispatcher.run_once()
+            self._last = self._dispatcher.run_once(fill_up=fill_up)
         except PublishError:
+            self._last = Scanned(published=1)
             self.lead.release()
             raise
-        if not scanned.skipped:
-            self.lead.done()
-        return scanned
+        return self._last
+
+    def _is_quiet(self) -> bool:
+        """Whether there was nothing to do the last time, and a look from afar finds nothing."""
+        if self._last.did_something:
+            return False
+        with self.database.single() as connection:
+            return glance(connection).is_quiet(max(AHEAD, self._settings.scan_interval))
 
     def maintain(self) -> None:
         """Maintain, if it is time."""

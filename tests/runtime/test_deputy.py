@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from tasks_app import NewTask, create_tasks
 from tasks_app.pool import lease
 from tasks_app.pool.lease import SCAN, Rank
 from tasks_app.runtime import deputy as room
@@ -27,6 +28,7 @@ QUIET = "SELECT now() - done_at > interval '0.5s' FROM task_lease WHERE name = '
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(room, "HUNGER_EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -74,7 +76,8 @@ def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> N
 
 def test_two_deputies_scan_one_at_a_time(bench: Bench, appoint) -> None:
     memories = [appoint()[1] for _ in range(2)]
-    tasks = [bench.create() for _ in range(20)]
+    with bench.engine.begin() as connection:
+        tasks = create_tasks(connection, [NewTask("t")] * 20)
 
     until(lambda: len(memories[0].ids() + memories[1].ids()) == 20)
 

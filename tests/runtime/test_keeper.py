@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
@@ -179,6 +180,100 @@ def test_a_leader_that_follows_another_closely_rescues_at_once(bench: Bench) -> 
     fresh.hold()
     fresh.scan()
 
+    assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
+
+
+class TestAnIdlePool:
+    """A pass over it costs one read and one write, and misses nothing."""
+
+    @pytest.fixture
+    def statements(self, bench: Bench) -> list[str]:
+        return []
+
+    @pytest.fixture
+    def idle(self, bench: Bench, statements: list[str]) -> tuple[Keeper, Memory]:
+        memory = Memory()
+        only = keeper(bench, memory, "only", scan_interval=1)
+        served(bench)
+        only.hold()
+        only.maintain()
+        only.scan()
+        event.listen(
+            only.database.engine,
+            "before_cursor_execute",
+            lambda _c, _cursor, statement, *_: statements.append(statement),
+        )
+        only.scan()
+        assert len(statements) == 2, statements
+        return only, memory
+
+    def test_what_becomes_due_goes_out(
+        self, bench: Bench, idle: tuple[Keeper, Memory], statements: list[str]
+    ) -> None:
+        only, memory = idle
+        task_id = bench.create()
+
+        scanned = only.scan()
+
+        assert (memory.ids(), scanned.published) == ([task_id], 1)
+        assert len(statements) > 4
+
+    def test_what_becomes_due_soon_wakes_it_up(
+        self, bench: Bench, idle: tuple[Keeper, Memory]
+    ) -> None:
+        only, _ = idle
+        bench.create(delay="0.6s")
+
+        assert only.scan().again_in(1.0) <= 0.6
+
+    def test_a_lease_that_is_over_is_noticed(
+        self, bench: Bench, idle: tuple[Keeper, Memory]
+    ) -> None:
+        only, _ = idle
+        only._rescuer._wait_until = 0.0
+        with bench.engine.begin() as connection:
+            claimed_task(connection, now=PAST)
+
+        only.scan()
+
+        assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
+
+    def test_a_message_that_nobody_finished_goes_out_again(
+        self, bench: Bench, idle: tuple[Keeper, Memory]
+    ) -> None:
+        only, memory = idle
+        bench.create()
+        only.scan()
+        only.scan()
+        bench.sql("UPDATE task_dispatch SET publish_at = statement_timestamp()")
+        memory.take()
+
+        only.scan()
+
+        assert len(memory.messages) == 1
+
+
+def test_between_whole_passes_a_backlog_is_only_filled_up(bench: Bench) -> None:
+    """Each pass is a matter of milliseconds; leases and lost messages can wait for the next."""
+    memory = Memory()
+    only = keeper(bench, memory, "only", scan_interval=60, message_size=1)
+    served(bench)
+    ids = [bench.create() for _ in range(8)]
+    only.hold()
+    only._rescuer._wait_until = 0.0
+    assert only.scan().more
+    with bench.engine.begin() as connection:
+        claimed_task(connection, now=PAST)
+    bench.sql("DELETE FROM task_dispatch")
+    memory.take()
+    bench.sql("DELETE FROM task_pending WHERE id = ANY(:ids)", ids=ids[:6])
+
+    only.scan()
+    rescued = bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
+    filled_up = memory.take()
+    only.scan()
+
+    assert (filled_up, rescued) == (ids[6:], False)
     assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
 
 
