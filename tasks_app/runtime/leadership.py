@@ -62,7 +62,7 @@ class Leadership:
         return self.held is not None
 
     def _ask(self) -> Lease | None:
-        with self._database.begin() as connection:
+        with self._database.single() as connection:
             seen = lease.read(connection, self._name)
             if seen is not None and not seen.open_to(self._token, self._rank):
                 self.taken_for_s = seen.left.total_seconds()
@@ -90,7 +90,7 @@ class Leadership:
     def done(self) -> None:
         """Write down that the duty is done, and go on leading if we still do."""
         asked_at = time.monotonic()
-        with self._database.begin() as connection:
+        with self._database.single() as connection:
             renewed = lease.done(connection, self._name, self._token, self._ttl)
         if renewed:
             self._renewed(asked_at)
