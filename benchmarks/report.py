@@ -17,9 +17,9 @@ PAGE = PROJECT / "docs" / "performance.md"
 RESULTS = PROJECT / "benchmarks" / "results"
 SHOWN = (
     *("rate", "rate_from_scan", "seconds", "share_of_ideal"),
-    *("cpu_us_per_task", "transactions_per_task", "wal_bytes_per_task"),
+    *("cpu_us_per_task", "backends_us_per_task", "transactions_per_task", "wal_bytes_per_task"),
     *("p50_ms", "p95_ms", "p99_ms", "max_ms"),
-    *("ours_us", "bare_us", "driver_us", "ratio", "ratio_driver"),
+    *("ours_us", "bare_us", "driver_us", "ratio", "ratio_driver", "cpu_ratio"),
     *("cpu_s", "workers_cpu_s", "backends_cpu_s", "transactions_per_s"),
     *("growth_mib", "swing_mib"),
 )
@@ -118,6 +118,7 @@ def _heading(figure: str) -> str:
         "rate": "tasks/s",
         "rate_from_scan": "tasks/s from the first scan",
         "cpu_us_per_task": "CPU µs per task",
+        "backends_us_per_task": "of it in PostgreSQL",
         "transactions_per_s": "transactions/s",
         "transactions_per_task": "transactions per task",
         "wal_bytes_per_task": "WAL bytes per task",

@@ -66,12 +66,12 @@ class Run:
         relation = self.system.unfinished
         return 0 if relation is None else int(self.ask(f"SELECT count(*) FROM {relation}")[0][0])
 
-    def cpu_seconds(self) -> float:
-        """Sum what the system's processes and its backends have used."""
+    def cpu_seconds(self) -> tuple[float, float]:
+        """Return what the system's processes and what its backends have used."""
         members = [member for service in self.services for member in service.tree()]
         backends = self.servers.backends(self.database)
-        members.extend(psutil.Process(pid) for pid in backends if psutil.pid_exists(pid))
-        return cpu_seconds(members)
+        servers = [psutil.Process(pid) for pid in backends if psutil.pid_exists(pid)]
+        return cpu_seconds(members), cpu_seconds(servers)
 
     def database_work(self) -> tuple[int, int]:
         """Return the transactions and bytes of log so far; exact once the backends have ended.

@@ -108,18 +108,20 @@ def against_bare(n: int) -> dict[str, Any]:
             session.connection().exec_driver_sql(driver + " RETURNING id", values).scalar_one()
 
     ways = (ours, core, text)
-    spans: dict[Callable[[int], None], list[int]] = {way: [] for way in ways}
+    spans: dict[Callable[[int], None], list[tuple[int, int]]] = {way: [] for way in ways}
     for i in range(n + WARM):
         for way in random.sample(ways, k=len(ways)):
-            began = now()
+            began, worked = now(), time.thread_time_ns()
             way(i)
-            spans[way].append(now() - began)
-    found = {way: median(spans[way][WARM:]) / 1e3 for way in ways}
+            spans[way].append((now() - began, time.thread_time_ns() - worked))
+    found = {way: median(span for span, _ in spans[way][WARM:]) / 1e3 for way in ways}
+    cpu = {way: median(span for _, span in spans[way][WARM:]) for way in ways}
     return {
         "ours_us": found[ours],
         "bare_us": found[core],
         "driver_us": found[text],
         "ratio": found[ours] / found[core],
+        "cpu_ratio": cpu[ours] / cpu[core],
         "ratio_driver": found[ours] / found[text],
         "created": (n + WARM) * len(ways),
     }
