@@ -40,22 +40,22 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
         InvalidTaskError: with the path of the bad value and what is allowed.
     """
     options: Mapping[str, Any] = new.options
+    name = new.task if spec is None else spec.name
     biz_key = unique_key = None
     if "biz_key" in options or "unique_key" in options:
         biz_key, unique_key = _key(options, "biz_key"), _key(options, "unique_key")
         options = {k: v for k, v in options.items() if k not in _KEYS}
-    name = new.task if spec is None else spec.name
     terms = _terms(name, spec, options)
     payload = _payload(_given(new, spec), spec, limit)
-    return terms.with_own(payload, biz_key, unique_key)
+    return TaskRow._make((payload, biz_key, unique_key, *terms))
 
 
-def _terms(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> TaskRow:
-    """Return a row without payload and keys; producers repeat themselves, so it is remembered."""
-    types = tuple(map(type, options.values()))
+def _terms(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a row's terms; producers repeat themselves, so they are remembered."""
+    types = tuple(map(type, options.values())) if options else ()
     if type(name) is str and _MEMORABLE.issuperset(types) and not options.get("wait_first"):
         return _remembered_terms(name, spec, tuple(options.items()), types)
-    return _checked_terms(name, spec, options)
+    return _checked_terms(name, spec, options).terms
 
 
 @lru_cache(1024)
@@ -64,8 +64,8 @@ def _remembered_terms(
     spec: HandlerSpec | None,
     options: tuple[tuple[str, Any], ...],
     _types: tuple[type, ...],  # for True == 1, and one of them may be refused
-) -> TaskRow:
-    return _checked_terms(name, spec, dict(options))
+) -> tuple[Any, ...]:
+    return _checked_terms(name, spec, dict(options)).terms
 
 
 def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> TaskRow:

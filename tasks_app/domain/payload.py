@@ -25,10 +25,7 @@ SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
 FLOATS_WITH_EXPONENT = 1e16
 """From here on Python writes floats, which are whole numbers then, with an exponent."""
 _CONTAINERS = frozenset({dict, list, tuple})
-_PLAIN = frozenset({str, bool, type(None)})
-_NUMBERS = frozenset({int, float})
-_TEXT = frozenset({str})
-_NUL = b"\\u0000"
+_NUL = "\\u0000"
 ToJson: TypeAlias = Callable[[Any], Any]
 """Returns what stands for a value that JSON does not know; TypeError: nothing does."""
 
@@ -75,35 +72,32 @@ def _encode_plain(value: Any, limit: int) -> str | None:
         data = pydantic_core.to_json(value)
     except (pydantic_core.PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate
         return None
-    return None if len(data) > limit or _NUL in data else data.decode()
+    text = data.decode()
+    return None if len(data) > limit or _NUL in text else text
 
 
 def _spare(value: dict[Any, Any] | list[Any] | tuple[Any, ...], budget: int, depth: int) -> int:
     """Return how many more values may come; below 0: something is too much, or not plain."""
     budget -= len(value)
-    if depth > DEEPEST:
-        return -1
     items: Iterable[Any] = value
     if isinstance(value, dict):
-        if not _TEXT.issuperset(map(type, value)):
-            return -1
+        for key in value:
+            if type(key) is not str:
+                return -1
         items = value.values()
     for item in items:
         kind = type(item)
-        if kind in _CONTAINERS:
+        if kind is str or item is None or kind is bool:
+            continue
+        if kind is int:
+            plain = SMALLEST_INT <= item <= LARGEST_INT
+        elif kind is float:
+            plain = -FLOATS_WITH_EXPONENT < item < FLOATS_WITH_EXPONENT  # NaN is not
+        elif plain := kind in _CONTAINERS and depth < DEEPEST and budget >= 0:
             budget = _spare(item, budget, depth + 1)
-        elif kind not in _PLAIN and not (kind in _NUMBERS and _is_written_alike(item)):
+        if not plain:
             return -1
-        if budget < 0:
-            break
     return budget
-
-
-def _is_written_alike(number: float) -> bool:
-    """Whether jsonb, Python and others read the same number, as its plain digits."""
-    if type(number) is int:
-        return SMALLEST_INT <= number <= LARGEST_INT
-    return abs(number) < FLOATS_WITH_EXPONENT  # NaN is not
 
 
 def _encode_checked(value: Any, path: str, limit: int, to_json: ToJson | None) -> str:

@@ -29,12 +29,13 @@ class TaskId(int):
     the id is then that task's.
     """
 
-    created: bool
+    created: bool = True
 
-    def __new__(cls, value: int, *, created: bool = True) -> Self:
-        """Make the id."""
-        self = super().__new__(cls, value)
-        self.created = created
+    @classmethod
+    def held(cls, value: int) -> Self:
+        """Return the id of a task that was there before."""
+        self = cls(value)
+        self.created = False
         return self
 
 
@@ -73,7 +74,7 @@ class TaskOptions(TypedDict, total=False):
     """Small JSON object that travels with the task, for tracing and the like."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, it would take four times as long to make
 class NewTask:
     """One task to create, as ``create_tasks`` takes them."""
 
@@ -115,10 +116,6 @@ class TaskRow(NamedTuple):
     def terms(self) -> tuple[Any, ...]:
         """All but payload and keys."""
         return self[_OWN:]
-
-    def with_own(self, payload: str, biz_key: str | None, unique_key: str | None) -> TaskRow:
-        """Return another task on the same terms."""
-        return TaskRow._make((payload, biz_key, unique_key, *self[_OWN:]))
 
 
 _OWN = 3

@@ -93,7 +93,7 @@ def _many(rows: Sequence[TaskRow], now: datetime | None, *, copy: bool) -> Plan[
     if not rows:
         return []
     ids, clock = yield from _ids(len(rows))
-    made = [TaskId(task_id) for task_id in ids]
+    made = list(map(TaskId, ids))
     plain = [i for i, row in enumerate(rows) if copy and row.unique_key is None]
     keyed = [i for i, row in enumerate(rows) if not copy or row.unique_key is not None]
     keyed.sort(key=lambda i: (rows[i].name, rows[i].unique_key or ""))
@@ -127,7 +127,7 @@ def _holder(row: TaskRow) -> Plan[TaskId | None]:
                 row.name,
                 task_id,
             )
-        return TaskId(task_id, created=False)
+        return TaskId.held(task_id)
     return None
 
 
