@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import Event, State
-from tasks_app.pool.moves import WAIT, leave
+from tasks_app.pool.moves import AS_IT_WAS, WAIT, leave
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits
 
 
@@ -41,7 +41,8 @@ _LOCK_MANY = text(f"""
     ORDER BY p.id {WAIT}
 """)
 _MOVE = leave(f"""
-    SELECT p.id, '{State.CANCELLED}' AS goes_to, p.due_at, p.failures, p.crashes, p.retry_level,
+    SELECT {AS_IT_WAS}, '{State.CANCELLED}' AS goes_to,
+        p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::integer AS run_ms, NULL AS event
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'

@@ -49,6 +49,10 @@ _RETURNED = f"""
 """
 """A fence, then the other fields of a :class:`ClaimedTask` in their order."""
 
+_POLICY = "(SELECT policies FROM handler) -> p.name"
+_MAX_ATTEMPTS = f"coalesce(p.max_attempts, ({_POLICY} ->> 0)::smallint)"
+_AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
+
 _CLAIM = """
     WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies),
     {candidates},
@@ -62,8 +66,8 @@ _CLAIM = """
     UPDATE {pending} p
     SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
         lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
-        max_attempts = t.max_attempts, at_most_once = t.at_most_once
-    FROM taken t WHERE p.id = t.id
+        max_attempts = {max_attempts}, at_most_once = {at_most_once}
+    WHERE p.id = ANY(ARRAY(SELECT id FROM taken))
     RETURNING {returned}, p.priority
 """
 
@@ -77,18 +81,14 @@ def _statement(candidates: str, *, order: str, lonely_goes_first: str) -> Any:
             pending=PENDING,
             running=State.RUNNING,
             now=NOW,
+            max_attempts=_MAX_ATTEMPTS,
+            at_most_once=_AT_MOST_ONCE,
             returned=_RETURNED,
         )
     )
 
 
-_POLICY = "(SELECT policies FROM handler) -> p.name"
-_AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
-_CANDIDATE = f"""
-    p.id, p.priority, p.scan_at, p.crashes >= 1 OR {_AT_MOST_ONCE} AS alone,
-    coalesce(p.max_attempts, ({_POLICY} ->> 0)::smallint) AS max_attempts,
-    {_AT_MOST_ONCE} AS at_most_once
-"""
+_CANDIDATE = f"p.id, p.priority, p.scan_at, p.crashes >= 1 OR {_AT_MOST_ONCE} AS alone"
 _KNOWN = "(SELECT policies FROM handler) ? p.name"
 
 _BY_ID = _statement(

@@ -2,12 +2,12 @@
 
 A verb says *which* rows and *where to* in a CTE named ``held``; this room writes the rest: delete
 and insert into the target pool, or back to PENDING, and a line in the history. ``held`` locks its
-rows and yields these columns:
+rows and yields ``AS_IT_WAS`` and these columns:
 
-    id, goes_to, due_at, failures, crashes, retry_level,
+    goes_to, back_at, failures, crashes, retry_level,
     result, kind, message, traceback, run_ms, event
 
-``event`` null means: no line in the history.
+``back_at`` is for those that go back to PENDING; ``event`` null means: no line in the history.
 """
 
 from __future__ import annotations
@@ -22,32 +22,44 @@ SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"
 WAIT = "FOR UPDATE OF p"
 
 _DECIDED = ("failures", "crashes", "retry_level", "result", "run_ms")
-_KEPT = [c for c in CARRIED if c not in _DECIDED]
-_GONE = ", ".join([*(f"p.{c}" for c in _KEPT), *(f"h.{c}" for c in _DECIDED), "h.goes_to"])
-_MOVED = ", ".join([*_KEPT, *_DECIDED])
+_KEPT = tuple(c for c in CARRIED if c not in _DECIDED)
+AS_IT_WAS = ", ".join(f"p.{c}" for c in _KEPT)
+_MOVED = ", ".join(_KEPT + _DECIDED)
 _INTO = f"{_MOVED}, state, error, finished_at"
-_FROM = f"SELECT {_MOVED}, goes_to, error, {NOW} FROM gone"
+_FROM = f"""
+    SELECT {_MOVED}, goes_to, kind || coalesce(': ' || nullif(message, ''), ''), {NOW} FROM held
+"""
+
+
+def _back(column: str) -> str:
+    return f"(SELECT {column} FROM back)[array_position((SELECT ids FROM back), p.id)]"
 
 
 def leave(held: str, *, before: str = "") -> TextClause:
     """Return the statement; it yields (id, goes_to) of the rows that moved.
 
-    ``before`` holds CTEs that ``held`` reads, each ending in a comma. No CTE is joined to another:
-    the planner knows nothing of their sizes, and a wrong guess costs the square of the group.
+    ``before`` holds CTEs that ``held`` reads, each ending in a comma. Nothing is joined: what
+    ``held`` has locked is what there is, and its rows are looked up by their ids. A join would be
+    planned by a guess at two sizes: of a pool that was empty yesterday it took a second.
     """
     return text(f"""
     WITH {before}
     held AS MATERIALIZED ({held}),
     gone AS (
-        DELETE FROM {PENDING} p USING held h
-        WHERE p.id = h.id AND h.goes_to <> '{State.PENDING}'
-        RETURNING {_GONE}, h.kind || coalesce(': ' || nullif(h.message, ''), '') AS error),
+        DELETE FROM {PENDING} p
+        WHERE p.id = ANY(ARRAY(SELECT id FROM held WHERE goes_to <> '{State.PENDING}'))),
+    back AS MATERIALIZED (
+        SELECT array_agg(id) AS ids, array_agg(back_at) AS back_at, array_agg(failures) AS failures,
+            array_agg(crashes) AS crashes, array_agg(retry_level) AS retry_level
+        FROM held WHERE goes_to = '{State.PENDING}'),
     again AS (
         UPDATE {PENDING} p
-        SET state = '{State.PENDING}', due_at = h.due_at, scan_at = h.due_at, parked = NULL,
-            failures = h.failures, crashes = h.crashes, retry_level = h.retry_level,
-            lease_token = NULL, lease_until = NULL, owner = NULL
-        FROM held h WHERE p.id = h.id AND h.goes_to = '{State.PENDING}'),
+        SET state = '{State.PENDING}', parked = NULL,
+            lease_token = NULL, lease_until = NULL, owner = NULL,
+            due_at = {_back("back_at")}, scan_at = {_back("back_at")},
+            failures = {_back("failures")}, crashes = {_back("crashes")},
+            retry_level = {_back("retry_level")}
+        WHERE p.id = ANY((SELECT ids FROM back)::bigint[])),
     completed AS (
         INSERT INTO {COMPLETED} ({_INTO}) {_FROM}
         WHERE goes_to IN ({quoted(*states_in(Pool.COMPLETED))})),
@@ -56,8 +68,7 @@ def leave(held: str, *, before: str = "") -> TextClause:
     history AS (
         INSERT INTO {ATTEMPT}
             (task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at, run_ms)
-        SELECT p.id, p.attempt, h.event, h.kind, h.message, h.traceback, p.owner, p.started_at,
-            {NOW}, h.run_ms
-        FROM held h JOIN {PENDING} p ON p.id = h.id WHERE h.event IS NOT NULL)
+        SELECT id, attempt, event, kind, message, traceback, owner, started_at, {NOW}, run_ms
+        FROM held WHERE event IS NOT NULL)
     SELECT id, goes_to FROM held
     """)

@@ -21,7 +21,7 @@ _PARK = text(f"""
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {PENDING} p
     SET scan_at = greatest({NOW}, p.due_at) + CAST(:wait AS interval), parked = :reason
-    FROM aside a WHERE p.id = a.id
+    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
 """)
 
 

@@ -14,16 +14,16 @@ from sqlalchemy import Connection
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
 from tasks_app.pool.fences import fence_arrays, fenced
-from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
+from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 
 def _held(source: str) -> str:
     return f"""
-    SELECT p.id,
+    SELECT {AS_IT_WAS},
         CASE WHEN p.cancel_requested_at IS NULL THEN '{State.PENDING}' ELSE '{State.CANCELLED}' END
             AS goes_to,
-        {NOW} + CAST(:wait AS interval) AS due_at, p.failures, p.crashes, p.retry_level,
+        {NOW} + CAST(:wait AS interval) AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::integer AS run_ms, NULL AS event
     FROM {source}

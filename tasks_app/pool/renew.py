@@ -22,7 +22,7 @@ _RENEW = text(f"""
     WITH held AS MATERIALIZED (
         SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})
     UPDATE {PENDING} p SET lease_until = {NOW} + CAST(:lease AS interval)
-    FROM held h WHERE p.id = h.id
+    WHERE p.id = ANY(ARRAY(SELECT id FROM held))
     RETURNING p.id, p.cancel_requested_at IS NOT NULL AS cancelled
 """)
 

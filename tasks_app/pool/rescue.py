@@ -16,7 +16,7 @@ from tasks_app.domain.decide import CONNECTION_LOST, INTERRUPTED, OUTCOME_UNKNOW
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Fence
 from tasks_app.pool.fences import fence_arrays, fenced
-from tasks_app.pool.moves import SKIP_LOCKED, leave
+from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 _SENTENCES = {
@@ -28,11 +28,11 @@ _SENTENCES = {
 
 def _held(source: str) -> str:
     return f"""
-    SELECT p.id,
+    SELECT {AS_IT_WAS},
         CASE WHEN p.cancel_requested_at IS NOT NULL THEN '{State.CANCELLED}'
              WHEN p.at_most_once OR p.crashes + 1 >= :max_crashes THEN '{State.FAILED}'
              ELSE '{State.PENDING}' END AS goes_to,
-        {NOW} + random() * CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)) AS due_at,
+        {NOW} + random() * CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)) AS back_at,
         p.failures, least(p.crashes + 1, 32767)::smallint AS crashes, p.retry_level,
         NULL::jsonb AS result,
         CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE CAST(:kind AS text) END AS kind,

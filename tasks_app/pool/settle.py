@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.states import Event, State, next_state
 from tasks_app.domain.task import Fence, Settlement
 from tasks_app.pool.fences import array, fence_arrays, fenced
-from tasks_app.pool.moves import SKIP_LOCKED, WAIT, leave
+from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, WAIT, leave
 from tasks_app.pool.tables import NOW, admits
 
 _OUTCOMES = """
@@ -31,11 +31,11 @@ _ENDS = admits(Event.SUCCEED)
 def _statement(lock: str) -> Any:
     return leave(
         f"""
-        SELECT p.id,
+        SELECT {AS_IT_WAS},
             CASE WHEN p.cancel_requested_at IS NOT NULL
                   AND f.target IN ('{State.PENDING}', '{State.FAILED}')
                  THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
-            {NOW} + make_interval(secs => f.wait) AS due_at,
+            {NOW} + make_interval(secs => f.wait) AS back_at,
             f.failures, coalesce(f.crashes, p.crashes) AS crashes, f.retry_level,
             f.result::jsonb AS result, f.kind, f.message, f.traceback, f.run_ms, f.event
         FROM {fenced(_ENDS, lock, fences=_OUTCOMES)}

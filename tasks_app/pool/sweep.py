@@ -8,13 +8,13 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from tasks_app.domain.states import Event, State
-from tasks_app.pool.moves import SKIP_LOCKED, leave
+from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 _SWEEP = leave(f"""
-    SELECT p.id,
+    SELECT {AS_IT_WAS},
         CASE WHEN NOT p.enabled THEN '{State.SKIPPED}' ELSE '{State.EXPIRED}' END AS goes_to,
-        p.due_at, p.failures, p.crashes, p.retry_level, NULL::jsonb AS result,
+        p.due_at AS back_at, p.failures, p.crashes, p.retry_level, NULL::jsonb AS result,
         CASE WHEN NOT p.enabled THEN 'disabled' ELSE 'expired' END AS kind,
         CASE WHEN NOT p.enabled THEN 'The task was disabled when it became due.'
              ELSE 'The task became due, or was to be tried again, after its expires_at.' END

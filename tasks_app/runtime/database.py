@@ -36,7 +36,7 @@ _OURS = (
     " -c idle_in_transaction_session_timeout=5000"
     # Our statements look rows up by key, a group at a time. Planned while the pool was empty, or
     # by statistics of yesterday, they would read whole tables: so there is one plan, and no choice.
-    " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
+    " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off"
     " -c enable_hashjoin=off -c enable_mergejoin=off"
 )
 _MARK = "_tasks_app_ours"

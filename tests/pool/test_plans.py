@@ -1,0 +1,169 @@
+"""Plans: what each hot statement reads is bounded by what it returns, whatever is known of it.
+
+Planned while the pool was empty, without statistics and with fresh ones. Rows and pages are
+counted, never times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause, Fence, Settlement
+from tasks_app.embedded import Postgres
+from tasks_app.pool import ledger
+from tasks_app.pool.browse import get
+from tasks_app.pool.claim import claim, claim_next, waiting
+from tasks_app.pool.maintain import add_partition, missing_partitions
+from tasks_app.pool.park import park
+from tasks_app.pool.release import release
+from tasks_app.pool.renew import renew
+from tasks_app.pool.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.scan import due
+from tasks_app.pool.schema import migrate
+from tasks_app.pool.settle import settle_group, settle_one, still_held
+from tasks_app.pool.sweep import sweep
+from tasks_app.pool.upcoming import upcoming
+from tasks_app.runtime.database import Database
+from tests.factory import LEASE, claimer
+from tests.pool.plans import Plan, prepared
+
+WAITING, RUNNING, OVER = range(1, 8_001), range(10_001, 10_501), range(20_001, 20_101)
+TOKEN = UUID(int=7)
+GROUP = 200
+STEPS_A_ROW = 16
+"""Twice what the longest of the statements needs; a plan that goes wrong needs hundreds."""
+PAGES_A_ROW = 30
+
+FILL = f"""
+INSERT INTO task_pending (id, name, queue, priority, due_at, scan_at)
+    SELECT n, 'n' || n % 50, 'q' || n % 4, n % 10, d, d
+    FROM generate_series({WAITING.start}, {WAITING.stop - 1}) AS n
+    CROSS JOIN LATERAL (SELECT now() + (n % 2 * 2 - 1) * interval '1h') AS x(d);
+INSERT INTO task_pending (id, name, state, attempt, lease_token, lease_until, owner, started_at,
+        max_attempts, at_most_once)
+    SELECT n, 'n1', 'RUNNING', 1, '{TOKEN}'::uuid, now() + interval '1h', 'w1', now(), 3, false
+    FROM generate_series({RUNNING.start}, {RUNNING.stop - 1}) AS n
+    UNION ALL
+    SELECT n, 'n1', 'RUNNING', 1, '{TOKEN}'::uuid, now() - interval '1h', 'w2', now(), 3, false
+    FROM generate_series({OVER.start}, {OVER.stop - 1}) AS n;
+INSERT INTO task_completed (id, name, state)
+    SELECT n, 'n1', 'SUCCEEDED' FROM generate_series(100001, 108000) AS n;
+INSERT INTO task_error (id, name, state)
+    SELECT n, 'n1', 'FAILED' FROM generate_series(200001, 208000) AS n;
+INSERT INTO task_dispatch (queue, ids, publish_at)
+    SELECT 'q0', '{{1}}', now() FROM generate_series(1, 20);
+"""
+NAMES = tuple(f"n{n}" for n in range(50))
+
+
+def ending(task_id: int) -> Settlement:
+    """One in ten fails, one in ten is tried again."""
+    cause = Cause("E", "m", "t")
+    fence = Fence(task_id, 1, TOKEN)
+    match task_id % 10:
+        case 0:
+            return Settlement(fence, Event.FAIL, 1, 0, cause=cause)
+        case 1:
+            return Settlement(fence, Event.RETRY, 1, 1, wait=timedelta(seconds=1), cause=cause)
+        case _:
+            return Settlement(fence, Event.SUCCEED, 0, 0, result='"r"', run_ms=1)
+
+
+def fences(number: int) -> list[Fence]:
+    return [Fence(task_id, 1, TOKEN) for task_id in RUNNING[:number]]
+
+
+Verb = Callable[[Connection, int], Any]
+"""Does its work for so many rows."""
+DUE = [n for n in WAITING if n % 2 == 0]
+VERBS: dict[str, tuple[Verb, int]] = {
+    "due": (lambda c, n: due(c, {"q0": n}), GROUP),
+    "upcoming": (lambda c, n: upcoming(c, ["q1"], timedelta(hours=2), n), 10),
+    "claim": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), GROUP),
+    "claim_one": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), 1),
+    # It locks as many of each priority that the queue has, five here.
+    "claim_next": (lambda c, n: claim_next(c, ["q0"], n // 5, claimer(*NAMES), uuid4()), GROUP),
+    "waiting": (lambda c, n: waiting(c, DUE[:n]), GROUP),
+    "settle_group": (lambda c, n: settle_group(c, [ending(i) for i in RUNNING[:n]]), GROUP),
+    "settle_one": (lambda c, _: settle_one(c, ending(RUNNING[0])), 1),
+    "still_held": (lambda c, n: still_held(c, fences(n)), GROUP),
+    "renew": (lambda c, n: renew(c, fences(n), LEASE), GROUP),
+    "release": (lambda c, n: release(c, fences(n)), GROUP),
+    "rescue_claims": (
+        lambda c, n: rescue_claims(c, fences(n), lease=LEASE, max_crashes=5),
+        GROUP,
+    ),
+    "rescue_expired": (
+        lambda c, _: rescue_expired(c, lease=LEASE, max_crashes=5),
+        len(OVER),
+    ),
+    "park": (lambda c, n: park(c, DUE[:n], "why", LEASE), GROUP),
+    "sweep": (lambda c, n: sweep(c, DUE[:n]), GROUP),
+    "get": (lambda c, _: get(c, 1), 1),
+    "ledger": (lambda c, _: ledger.read(c), 20),
+}
+
+
+@pytest.fixture(scope="module")
+def bare(postgres: Postgres) -> Iterator[Database]:
+    """A database of its own, migrated and empty, in which nobody gathers statistics."""
+    admin = create_engine(postgres.url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text("CREATE DATABASE plans"))
+    database = Database(postgres.url_of("plans"))
+    with database.begin() as connection:
+        migrate(connection)
+    for day in _missing(database):
+        with database.begin() as connection:
+            add_partition(connection, day)
+    with database.engine.connect() as connection:  # rolled back, as a pool whose tasks are all done
+        connection.connection.driver_connection.execute(FILL)
+    yield database
+    database.dispose()
+    with admin.connect() as connection:
+        connection.execute(text("DROP DATABASE plans WITH (FORCE)"))
+    admin.dispose()
+
+
+def _missing(database: Database) -> list:
+    with database.begin() as connection:
+        return missing_partitions(connection)
+
+
+@pytest.fixture(params=["never", "while empty", "fresh"])
+def statistics(request: pytest.FixtureRequest) -> str:
+    """When ANALYZE ran; statements are always prepared while the pool is empty."""
+    return request.param
+
+
+def planned(connection: Connection, statistics: str, verb: Verb, number: int) -> Plan:
+    if statistics == "while empty":
+        connection.exec_driver_sql("ANALYZE")
+    statement = prepared(connection, "ours", lambda c: verb(c, number))
+    connection.connection.driver_connection.execute(FILL)
+    if statistics == "fresh":
+        connection.exec_driver_sql("ANALYZE")
+    return statement.run(connection)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_statement_reads_about_what_it_returns(
+    bare: Database, statistics: str, name: str
+) -> None:
+    verb, number = VERBS[name]
+    with bare.engine.connect() as connection:
+        try:
+            plan = planned(connection, statistics, verb, number)
+        finally:
+            connection.invalidate()
+
+    assert plan.whole == ()
+    assert plan.rows <= STEPS_A_ROW * number + 300
+    assert plan.buffers <= PAGES_A_ROW * number + 600
