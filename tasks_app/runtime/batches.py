@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 
 from tasks_app.domain.logs import quiet_logger
+from tasks_app.domain.states import State
 from tasks_app.domain.task import ClaimedTask, Settlement
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
@@ -29,6 +30,8 @@ log = quiet_logger(__name__)
 HOLD_S = 0.2
 """For how long a batch goes on: its handlers' locks are held until its end."""
 MOST = 500
+MOMENT_S = 0.01
+pause = time.sleep
 
 
 class Batches:
@@ -122,7 +125,7 @@ class Batches:
             if not all(self._desk.begin_commit(run.task.fence) for run in runs):
                 shared.abandon()  # let go of, all at once: this process ends
                 return
-            states = shared.settle(settlements)
+            states = self._settle(settlements, shared)
             if len(states) == len(settlements):
                 committing = True
                 shared.commit()
@@ -146,6 +149,16 @@ class Batches:
                 of_settlement(settlement, run.task, states[run.task.fence.task_id])
                 for run, settlement in zip(runs, settlements, strict=True)
             )
+
+    @staticmethod
+    def _settle(settlements: list[Settlement], shared: SharedTransaction) -> dict[int, State]:
+        """Settle; what is left is asked for once more: our own clerk renews in a moment."""
+        states = shared.settle(settlements)
+        left = [s for s in settlements if s.fence.task_id not in states]
+        if left:
+            pause(MOMENT_S)
+            states |= shared.settle(left)
+        return states
 
     def _each(self, runs: list[Running]) -> None:
         """Run them again, each in a transaction of its own; the next batches are smaller."""

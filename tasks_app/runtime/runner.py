@@ -170,12 +170,7 @@ class Runner:
         if not self._desk.begin_commit(task.fence):
             return
         try:
-            state = transaction.settle(settlement)
-            if state is None:
-                log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
-                self._desk.drop(task.fence)
-                return
-            transaction.commit()
+            state = transaction.conclude(settlement)
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
             if is_unanswered(error):
@@ -184,7 +179,10 @@ class Runner:
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
             return
         self._desk.drop(task.fence)
-        HOOKS.tell([of_settlement(settlement, task, state)])
+        if state is None:
+            log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
+        elif HOOKS.wanted:
+            HOOKS.tell([of_settlement(settlement, task, state)])
 
     def _keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""

@@ -6,7 +6,6 @@ leaves a setting to those after it, spoils it for all.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, Engine, RootTransaction
@@ -17,7 +16,7 @@ from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
-from tasks_app.runtime.transaction import HandlerSession
+from tasks_app.runtime.transaction import HandlerSession, give_back
 
 log = quiet_logger(__name__)
 
@@ -124,11 +123,7 @@ class SharedTransaction:
 
     def abandon(self) -> None:
         """Give the connection back; what is open rolls back. Never raises."""
-        for end in (*self._sessions, self._connection):
-            if end is None:
-                continue
-            try:
-                end.close()
-            except BaseException:  # as of a transaction of one run
-                with contextlib.suppress(BaseException):
-                    end.invalidate()
+        for session in self._sessions:
+            give_back(session.end, session.invalidate)
+        if self._connection is not None:
+            give_back(self._connection.close, self._connection.invalidate)

@@ -7,9 +7,12 @@ asked for first, both stand for the same transaction.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import psycopg
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_
@@ -17,7 +20,9 @@ from sqlalchemy.util import await_
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.settle import settle_one
+from tasks_app.pool.succeed import FENCE_LOST, succeed
 from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
+from tasks_app.runtime.database import is_unanswered
 
 
 class HandlerSession(Session):
@@ -36,6 +41,13 @@ class HandlerSession(Session):
         """End, where somebody else committed the connection: listeners are told."""
         super().commit()
 
+    def close(self) -> None:
+        """Leave it open: what is written in ``with ctx.session`` commits with the outcome, too."""
+
+    def end(self) -> None:
+        """Close, for the executor."""
+        super().close()
+
 
 class AsyncHandlerSession(AsyncSession):
     """The same for async handlers."""
@@ -48,6 +60,19 @@ class AsyncHandlerSession(AsyncSession):
         """Commit, for the executor."""
         with commit_permitted(self.sync_session.connection()):
             await super().commit()
+
+    async def close(self) -> None:
+        """Leave it open, as above."""
+
+    async def end(self) -> None:
+        """Close, for the executor."""
+        await super().close()
+
+
+CLOSED = (
+    "The handler closed ctx.connection, and with it went what it wrote. "
+    "Leave it open: it commits with the outcome."
+)
 
 
 class Access(Protocol):
@@ -69,11 +94,8 @@ class Access(Protocol):
 class Transaction(Access, Protocol):
     """Made when it is first touched; used by one run."""
 
-    def settle(self, settlement: Settlement) -> State | None:
-        """Write the outcome in it, uncommitted; None: the fence is lost."""
-
-    def commit(self) -> None:
-        """Commit effect and outcome."""
+    def conclude(self, settlement: Settlement) -> State | None:
+        """Commit effect and outcome; None: the fence is lost, nothing was committed."""
 
     def abandon(self) -> None:
         """Roll back and give the connection back; never raises."""
@@ -112,32 +134,49 @@ class PlainTransaction:
         """Whether anything was done in it."""
         if self._session is not None and self._session.in_transaction():
             return True
-        return self._connection is not None and self._connection.in_transaction()
+        connection = self._connection
+        return connection is not None and (connection.closed or connection.in_transaction())
 
-    def settle(self, settlement: Settlement) -> State | None:
-        """Flush what the handler left and settle on the same connection."""
-        if self._session is not None:
-            self._session.flush()
-        return settle_one(self.connection, settlement)
+    def conclude(self, settlement: Settlement) -> State | None:
+        """Flush what the handler left, settle and commit on the same connection.
 
-    def commit(self) -> None:
-        """Commit effect and outcome."""
-        if self._session is not None:
+        A session commits by itself, so that its listeners hear of it.
+        """
+        if self._session is None:
+            return self._conclude_at_once(settlement)
+        self._session.flush()
+        state = settle_one(self._session.connection(), settlement)
+        if state is not None:
             self._session.commit_with_outcome()
-        elif self._connection is not None:
-            with commit_permitted(self._connection):
-                self._connection.commit()
+        return state
+
+    def _conclude_at_once(self, settlement: Settlement) -> State | None:
+        """Send settle and COMMIT together: the settle fails where there is nothing to commit."""
+        connection = self.connection
+        if connection.closed:
+            raise RuntimeError(CLOSED)
+        raw: Any = connection.connection.driver_connection
+        try:
+            with raw.pipeline():
+                succeed(raw, settlement)
+                raw.commit()
+        except psycopg.Error as error:
+            if error.sqlstate == FENCE_LOST:
+                return None
+            known = DBAPIError.instance("settle", None, error, psycopg.Error, hide_parameters=True)
+            if is_unanswered(known):
+                connection.invalidate(known)
+            raise known from error
+        return State.SUCCEEDED
 
     def abandon(self) -> None:
         """Close; an open transaction rolls back."""
-        for end in (self._session, self._connection):
-            if end is None:
-                continue
-            try:
-                end.close()
-            except BaseException:  # listeners of the user's may raise anything, broken drivers too
-                with contextlib.suppress(BaseException):
-                    end.invalidate()
+        session, connection = self._session, self._connection
+        self._session = self._connection = None
+        if session is not None:
+            give_back(session.end, session.invalidate)
+        if connection is not None:
+            give_back(connection.close, connection.invalidate)
 
 
 class AsyncTransaction:
@@ -170,18 +209,18 @@ class AsyncTransaction:
         """Whether anything was done in it."""
         return self._session is not None and self._session.in_transaction()
 
-    def settle(self, settlement: Settlement) -> State | None:
-        """Flush what the handler left and settle on the same connection."""
+    def conclude(self, settlement: Settlement) -> State | None:
+        """Flush what the handler left, settle and commit on the same connection."""
 
-        async def settled() -> State | None:
+        async def concluded() -> State | None:
             await self.session.flush()
-            return await (await self.session.connection()).run_sync(settle_one, settlement)
+            connection = await self.session.connection()
+            state = await connection.run_sync(settle_one, settlement)
+            if state is not None:
+                await self.session.commit_with_outcome()
+            return state
 
-        return await_(settled())
-
-    def commit(self) -> None:
-        """Commit effect and outcome."""
-        await_(self.session.commit_with_outcome())
+        return await_(concluded())
 
     def abandon(self) -> None:
         """Close; an open transaction rolls back."""
@@ -191,10 +230,19 @@ class AsyncTransaction:
 
         async def closed() -> None:
             try:
-                await session.close()
+                await session.end()
             except BaseException:  # as above
                 with contextlib.suppress(BaseException):
                     await session.invalidate()
 
         with contextlib.suppress(BaseException):
             await_(closed())
+
+
+def give_back(close: Callable[[], object], invalidate: Callable[[], object]) -> None:
+    """Close what a handler had; never raises."""
+    try:
+        close()
+    except BaseException:  # listeners of the user's may raise anything, broken drivers too
+        with contextlib.suppress(BaseException):
+            invalidate()

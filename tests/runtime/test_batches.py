@@ -331,6 +331,35 @@ class TestSomebodyElse:
 
         assert exactly_once(bench, ids)
 
+    def test_holds_the_row_of_one_for_a_moment(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Our own clerk does when it renews: not worth to run all again."""
+        user = bench.engine.connect()
+        bench.at_end(user.close)
+
+        def let_go(_: float) -> None:
+            bench.runs.append("waited")
+            user.rollback()
+
+        monkeypatch.setattr(batches, "pause", let_go)
+
+        @bench.handler(commit="batch")
+        def h(ctx: Any) -> None:
+            inserts(ctx)
+            if ctx.task_id == ids[-1]:
+                user.execute(
+                    text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": ids[2]}
+                )
+
+        ids = [bench.create() for _ in range(5)]
+
+        batch(bench, ids)
+
+        assert exactly_once(bench, ids)
+        assert commits(bench, ids) == 1
+        assert bench.runs == ["waited"]
+
     def test_took_the_lease_of_one(self, bench: Bench) -> None:
         aboard, go_on = threading.Event(), bench.event()
 

@@ -254,6 +254,138 @@ def test_effects_roll_back_when_the_lease_was_lost_meanwhile(bench: Bench) -> No
     assert first.desk.empty
 
 
+class TestWithoutASession:
+    """What is written through ctx.connection alone is settled and committed in one go."""
+
+    @staticmethod
+    def writes(bench: Bench, **options: Any) -> list[int]:
+        @bench.handler(**options)
+        def h(ctx: Any) -> str:
+            ctx.connection.execute(
+                text(EFFECT), {"id": ctx.task_id, "note": f"attempt {ctx.attempt}"}
+            )
+            bench.runs.append(ctx.attempt)
+            return "done"
+
+        return [bench.create() for _ in range(12)]
+
+    def test_effect_outcome_and_move_are_one_transaction_each(self, bench: Bench) -> None:
+        ids = self.writes(bench)
+
+        bench.drain()
+
+        both = (
+            "SELECT count(*) FROM effect e JOIN task_completed c "
+            "ON c.id = e.task_id AND c.xmin::text = e.xmin::text"
+        )
+        assert bench.sql(both) == 12
+        assert bench.sql("SELECT count(DISTINCT xmin::text) FROM effect") == 12
+        task = bench.task(ids[0])
+        assert (task.state, task.result, task.failures, task.attempt) == ("SUCCEEDED", "done", 0, 1)
+        assert task.run_ms is not None
+
+    def test_what_was_asked_to_be_cancelled_has_succeeded_all_the_same(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+            bench.sql("UPDATE task_pending SET cancel_requested_at = now()")
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+    def test_nothing_commits_when_the_lease_was_lost_meanwhile(self, bench: Bench) -> None:
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+            bench.sql("UPDATE task_pending SET lease_token = gen_random_uuid()")
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
+        assert bench._children[-1].desk.empty
+
+    def test_a_deferred_constraint_that_fails_at_commit_is_charged(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            ctx.connection.execute(
+                text("CREATE TEMP TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+            )
+            ctx.connection.execute(text("INSERT INTO late VALUES (1), (1)"))
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.state(task_id) == "FAILED"
+        assert "UniqueViolation" in (bench.task(task_id).error or "")
+
+    @pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
+    def test_a_commit_that_was_not_answered_is_not_sent_again(
+        self, bench: Bench, lose: str
+    ) -> None:
+        @bench.handler()
+        def h(ctx: Any) -> None:
+            ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+            if ctx.attempt == 1:
+                getattr(proxy, lose)(b"COMMIT\x00")
+
+        task_id = bench.create()
+        url = make_url(bench.url)
+        with FaultProxy((url.host or "", url.port or 0)) as proxy:
+            child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+            child.execute(None, [task_id])
+            until(lambda: child.desk.empty)
+            child.stop()
+            assert proxy.lost == 1
+        took_place = lose == "lose_reply_to"
+        first = (bench.state(task_id), bench.effects(task_id), bench.task(task_id).failures)
+        bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+        bench.drain()
+
+        assert first == (("SUCCEEDED", 1, 0) if took_place else ("PENDING", 0, 0))
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+    def test_a_connection_that_the_handler_closed_is_no_success(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            with ctx.connection as connection:
+                connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+        assert "Leave it open" in (bench.task(task_id).error or "")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_session_that_the_handler_closed_commits_all_the_same(
+    bench: Bench, *, is_async: bool
+) -> None:
+    """Rolled back, it would be a success without its effects."""
+
+    def plain(ctx: Any) -> None:
+        with ctx.session as session:
+            session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+    async def waits(ctx: Any) -> None:
+        async with ctx.session as session:
+            await session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+    bench.handler()(waits if is_async else plain)
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+
 class TestTheConnectionIsLost:
     def test_a_killed_backend_returns_the_task_uncharged_and_it_runs_again(
         self, bench: Bench
