@@ -18,7 +18,7 @@ FENCE_LOST = "22012"
 """SQLSTATE of the division by the number of rows that moved, when that is none."""
 
 _WRITTEN = ("failures", "retry_level")
-_KEPT = ", ".join(c.strip() for c in CARRIED.split(",") if c.strip() not in {*_WRITTEN, "state"})
+_KEPT = ", ".join(c for c in CARRIED if c not in _WRITTEN)
 _SUCCEED = f"""
     WITH gone AS (
         DELETE FROM {PENDING} p
@@ -40,8 +40,21 @@ def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> None
     Raises:
         psycopg.Error: with ``FENCE_LOST``, it is not ours any more; the transaction is of no use.
     """
+    connection.execute(_SUCCEED, _values(settlement), prepare=True)
+
+
+async def asucceed(connection: psycopg.AsyncConnection[Any], settlement: Settlement) -> None:
+    """Do the same on an async connection.
+
+    Raises:
+        psycopg.Error: as above.
+    """
+    await connection.execute(_SUCCEED, _values(settlement), prepare=True)
+
+
+def _values(settlement: Settlement) -> tuple[Any, ...]:
     fence = settlement.fence
-    values = (
+    return (
         fence.task_id,
         fence.attempt,
         fence.token,
@@ -50,4 +63,3 @@ def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> None
         settlement.result,
         settlement.run_ms,
     )
-    connection.execute(_SUCCEED, values, prepare=True)

@@ -58,6 +58,7 @@ class Executor:
         self._crew = crew
         self._threads = threads
         self._async_lately = not claims.plain.names
+        self._filled_at = 0.0
 
     def execute(
         self, dispatch_id: int | None, ids: Sequence[int], queues: Sequence[str] = ()
@@ -134,13 +135,21 @@ class Executor:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
         claimed = 0
-        if self._claims.asynchronous.names and (room := self._crew.free):
+        if self._claims.asynchronous.names and (room := self._room()):
             most = min(room, self._settings.claim_size)
             claimed += self._claims.of_pool(queues, most, self._claims.asynchronous)
         if self._claims.plain.names and self._desk.waiting <= self._threads.number:
             group = self._group_of_plain()
             claimed += self._claims.of_pool(queues, group, self._claims.plain)
         return claimed
+
+    def _room(self) -> int:
+        """How many places of the crew to fill now: many, or after a moment the few free ones."""
+        room, now = self._crew.free, time.monotonic()
+        if room < self._crew.share and now - self._filled_at < ROOM_PATIENCE_S:
+            return 0
+        self._filled_at = now
+        return room
 
     def _stay(self, queues: Sequence[str]) -> None:
         """While others of the message still run, fill the places that become free from the pool.

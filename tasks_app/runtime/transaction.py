@@ -19,8 +19,7 @@ from sqlalchemy.util import await_
 
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
-from tasks_app.pool.settle import settle_one
-from tasks_app.pool.succeed import FENCE_LOST, succeed
+from tasks_app.pool.succeed import FENCE_LOST, asucceed, succeed
 from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
 from tasks_app.runtime.database import is_unanswered
 
@@ -140,33 +139,29 @@ class PlainTransaction:
     def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection.
 
-        A session commits by itself, so that its listeners hear of it.
+        A session commits by itself, so that its listeners hear of it. Without one, settle and
+        COMMIT are sent together: the settle fails where there is nothing to commit.
         """
-        if self._session is None:
-            return self._conclude_at_once(settlement)
-        self._session.flush()
-        state = settle_one(self._session.connection(), settlement)
-        if state is not None:
-            self._session.commit_with_outcome()
-        return state
-
-    def _conclude_at_once(self, settlement: Settlement) -> State | None:
-        """Send settle and COMMIT together: the settle fails where there is nothing to commit."""
+        session = self._session
+        if session is not None:
+            session.flush()
         connection = self.connection
         if connection.closed:
             raise RuntimeError(CLOSED)
         raw: Any = connection.connection.driver_connection
         try:
-            with raw.pipeline():
+            if session is not None:
                 succeed(raw, settlement)
-                raw.commit()
+            else:
+                with raw.pipeline():
+                    succeed(raw, settlement)
+                    raw.commit()
         except psycopg.Error as error:
             if error.sqlstate == FENCE_LOST:
                 return None
-            known = DBAPIError.instance("settle", None, error, psycopg.Error, hide_parameters=True)
-            if is_unanswered(known):
-                connection.invalidate(known)
-            raise known from error
+            raise _known(error, connection) from error
+        if session is not None:
+            session.commit_with_outcome()
         return State.SUCCEEDED
 
     def abandon(self) -> None:
@@ -215,10 +210,15 @@ class AsyncTransaction:
         async def concluded() -> State | None:
             await self.session.flush()
             connection = await self.session.connection()
-            state = await connection.run_sync(settle_one, settlement)
-            if state is not None:
-                await self.session.commit_with_outcome()
-            return state
+            raw: Any = (await connection.get_raw_connection()).driver_connection
+            try:
+                await asucceed(raw, settlement)
+            except psycopg.Error as error:
+                if error.sqlstate == FENCE_LOST:
+                    return None
+                raise _known(error, connection.sync_connection) from error
+            await self.session.commit_with_outcome()
+            return State.SUCCEEDED
 
         return await_(concluded())
 
@@ -237,6 +237,15 @@ class AsyncTransaction:
 
         with contextlib.suppress(BaseException):
             await_(closed())
+
+
+def _known(error: psycopg.Error, connection: Connection | None) -> DBAPIError:
+    """Return the error as SQLAlchemy would have raised it, without the outcome in its text."""
+    known = DBAPIError.instance("settle", None, error, psycopg.Error, hide_parameters=True)
+    assert isinstance(known, DBAPIError)  # noqa: S101  as psycopg's own are translated
+    if connection is not None and is_unanswered(known):
+        connection.invalidate(known)
+    return known
 
 
 def give_back(close: Callable[[], object], invalidate: Callable[[], object]) -> None:

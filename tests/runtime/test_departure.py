@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from types import SimpleNamespace
@@ -130,6 +131,36 @@ def test_what_is_let_go_runs_elsewhere_and_writes_nothing_here(
     thread.join(10)
     assert (bench.state(task_id), bench.effects(task_id)) == ("PENDING", 0)
     assert bench.slots.occupied() == []
+
+
+def test_all_that_run_side_by_side_are_let_go(bench: Bench, ended: threading.Event) -> None:
+    go_on, aboard = bench.event(), []
+
+    @bench.handler("async")
+    async def waits(ctx: Any) -> None:
+        aboard.append(ctx.task_id)
+        await ctx.session.execute(
+            text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id}
+        )
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+
+    held = Held(bench)
+    ids = [*(bench.create("async") for _ in range(5)), bench.create("held")]
+    _, thread = running(bench, ids)
+    assert held.started.wait(10)
+    until(lambda: len(aboard) == 5)
+
+    bench.slots.leave()
+
+    assert ended.wait(10)
+    assert bench.states(ids) == ["PENDING"] * 6
+    assert {bench.task(i).failures + bench.task(i).crashes for i in ids} == {0}
+    held.go_on.set()
+    go_on.set()
+    thread.join(10)
+    assert bench.states(ids) == ["PENDING"] * 6
+    assert bench.sql("SELECT count(*) FROM effect") == 0
 
 
 def test_finished_outcomes_are_written_before_the_end(bench: Bench, ended: threading.Event) -> None:
