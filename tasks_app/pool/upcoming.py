@@ -21,18 +21,18 @@ class Upcoming(NamedTuple):
     """From the statement on, by the database's clock."""
 
 
-# A few rows of the index per queue and priority. A parked row is none to wake up for; to look
-# behind it would read all that are parked.
+# A few rows of the index per queue and priority. One that is parked, or left to its hint, has been
+# due for a while. To look behind such rows would read all of them, however many there are.
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
     FROM unnest(CAST(:queues AS text[])) AS q(queue)
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
-        SELECT p.id, p.scan_at, p.parked FROM {PENDING} p
+        SELECT p.id, p.scan_at, p.due_at FROM {PENDING} p
         WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
           AND p.scan_at > {NOW} AND p.scan_at <= {NOW} + CAST(:within AS interval)
         ORDER BY p.scan_at, p.id LIMIT :most) AS p
-    WHERE p.parked IS NULL
+    WHERE p.due_at > {NOW}
     ORDER BY p.scan_at, p.id LIMIT :most
 """)
 
@@ -41,10 +41,10 @@ def upcoming(
     connection: Connection,
     queues: Sequence[str],
     within: timedelta,
-    most: int = 1,
+    most: int = 10,
     *,
     now: datetime | None = None,
 ) -> list[Upcoming]:
-    """Return up to ``most`` rows that are to be looked at ``within`` this time, nearest first."""
+    """Return up to ``most`` rows that become due ``within`` this time, nearest first."""
     values = {"queues": list(queues), "within": within, "most": most, "now": now}
     return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]

@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
+from tasks_app.pool.create import create_many
 from tasks_app.pool.park import park
 from tasks_app.pool.upcoming import upcoming
 from tests.factory import claimed_task, pending_task
+from tests.pool.test_create import a_row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -42,6 +44,13 @@ def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
     park(connection, [task_id], "nobody knows it", 0.5 * SECOND, now=NOON)
 
     assert soon(connection) is None
+
+
+def test_what_is_due_and_left_to_its_hint_is_not_upcoming(connection: Connection) -> None:
+    row = a_row()._replace(hint_wait=SECOND / 2)
+    create_many(connection, [row, a_row()._replace(delay=SECOND / 4)], now=NOON)
+
+    assert [task.due_in_s for task in upcoming(connection, QUEUES, SECOND, now=NOON)] == [0.25]
 
 
 def test_the_nearest_come_first_whatever_their_queue_and_priority(connection: Connection) -> None:
