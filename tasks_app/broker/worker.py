@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from typing import Any
@@ -112,6 +113,9 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
         check_pool(sender.pool_cls)
         check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from)
         check_surroundings(app, settings)
+        # What is loaded by now stays: no collection in a child shall walk it for 60 ms, nor write
+        # to every page that it shares with its siblings.
+        gc.freeze()
 
     @signals.worker_shutting_down.connect(weak=False)
     def stop(how: str, **_: Any) -> None:

@@ -1,20 +1,24 @@
-"""The schema's version: bring it up to date, or say that it is not."""
+"""The schema's version: bring it up to date, or say that it is not.
+
+Alembic is imported where it migrates, and nowhere else: it is a seventh of a worker's start.
+"""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.tables import SCHEMA
+from tasks_app.pool.tables import SCHEMA, table
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 VERSION_TABLE = "tasks_app_version"
+_CURRENT = text(f"SELECT version_num FROM {table(VERSION_TABLE)}")
 _LOCK = text("SELECT pg_advisory_xact_lock(7246101957004331002)")
 _INSIDE = Path(__file__).parents[1] / "_migrations"
 _BESIDE = Path(__file__).parents[2] / "migrations"
@@ -25,6 +29,8 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
 
     Two that try at once wait for each other.
     """
+    from alembic import command  # noqa: PLC0415
+
     connection.execute(_LOCK)
     before = current(connection)
     config = _config()
@@ -35,6 +41,8 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
 
 def migration_sql() -> str:
     """Return the SQL of all migrations, for a DBA to run."""
+    from alembic import command  # noqa: PLC0415
+
     output = io.StringIO()
     command.upgrade(_config(output), "head", sql=True)
     return output.getvalue()
@@ -42,13 +50,14 @@ def migration_sql() -> str:
 
 def current(connection: Connection) -> str | None:
     """Return the version of the schema in the database; None: there is none."""
-    options = {"version_table": VERSION_TABLE, "version_table_schema": SCHEMA}
-    return MigrationContext.configure(connection, opts=options).get_current_revision()
+    if not inspect(connection).has_table(VERSION_TABLE, SCHEMA):
+        return None
+    return connection.execute(_CURRENT).scalar()
 
 
 def newest() -> str:
     """Return the version that this code needs."""
-    return str(ScriptDirectory.from_config(_config()).get_current_head())
+    return max(path.name.partition("_")[0] for path in (_migrations() / "versions").glob("0*.py"))
 
 
 def check_schema(connection: Connection) -> None:
@@ -63,7 +72,13 @@ def check_schema(connection: Connection) -> None:
         raise SchemaError(f"The schema {state}; {needed} is needed. Run: tasks-app migrate")
 
 
+def _migrations() -> Path:
+    return _INSIDE if _INSIDE.is_dir() else _BESIDE
+
+
 def _config(output: io.StringIO | None = None) -> Config:
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config(output_buffer=output) if output else Config()
-    config.set_main_option("script_location", str(_INSIDE if _INSIDE.is_dir() else _BESIDE))
+    config.set_main_option("script_location", str(_migrations()))
     return config

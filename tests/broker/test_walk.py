@@ -70,6 +70,13 @@ def test_children_have_connections_of_their_own_made_after_the_fork(house: House
     assert len({backend for _, backend in backends}) == len(backends)
 
 
+def test_what_a_worker_loaded_is_not_looked_at_by_its_childrens_collections(house: House) -> None:
+    (task_id,) = house.create("who")
+    house.over([task_id])
+
+    assert house.task(task_id).result["frozen"] > 50_000
+
+
 def test_memory_errors_and_exits_are_outcomes_and_the_worker_lives(
     house: House, worker: CeleryProcess
 ) -> None:

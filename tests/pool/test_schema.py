@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app.domain.errors import SchemaError
@@ -131,6 +132,21 @@ def test_down_takes_everything_away_and_up_makes_the_same_again(database: Connec
 
     migrate(database)
     assert picture(database) == before
+
+
+def test_the_newest_version_is_the_head_of_the_chain() -> None:
+    """Read off the names of the files: who runs tasks shall not load what migrates."""
+    scripts = ScriptDirectory.from_config(_config())
+
+    assert newest() == scripts.get_current_head()
+
+
+def test_a_worker_starts_without_loading_what_migrates() -> None:
+    code = "import tasks_app.celery, sys; print([m for m in sys.modules if 'alembic' in m])"
+
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert said.stdout.strip() == "[]"
 
 
 def test_a_missing_schema_is_refused_with_the_command_that_makes_it(database: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -49,7 +50,12 @@ def who(ctx: TaskContext) -> dict[str, Any]:
     """Tell process and database backend."""
     time.sleep(0.1)
     backend = ctx.connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    return {"pid": os.getpid(), "parent": os.getppid(), "backend": backend}
+    return {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "backend": backend,
+        "frozen": gc.get_freeze_count(),
+    }
 
 
 @handler("poison", retry="0.1s,0.1s")
