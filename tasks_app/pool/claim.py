@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, CursorResult, text
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
@@ -41,17 +41,19 @@ _READY = f"""p.enabled AND p.due_at <= {NOW}
     AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
 
 _RETURNED = f"""
-    p.id, p.attempt, p.lease_token, p.name, p.queue, p.biz_key,
+    p.id, p.attempt, p.name, p.queue, p.biz_key,
     CASE WHEN pg_column_size(p.payload) <= {PAYLOADS_UP_TO} THEN p.payload::text END AS payload,
     p.headers::text AS headers, p.failures, p.crashes, p.retry_level, p.max_attempts,
     p.at_most_once, p.retry, p.timeout_ms, p.hard_timeout_ms, p.idempotency_key, p.created_at,
     p.due_at, p.cancel_requested_at IS NOT NULL AS cancel_requested
 """
-"""A fence, then the other fields of a :class:`ClaimedTask` in their order."""
+"""A fence without its token, then the other fields of a :class:`ClaimedTask` in their order."""
 
 _POLICY = "(SELECT policies FROM handler) -> p.name"
 _MAX_ATTEMPTS = f"coalesce(p.max_attempts, ({_POLICY} ->> 0)::smallint)"
 _AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
+
+_DUE_AT = 2 + ClaimedTask._fields.index("due_at") - 1
 
 _CLAIM = """
     WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies),
@@ -68,11 +70,11 @@ _CLAIM = """
         lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
         max_attempts = {max_attempts}, at_most_once = {at_most_once}
     WHERE p.id = ANY(ARRAY(SELECT id FROM taken))
-    RETURNING {returned}, p.priority
+    RETURNING {returned}{more}
 """
 
 
-def _statement(candidates: str, *, order: str, lonely_goes_first: str) -> Any:
+def _statement(candidates: str, *, order: str, lonely_goes_first: str, more: str = "") -> Any:
     return text(
         _CLAIM.format(
             candidates=candidates,
@@ -84,6 +86,7 @@ def _statement(candidates: str, *, order: str, lonely_goes_first: str) -> Any:
             max_attempts=_MAX_ATTEMPTS,
             at_most_once=_AT_MOST_ONCE,
             returned=_RETURNED,
+            more=more,
         )
     )
 
@@ -122,6 +125,7 @@ _NEXT = _statement(
     order="priority, scan_at, id",
     # The pool need never run out of others: who is first in line goes first.
     lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
+    more=", p.priority",
 )
 
 _WAITING = text(f"""
@@ -136,7 +140,7 @@ _PAYLOAD = text(f"""
 """)
 
 _CLAIMS = text(f"""
-    SELECT {_RETURNED} FROM {PENDING} p
+    SELECT {_RETURNED}, p.lease_token FROM {PENDING} p
     WHERE p.state = '{State.RUNNING}' AND p.owner = :owner ORDER BY p.id
 """)
 
@@ -157,7 +161,7 @@ def claim(
     rows = connection.execute(
         _BY_ID, {**_values(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
     )
-    taken = {row.id: _task(row[:-1]) for row in rows}
+    taken = {row[0]: _task(row, token) for row in plain(rows)}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
 
@@ -190,8 +194,8 @@ def claim_next(
             "now": now,
         },
     )
-    ordered = sorted(rows, key=lambda row: (row.priority, row.due_at, row.id))
-    return [_task(row[:-1]) for row in ordered]
+    ordered = [(row[-1], row[_DUE_AT], row[0], row[:-1]) for row in plain(rows)]
+    return [_task(row, token) for *_, row in sorted(ordered)]
 
 
 def fetch_payload(connection: Connection, fence: Fence) -> str | None:
@@ -203,7 +207,8 @@ def fetch_payload(connection: Connection, fence: Fence) -> str | None:
 
 def claims_of(connection: Connection, owner: str) -> list[ClaimedTask]:
     """Return what a child still holds, lowest id first. Only a read: act on it by the fence."""
-    return [_task(row) for row in connection.execute(_CLAIMS, {"owner": owner})]
+    rows = plain(connection.execute(_CLAIMS, {"owner": owner}))
+    return [_task(fields, token) for *fields, token in rows]
 
 
 def _values(claimer: Claimer, token: UUID) -> dict[str, Any]:
@@ -221,6 +226,12 @@ def _handlers(claimer: Claimer) -> str:
     return json.dumps(dict(zip(claimer.names, policies, strict=True)))
 
 
-def _task(row: Any) -> ClaimedTask:
-    task_id, attempt, token, *fields = row
-    return ClaimedTask(Fence(task_id, attempt, token), *fields)
+def _task(row: Sequence[Any], token: UUID) -> ClaimedTask:
+    return ClaimedTask(Fence(row[0], row[1], token), *row[2:])
+
+
+def plain(result: CursorResult[Any]) -> Sequence[Any]:
+    """Return the driver's own tuples: wrapping each in a row took as long as making its task."""
+    rows = result.cursor.fetchall()
+    result.close()
+    return rows

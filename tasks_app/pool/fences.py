@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tasks_app.domain.task import Fence
 from tasks_app.pool.tables import PENDING
@@ -32,8 +32,17 @@ def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
     return {
         "ids": array(fence.task_id for fence in ordered),
         "attempts": array(fence.attempt for fence in ordered),
-        "tokens": array(fence.token.hex for fence in ordered),
+        "tokens": array(_hexes(ordered)),
     }
+
+
+def _hexes(fences: Iterable[Fence]) -> Iterator[str]:
+    """Write a token that many have, as those of one claim do, once."""
+    token, text = None, ""
+    for fence in fences:
+        if fence.token is not token:
+            token, text = fence.token, fence.token.hex
+        yield text
 
 
 def array(values: Iterable[object]) -> str:

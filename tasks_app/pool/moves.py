@@ -72,3 +72,16 @@ def leave(held: str, *, before: str = "") -> TextClause:
         FROM held WHERE event IS NOT NULL)
     SELECT id, goes_to FROM held
     """)
+
+
+def complete(held: str) -> TextClause:
+    """Return the statement for rows that all succeeded; it yields the ids of those that moved.
+
+    ``held`` yields ``AS_IT_WAS``, failures, crashes, retry_level, result and run_ms.
+    """
+    return text(f"""
+    WITH held AS MATERIALIZED ({held}),
+    gone AS (DELETE FROM {PENDING} p WHERE p.id = ANY(ARRAY(SELECT id FROM held)))
+    INSERT INTO {COMPLETED} ({_INTO})
+    SELECT {_MOVED}, '{State.SUCCEEDED}', NULL, {NOW} FROM held RETURNING id
+    """)

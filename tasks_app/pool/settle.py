@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.states import Event, State, next_state
 from tasks_app.domain.task import Fence, Settlement
 from tasks_app.pool.fences import array, fence_arrays, fenced
-from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, WAIT, leave
+from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, WAIT, complete, leave
 from tasks_app.pool.tables import NOW, admits
 
 _OUTCOMES = """
@@ -44,6 +44,18 @@ def _statement(lock: str) -> Any:
 
 
 _GROUP, _ONE = _statement(SKIP_LOCKED), _statement(WAIT)
+
+_SUCCESSES = """
+    unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
+        CAST(:results AS text[]), CAST(:run_ms AS integer[]))
+        AS f(id, attempt, token, result, run_ms)
+"""
+_SUCCEEDED = complete(f"""
+    SELECT {AS_IT_WAS}, p.failures, p.crashes, p.retry_level, f.result::jsonb AS result, f.run_ms
+    FROM {fenced(_ENDS, SKIP_LOCKED, fences=_SUCCESSES)}
+""")
+"""What nearly all settlements are, with a third of the parameters and of the branches."""
 _HISTORY = (Event.RETRY, Event.FAIL)
 
 _HELD = text(f"SELECT p.id FROM {fenced(_ENDS)}")
@@ -58,6 +70,9 @@ def settle_group(
     """
     if not settlements:
         return {}
+    if all(s.event is Event.SUCCEED for s in settlements):
+        ids = connection.execute(_SUCCEEDED, {**_successes(settlements), "now": now}).scalars()
+        return dict.fromkeys(ids, State.SUCCEEDED)
     rows = connection.execute(_GROUP, {**_arrays(settlements), "now": now})
     return {row.id: State(row.goes_to) for row in rows}
 
@@ -73,6 +88,16 @@ def settle_one(
     """Settle one run, waiting for its row; return where it went, or None: the fence is lost."""
     rows = connection.execute(_ONE, {**_arrays([settlement]), "now": now}).all()
     return State(rows[0].goes_to) if rows else None
+
+
+def _successes(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    ordered = sorted(settlements, key=lambda s: s.fence.task_id)
+    results = [s.result for s in ordered]
+    return {
+        **fence_arrays([s.fence for s in ordered]),
+        "results": results if any(results) else "{}",  # a shorter array is filled up with nulls
+        "run_ms": array(s.run_ms for s in ordered),
+    }
 
 
 def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:

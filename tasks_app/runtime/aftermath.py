@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 
@@ -19,6 +20,9 @@ from tasks_app.domain.logs import quiet_logger
 log = quiet_logger(__name__)
 
 BROKEN_STATUS = 70
+_SONG = 0x7A5C5A9B
+"""Where the canary, an empty file, is said to stand: asked after each task, so the question must be
+a cheap one. ``fstat`` took four times as long."""
 
 
 class Aftermath:
@@ -29,9 +33,9 @@ class Aftermath:
         self._pid = os.getpid()
         self._main = threading.main_thread().ident
         self._recursion_limit = sys.getrecursionlimit()
-        self._canary, other_end = os.pipe()
-        os.close(other_end)
-        self._inode = os.fstat(self._canary).st_ino
+        with tempfile.TemporaryFile() as file:
+            self._canary = os.dup(file.fileno())
+        os.lseek(self._canary, _SONG, os.SEEK_SET)
         self.unfit = False
         """Whether this process should make room for another: it has no descriptors left."""
 
@@ -55,11 +59,11 @@ class Aftermath:
 
     def _count_descriptors(self) -> None:
         try:
-            if os.fstat(self._canary).st_ino != self._inode:
-                self._end()
+            if os.lseek(self._canary, 0, os.SEEK_CUR) != _SONG:
+                self._end()  # another file has its number now
             os.close(os.dup(self._canary))
         except OSError as error:
-            if error.errno == errno.EBADF:
+            if error.errno in {errno.EBADF, errno.ESPIPE}:
                 self._end()
             log.critical("a handler left no file descriptors; this process should end")
             self.unfit = self._replaceable

@@ -34,6 +34,9 @@ class Stage(IntEnum):
     """What still runs is let go."""
 
 
+_STAGES = tuple(Stage)
+
+
 class SlotFile:
     """The file with all slots of one worker."""
 
@@ -56,7 +59,7 @@ class SlotFile:
     @property
     def stage(self) -> Stage:
         """How far the worker is on its way out."""
-        return Stage(self._map[layout.STAGE_AT])
+        return _STAGES[self._map[layout.STAGE_AT]]
 
     def drain(self) -> None:
         """Tell the children to start nothing more. One byte, so that a signal handler may."""
