@@ -309,6 +309,20 @@ class TestWhatOneDoesToTheLoop:
         assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
         assert "CancelledError" in (bench.task(task_id).error or "")
 
+    def test_a_cancellation_after_its_end_does_not_hit_the_commit(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> None:
+            await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+        task_id = bench.create()
+
+        bench.execute([task_id])
+
+        assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
 
 class TestStopping:
     def test_nothing_more_starts_and_what_runs_may_end(self, bench: Bench) -> None:

@@ -137,3 +137,13 @@ def test_nothing_more_starts_in_any_thread_when_the_worker_drains(bench: Bench) 
     child.stop()
 
     assert sorted(bench.states(ids)) == ["PENDING"] * 4 + ["SUCCEEDED"] * 2
+
+
+def test_a_claim_is_for_all_threads(bench: Bench) -> None:
+    bench.succeeding()
+    child = bench.child(extra_threads=3, together=False)
+    for _ in range(3):
+        child.runner.pace.learn("t", 0.1)
+        child.executor._group_of_plain()
+
+    assert child.executor._group_of_plain() == 8  # 0.2 s of work for each
