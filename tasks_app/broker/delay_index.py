@@ -34,6 +34,9 @@ MOST = 1_000
 MESSAGES = 8
 """Of the tasks of a queue that are due in one moment, so many messages are made at most: enough
 for the children of a small worker, and a crowd shares them."""
+CROWDED_S = 0.05
+"""Between two moves while messages wait: the children are busy, and nobody starts sooner. So what
+becomes due meanwhile shares a message, or each would cost them one."""
 PATIENCE = {"socket_timeout": 1, "socket_connect_timeout": 1}
 """Beat and the worker's parent have other things to do than to wait for Redis."""
 
@@ -69,7 +72,7 @@ class Moved(NamedTuple):
     pumps: bool
     """False: somebody else does."""
     wait_s: float = 0.0
-    """Until the next entry is due."""
+    """Until the next move is worth it."""
     tasks: int = 0
 
 
@@ -111,16 +114,18 @@ class DelayIndex:
         for member in members:
             task_id, _, queue = member.decode().partition(" ")
             due.setdefault(queue, []).append(int(task_id))
-        for queue, ids in due.items():
-            self._line.do(partial(self._hint, queue, ids))
-        return Moved(pumps=True, wait_s=wait_ms / 1000, tasks=len(members))
+        depths = [self._line.do(partial(self._hint, queue, ids)) for queue, ids in due.items()]
+        soonest_s = CROWDED_S if any(depths) else 0.0
+        return Moved(pumps=True, wait_s=max(wait_ms / 1000, soonest_s), tasks=len(members))
 
-    def _hint(self, queue: str, ids: Sequence[int], channel: Any) -> None:
-        if channel.client.llen(queue) >= DEEP:
-            return
-        size = ceil(len(ids) / MESSAGES)
-        for start in range(0, len(ids), size):
-            self._envelope.put(channel, queue, None, ids[start : start + size])
+    def _hint(self, queue: str, ids: Sequence[int], channel: Any) -> int:
+        """Publish, unless the queue is deep; return how many messages waited there."""
+        depth = int(channel.client.llen(queue))
+        if depth < DEEP:
+            size = len(ids) if depth else ceil(len(ids) / MESSAGES)
+            for start in range(0, len(ids), size):
+                self._envelope.put(channel, queue, None, ids[start : start + size])
+        return depth
 
     def leave(self) -> None:
         """Let somebody else pump at once."""

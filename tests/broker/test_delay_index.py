@@ -137,6 +137,18 @@ class TestTheIndex:
         assert redis.llen("tasks_app:mail") == room.DEEP
         assert hinted(redis, "b") == [[2]]
 
+    def test_while_messages_wait_what_becomes_due_shares_one(
+        self, index: DelayIndex, redis: Redis
+    ) -> None:
+        index.enter([entry(1), entry(2)])
+        assert index.move().wait_s > room.CROWDED_S
+        index.enter([entry(3), entry(4)])
+        index.enter([entry(5, 0.01)])
+
+        assert index.move().wait_s >= room.CROWDED_S
+        one, two, rest = hinted(redis)
+        assert (one, two, rest[:2]) == ([1], [2], [3, 4])
+
     def test_a_crowd_shares_messages_and_memory_is_bounded(
         self, index: DelayIndex, redis: Redis
     ) -> None:
