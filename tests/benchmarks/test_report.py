@@ -69,6 +69,7 @@ def test_a_failed_run_counts_nowhere_and_is_told() -> None:
     text = page(found, TEMPLATE.read_text())
 
     assert "| celery | 100 | 2 | 20.0 (10.0 - 30.0) |" in text
+    assert "3 runs; 2 passed their audits, 1 failed." in text
     assert "FAILED: drain, celery, round 2: it burnt" in text
     assert "not measured: drain, graphile: no node" in text
     assert "2 x a CPU, 24 GiB, Linux 6; PostgreSQL 18.4" in text
