@@ -26,6 +26,8 @@ FLOATS_WITH_EXPONENT = 1e16
 """From here on Python writes floats, which are whole numbers then, with an exponent."""
 _CONTAINERS = frozenset({dict, list, tuple})
 _NUL = "\\u0000"
+_DECODER = json.JSONDecoder()
+"""What ``json.loads`` uses, without its looking at each text for what a str cannot hold."""
 ToJson: TypeAlias = Callable[[Any], Any]
 """Returns what stands for a value that JSON does not know; TypeError: nothing does."""
 
@@ -128,7 +130,7 @@ def decode(text: str, what: str) -> Any:
         UnreadableTaskError: too deep, a number too long, or no JSON.
     """
     try:
-        value = json.loads(text)
+        value = _DECODER.decode(text)
         if text.count("[") + text.count("{") > DEEPEST_READABLE and _is_deep(value):
             raise RecursionError
     except (ValueError, RecursionError) as error:

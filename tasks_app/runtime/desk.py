@@ -155,6 +155,11 @@ class Desk:
         return [*self._waiting, *self._crews]
 
     @property
+    def waits_for_crew(self) -> bool:
+        """Whether an async task has not started."""
+        return bool(self._crews)
+
+    @property
     def waiting(self) -> int:
         """How many claims have not started."""
         return len(self._waiting) + len(self._crews)

@@ -20,7 +20,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
-from tasks_app.runtime.slot import Slot, Stage
+from tasks_app.runtime.slot import Slot
 from tasks_app.runtime.threads import Threads
 
 TURN_PATIENCE_S = 0.5
@@ -118,7 +118,8 @@ class Executor:
         With ``leave``, return when only so many wait: other threads go on with them.
         """
         while not self._over():
-            self._crew.start(self._desk.start_crew(self._crew.free))
+            if self._desk.waits_for_crew:
+                self._crew.start(self._desk.start_crew(self._crew.free))
             if leave and self._desk.waiting <= leave:
                 break
             run = self._desk.start_next()
@@ -182,7 +183,7 @@ class Executor:
 
     def _over(self) -> bool:
         """Whether nothing more may start; the clerk gives back what has not."""
-        if self._slot.stage is not Stage.RUNS:
+        if not self._slot.runs:
             self._desk.stop()
         return self._desk.over
 

@@ -41,7 +41,7 @@ class SyncLane:
 
     def transaction(self) -> PlainTransaction:
         """Return a new transaction on the handlers' engine."""
-        return PlainTransaction(self._database.handler_engine)
+        return PlainTransaction(self._database)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.

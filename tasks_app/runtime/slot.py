@@ -34,9 +34,6 @@ class Stage(IntEnum):
     """What still runs is let go."""
 
 
-_STAGES = tuple(Stage)
-
-
 class SlotFile:
     """The file with all slots of one worker."""
 
@@ -59,7 +56,12 @@ class SlotFile:
     @property
     def stage(self) -> Stage:
         """How far the worker is on its way out."""
-        return _STAGES[self._map[layout.STAGE_AT]]
+        return Stage(self._map[layout.STAGE_AT])
+
+    @property
+    def runs(self) -> bool:
+        """Whether the worker is not on its way out. Asked before each task."""
+        return self._map[layout.STAGE_AT] == 0
 
     def drain(self) -> None:
         """Tell the children to start nothing more. One byte, so that a signal handler may."""
@@ -150,6 +152,11 @@ class Slot:
     def stage(self) -> Stage:
         """How far this child's worker is on its way out."""
         return self._file.stage
+
+    @property
+    def runs(self) -> bool:
+        """Whether the worker is not on its way out."""
+        return self._file.runs
 
     @property
     def stranded(self) -> tuple[int, ...]:

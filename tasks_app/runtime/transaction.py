@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import psycopg
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -21,7 +21,7 @@ from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.succeed import FENCE_LOST, asucceed, succeed
 from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
-from tasks_app.runtime.database import is_unanswered
+from tasks_app.runtime.database import Database, is_unanswered
 
 
 class HandlerSession(Session):
@@ -103,8 +103,8 @@ class Transaction(Access, Protocol):
 class PlainTransaction:
     """Of a plain handler."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
 
@@ -113,7 +113,7 @@ class PlainTransaction:
         """A session that takes over the connection if there is one; once closed it stays closed."""
         if self._session is None:
             self._session = HandlerSession(
-                self._engine if self._connection is None else self._connection,
+                self._database.handler_engine if self._connection is None else self._connection,
                 join_transaction_mode="control_fully",
                 close_resets_only=False,
             )
@@ -125,7 +125,7 @@ class PlainTransaction:
         if self._session is not None:
             return self._session.connection()
         if self._connection is None:
-            self._connection = self._engine.connect()
+            self._connection = self._database.handler_engine.connect()
         return self._connection
 
     @property
