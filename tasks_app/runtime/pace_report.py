@@ -14,7 +14,11 @@ EVERY_S = 10.0
 NEWS = 1.2
 """What changed by less than this factor is not worth a write."""
 GREAT_NEWS = 2.0
-"""What changed by more is written at once: the first run of a name often takes long."""
+"""What changed by more is written soon: the first run of a name often takes long."""
+NEVER_HEARD = float("inf")
+"""A name that nobody has run is told at once."""
+PAUSE_S = 1.0
+"""Between two writes; on a busy machine the pace of fast tasks jumps about."""
 FASTEST_S = 0.0002
 """As fast as anybody cares: the largest messages of such tasks are still short."""
 
@@ -37,7 +41,7 @@ class PaceReport:
         self._threads = threads
         self._async_concurrency = async_concurrency
         self._told: dict[str, float] = {}
-        self._look_at = 0.0
+        self._look_at = self._told_at = 0.0
 
     def tell(self) -> None:
         """Write what is news.
@@ -47,10 +51,12 @@ class PaceReport:
         """
         now = time.monotonic()
         least = NEWS if now >= self._look_at else GREAT_NEWS
+        if now < self._told_at + PAUSE_S:
+            least = NEVER_HEARD
         news = {
             name: seconds
             for name, run_s in self._snapshot().items()
-            if _factor(seconds := self._share_s(name, run_s), self._told.get(name)) > least
+            if _factor(seconds := self._share_s(name, run_s), self._told.get(name)) >= least
         }
         if least == NEWS:
             self._look_at = now + EVERY_S
@@ -58,6 +64,7 @@ class PaceReport:
             with self._database.begin() as connection:
                 learn(connection, news)
             self._told |= news
+            self._told_at = now
 
     def _share_s(self, name: str, run_s: float) -> float:
         """Return how much of the child's time one task takes up, with others beside it.
@@ -70,4 +77,4 @@ class PaceReport:
 
 
 def _factor(seconds: float, told: float | None) -> float:
-    return float("inf") if told is None else max(seconds / told, told / seconds)
+    return NEVER_HEARD if told is None else max(seconds / told, told / seconds)

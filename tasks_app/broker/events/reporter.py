@@ -28,7 +28,7 @@ from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 log = quiet_logger(__name__)
 
 EVERY_S = 0.1
-UNWANTED_EVERY_S = 0.5
+UNWANTED_EVERY_S = 1.0
 """While nobody wants to hear of tasks: how late it is seen that somebody does."""
 SILENT_S = 15.0
 """After an error, and after a burst that took longer than ``SLOW_S``."""
