@@ -32,7 +32,7 @@ RATE = 250
 ASLEEP = ("wait (threading.py", "_recv (billiard", "poll (kombu/utils/eventio.py", "sleep")
 """Whoever is in there waits for work, not for an answer."""
 ANSWER = "wait (psycopg"
-WIDTH, ROW, SMALLEST = 1200, 16, 0.6
+WIDTH, ROW, SMALLEST = 1200, 16, 1.5
 
 Stacks = Counter[tuple[str, ...]]
 
@@ -43,7 +43,7 @@ def sampled(path: Path) -> Stacks:
     for line in path.read_text().splitlines():
         frames, _, number = line.rpartition(" ")
         stack = tuple(frame.rpartition(":")[0] + ")" for frame in frames.split(";"))
-        if not any(stack[-1].startswith(word) for word in ASLEEP):
+        if not any(word in stack[-1] for word in ASLEEP):
             stacks[_own(stack)] += int(number)
     return stacks
 
@@ -175,6 +175,23 @@ class Drain:
         while self.count(source) != number:
             time.sleep(0.05)
 
+    def cpu_s(self) -> dict[str, float]:
+        """Return what all processes have used, the database's backends together."""
+        worker = psutil.Process(self.worker.pid)
+        with self.engine.connect() as connection:
+            rows = connection.execute(text("SELECT pid FROM pg_stat_activity")).scalars()
+            backends = [psutil.Process(pid) for pid in rows]
+        groups = {
+            "children": worker.children(),
+            "database": backends,
+            "beat": [psutil.Process(self.beat.pid)],
+            "worker's parent": [worker],
+        }
+        return {
+            name: sum(p.cpu_times().user + p.cpu_times().system for p in group)
+            for name, group in groups.items()
+        }
+
     def end(self) -> None:
         """Stop both."""
         for process in (self.worker, self.beat):
@@ -210,9 +227,14 @@ def profile(number: int, folder: Path) -> dict[str, Stacks]:
             ]
             time.sleep(1)
             drain.let_go()
-            began = time.monotonic()
+            before, began = drain.cpu_s(), time.monotonic()
             drain.wait("task_pending", 0)
-            print(f"{number / (time.monotonic() - began):,.0f} tasks/s under the sampler")
+            took, after = time.monotonic() - began, drain.cpu_s()
+            spent = {name: after[name] - before[name] for name in after}
+            print(f"{number / took:,.0f} tasks/s under the sampler; CPU of each:")
+            for name, seconds in spent.items():
+                each_us = seconds / number * 1e6
+                print(f"  {seconds / sum(spent.values()):6.1%}  {name}: {each_us:.1f} us a task")
             for each in samplers:
                 each.send_signal(signal.SIGINT)
             for each in samplers:
