@@ -107,7 +107,7 @@ def scheduled_keeper(app: Celery) -> Keeper:
             _keepers.clear()
             _keepers[os.getpid()] = Keeper(
                 settings,
-                Database(settings.database),
+                Database(settings.database, prepare=settings.prepare),
                 CeleryPublisher(app),
                 "schedule",
                 rank=Rank.BEAT,
@@ -122,7 +122,7 @@ def beat_keeper(app: Celery) -> Keeper:
     """Return a keeper for a beat in this process."""
     settings = load_settings()
     holder = f"beat {socket.gethostname()}:{os.getpid()}"
-    database = Database(settings.database)
+    database = Database(settings.database, prepare=settings.prepare)
     return Keeper(
         settings,
         database,

@@ -48,7 +48,7 @@ def check_database(settings: Settings) -> None:
     The one connection that a parent ever opens is closed again before anything forks.
     """
     try:
-        database = Database(settings.database)
+        database = Database(settings.database, prepare=settings.prepare)
         try:
             with database.begin() as connection:
                 check_schema(connection)

@@ -35,7 +35,7 @@ def settings() -> Settings:
 @contextmanager
 def transaction() -> Iterator[Connection]:
     """Open a transaction that commits at the end of the block."""
-    database = Database(settings().database)
+    database = Database(settings().database, prepare=settings().prepare)
     try:
         with database.begin() as connection:
             yield connection

@@ -38,7 +38,7 @@ def _check() -> None:
 
 
 def _upgrade() -> None:
-    database = Database(settings().database)
+    database = Database(settings().database, prepare=settings().prepare)
     with database.begin() as connection:
         before, after = upgrade(connection)
     made = Maintainer(database).run_once()

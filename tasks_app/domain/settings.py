@@ -72,6 +72,8 @@ class Settings(BaseSettings):
     run_dir: str | None = None
     """Where `healthz` finds its files; None means a folder of this user's in the temporary one."""
 
+    prepare: bool = True
+    """Off: no prepared statements and no startup options, for PgBouncer in transaction mode."""
     message_size: Annotated[int, Field(ge=1, le=500)] = 500
     """Most ids in one message; beyond 500 the gain is gone and give-backs get costly."""
     ledger_ids: Positive = 20_000

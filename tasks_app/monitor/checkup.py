@@ -17,7 +17,7 @@ from tasks_app.runtime.database import Database, is_unanswered
 def examine(settings: Settings) -> list[Finding]:
     """Look at the database and at the work in it."""
     try:
-        database = Database(settings.database)
+        database = Database(settings.database, prepare=settings.prepare)
         try:
             findings = _run(database_checks.FIRST, database, settings)
             if all(finding.level is not Level.FAIL for finding in findings):

@@ -72,7 +72,9 @@ class Child:
             threads=threads,
             parent=parent_of(slots),
         )
-        self.database = Database(settings.database, handlers=threads + extra_threads)
+        self.database = Database(
+            settings.database, handlers=threads + extra_threads, prepare=settings.prepare
+        )
         places = settings.async_concurrency
         self.desk = Desk(
             threads,

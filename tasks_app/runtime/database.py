@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import uniform
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
@@ -45,9 +46,10 @@ _MARK = "_tasks_app_ours"
 class Database:
     """The database of one process; after a fork it starts afresh."""
 
-    def __init__(self, url: str, *, handlers: int = 1) -> None:
+    def __init__(self, url: str, *, handlers: int = 1, prepare: bool = True) -> None:
         self._url = url
         self._handlers = handlers
+        self._prepare = prepare
         self._pid = 0
         self._lock = threading.Lock()
         self._engine: Engine
@@ -77,7 +79,7 @@ class Database:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=None,
-            connect_args={**_NETWORK, "options": _CHECK},
+            connect_args=self._arguments(_CHECK),
         )
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
@@ -121,6 +123,12 @@ class Database:
             lend(self._handler_engine)
             self._pid = os.getpid()
 
+    def _arguments(self, options: str) -> dict[str, Any]:
+        """A pooler takes no options at the start, and deals out its servers anew each time."""
+        if self._prepare:
+            return {**_NETWORK, "options": options}
+        return {**_NETWORK, "prepare_threshold": None}
+
     def _make(self, options: str, size: int) -> Engine:
         engine = create_engine(
             self._url,
@@ -129,7 +137,7 @@ class Database:
             pool_size=size,
             max_overflow=5,
             pool_pre_ping=False,
-            connect_args={**_NETWORK, "options": options},
+            connect_args=self._arguments(options),
         )
         event.listen(engine, "handle_error", _mark)
         keep_from_forks(engine)
