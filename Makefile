@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model torture-smoke edge bench bench-quick bench-memory bench-gate format docs lock clean
+.PHONY: help setup demo test check model torture-smoke edge bench bench-quick bench-memory bench-gate scale test-pg16 format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -26,6 +26,9 @@ demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
 
 test: $(READY)  ## the whole suite, on servers that it starts itself
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-pg16: $(READY)  ## everything that touches the database, on PostgreSQL 16
+	@TASKS_APP_TEST_POSTGRES=16 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/pool tests/runtime $(ARGS)
 
 check: $(READY)  ## format, lint, types, floors, the quick part of the model
 	@$(BIN)/ruff format --check .
@@ -49,6 +52,9 @@ bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an
 
 bench-quick: $(READY)  ## the main rows of it, once (minutes)
 	@$(BIN)/python -m benchmarks run --quick $(ARGS)
+
+scale: $(READY)  ## what a task costs in a pool of a million rows, state by state (minutes)
+	@$(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-memory: $(READY)  ## watch the memory of children over a million tasks
 	@$(BIN)/python -m benchmarks run --scenario memory $(ARGS)

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from tasks_app.embedded import Postgres, Stack, Valkey, temporary
+from tasks_app.embedded import Postgres, Stack, Valkey, cluster, programs, temporary
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tests.broker.rabbitmq import NO_RABBITMQ, why_not
 
 # What the tests commit is nothing to tell to the broker of whoever runs them.
 os.environ.pop("TASKS_APP_BROKER_URL", None)
+
+if os.environ.get("TASKS_APP_TEST_POSTGRES") == "16":
+    programs.POSTGRES_FOLDER, cluster.LOCALE = "pginstall", ()
 
 # A shared machine is slow at times; that is no reason to fail.
 settings.register_profile("tasks_app", deadline=None)

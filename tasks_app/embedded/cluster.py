@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tasks_app.embedded.home import Home
 
 ROLE = "tasks_app"
+LOCALE = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+"""The built-in locale (PostgreSQL 17 docs §23.1.4) is the same on every machine; C.UTF-8 of libc is
+missing on some."""
 PATIENCE_S = 120
 CLOCK_TOLERANCE_S = 5
 
@@ -53,12 +56,9 @@ def _initdb(home: Home, programs: Path, cluster: Path, word: Path) -> None:
         f"--username={ROLE}",
         f"--pwfile={word}",
         "--auth=scram-sha-256",
-        # The built-in locale (PostgreSQL 17 docs §23.1.4) is the same on every machine;
-        # C.UTF-8 of libc is missing on some.
         "--encoding=UTF8",
         "--no-locale",
-        "--locale-provider=builtin",
-        "--builtin-locale=C.UTF-8",
+        *LOCALE,
     ]
     account = home.account
     result = subprocess.run(  # noqa: S603  our own arguments, no shell

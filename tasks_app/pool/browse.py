@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.payload import decode
-from tasks_app.domain.states import State
+from tasks_app.domain.states import State, pool_of
 from tasks_app.domain.task import Attempt, Task
 from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING, runs
 
@@ -101,6 +101,8 @@ def find(  # noqa: PLR0913  filters, all by keyword
     most: int = 50,
 ) -> list[Task]:
     """Return matching tasks, newest id first; ``before`` is the id to go on below."""
+    if pool is None and state in list(State):
+        pool = pool_of(State(state))  # or the other pools are read to the end for nothing
     values = {"pool": pool, "state": state, "name": name, "queue": queue, "biz_key": biz_key}
     rows = connection.execute(_FIND, {**values, "before": before, "most": most})
     return [_task(row) for row in rows]

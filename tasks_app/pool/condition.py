@@ -60,10 +60,27 @@ _OPEN = text("""
     FROM pg_prepared_xacts WHERE database = current_database()
     ORDER BY open_for DESC
 """)
+_FIRST_QUEUE = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
+_QUEUES = f"""
+    WITH RECURSIVE q AS (
+        {_FIRST_QUEUE}
+        UNION ALL
+        SELECT ({_FIRST_QUEUE} AND queue > q.queue) FROM q WHERE q.queue IS NOT NULL)
+    SELECT queue FROM q WHERE queue IS NOT NULL
+"""
+"""One probe for each: what is not due yet, millions perhaps, is not read to find what is."""
+# A row stands aside, parked or left to its hint, for 30 s at most.
 _DUE = text(f"""
     SELECT queue, name, count(*) AS number, {NOW} - min(due_at) AS waits
-    FROM (SELECT queue, name, due_at FROM {PENDING}
-          WHERE state = '{State.PENDING}' AND due_at <= {NOW} LIMIT {MOST_DUE}) d
+    FROM (
+        SELECT p.queue, p.name, p.due_at FROM ({_QUEUES}) AS q
+        CROSS JOIN generate_series(0, 9) AS r(priority)
+        CROSS JOIN LATERAL (
+            SELECT * FROM {PENDING} p
+            WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+              AND p.scan_at <= {NOW} + interval '30 s' AND p.due_at <= {NOW}
+            ORDER BY p.scan_at LIMIT {MOST_DUE}) AS p
+        LIMIT {MOST_DUE}) d
     GROUP BY queue, name ORDER BY min(due_at)
 """)
 _BEYOND = text(f"""

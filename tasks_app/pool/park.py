@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.states import State
-from tasks_app.pool.tables import NOW, PENDING
+from tasks_app.domain.states import Event
+from tasks_app.pool.tables import NOW, PENDING, admits_by_id
 
 _PARK = text(f"""
     WITH aside AS MATERIALIZED (
         SELECT p.id FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.EXPIRE)}
           AND p.scan_at <= {NOW}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {PENDING} p

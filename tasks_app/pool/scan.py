@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.tables import NOW, PENDING
+from tasks_app.pool.tables import NOW, PENDING, has_pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ _DUE = text(f"""
                   AND p.scan_at <= {NOW}
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE d.ids IS NOT NULL
+    WHERE {has_pending("q.queue")} AND d.ids IS NOT NULL
 """)
 
 

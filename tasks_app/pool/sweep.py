@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.states import Event, State
 from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, leave
-from tasks_app.pool.tables import NOW, PENDING, admits
+from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id
 
 _SWEEP = leave(f"""
     SELECT {AS_IT_WAS},
@@ -24,7 +24,7 @@ _SWEEP = leave(f"""
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.due_at <= {NOW}
       AND (NOT p.enabled AND {admits(Event.SKIP)}
            OR p.expires_at <= {NOW} AND {admits(Event.EXPIRE)})
-      AND p.state = '{State.PENDING}'
+      AND {admits_by_id(Event.EXPIRE)}
     ORDER BY p.id {SKIP_LOCKED}
 """)
 

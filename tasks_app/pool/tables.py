@@ -63,6 +63,16 @@ def admits_by_id(event: Event) -> str:
     return f"p.state NOT IN ({quoted(*others)})"
 
 
+def has_pending(queue: str) -> str:
+    """Return the condition that the queue has a PENDING row: of an idle one, one probe, not ten.
+
+    No EXISTS: that may become a join, by a guess at two sizes.
+    """
+    return f"""(
+        SELECT true FROM {PENDING} e WHERE e.queue = {queue} AND e.state = '{State.PENDING}'
+        ORDER BY e.priority LIMIT 1)"""
+
+
 def quoted(*states: State) -> str:
     """Return states as a SQL list."""
     return ", ".join(f"'{state}'" for state in states)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.tables import NOW, PENDING
+from tasks_app.pool.tables import NOW, PENDING, has_pending
 
 
 class Upcoming(NamedTuple):
@@ -25,7 +25,8 @@ class Upcoming(NamedTuple):
 # due for a while. To look behind such rows would read all of them, however many there are.
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
-    FROM unnest(CAST(:queues AS text[])) AS q(queue)
+    FROM (SELECT q.queue FROM unnest(CAST(:queues AS text[])) AS q(queue)
+          WHERE {has_pending("q.queue")} OFFSET 0) AS q
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
         SELECT p.id, p.scan_at, p.due_at FROM {PENDING} p
