@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Service
+from benchmarks.audit import audit
+from benchmarks.processes import Service, wait_for
 from benchmarks.scenarios.drain import PATIENCE_S
 from benchmarks.stage import Stage
 from benchmarks.systems.system import System
@@ -33,13 +34,16 @@ def memory(stage: Stage, system: System, n: int) -> dict[str, Any]:
             for pid, mib in _children(run.services[0]):
                 samples.setdefault(pid, []).append((done, mib))
             time.sleep(EVERY_S)
+        wait_for(lambda: run.unfinished() == 0, PATIENCE_S, run.services)
         run.end()
+        checked = audit(run, list(run.marks.all()))
     grown = {pid: _grown(found, n) for pid, found in samples.items() if found[-1][0] > n / 2}
     return {
         "growth_mib": max((abs(last - first) for first, last, _ in grown.values()), default=None),
         "swing_mib": max((swing for _, _, swing in grown.values()), default=None),
         "children": [{"after_warm_mib": a, "at_end_mib": b} for a, b, _ in grown.values()],
         "incarnations": len(samples),
+        "audit": checked,
     }
 
 
