@@ -47,8 +47,8 @@ edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many 
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
-	@$(BIN)/python -m benchmarks run --minutes 33 $(ARGS)
-	@$(BIN)/python -m benchmarks report
+	@$(BIN)/python -m benchmarks run --minutes 33 $(ARGS); status=$$?; \
+		$(BIN)/python -m benchmarks report && exit $$status
 
 bench-quick: $(READY)  ## the main rows of it, once (minutes)
 	@$(BIN)/python -m benchmarks run --quick $(ARGS)

@@ -28,9 +28,16 @@ def main() -> int:
     if options.command == "gate":
         return gate(record=options.record, slower=options.slower)
     if options.command == "report":
-        print(report.write(options.input or report.newest()))
-        return 0
+        return _report(options.input or report.newest())
     return run(_choice(options), options.output)
+
+
+def _report(inputs: list[Path]) -> int:
+    if not inputs:
+        print("There are no results. Run make bench, or name files of results.", file=sys.stderr)
+        return 1
+    print(f"{report.write(inputs)}: written from {', '.join(path.name for path in inputs)}")
+    return 0
 
 
 def _choice(options: argparse.Namespace) -> Choice:
