@@ -187,6 +187,11 @@ class Child:
             self.stop()
             os.kill(os.getpid(), signal.SIGKILL)
 
+    @property
+    def runs_aside(self) -> bool:
+        """Whether a thread or the event loop is about to end something."""
+        return self._crew.busy or self.threads.busy
+
     def await_runs(self) -> None:
         """Wait until threads and event loop have ended what they run."""
         self.threads.join()

@@ -85,6 +85,7 @@ class Executor:
         while ids and not self._over() and not self._desk.gave_back:
             size = self._group(len(ids))
             if not size:
+                self.run_waiting()
                 continue
             group, rest = ids[:size], ids[size:]
             claimed = self._claims.of_message(group)
@@ -147,7 +148,7 @@ class Executor:
     def _room(self) -> int:
         """How many places of the crew to fill now: many, or after a moment the few free ones."""
         room, now = self._crew.free, time.monotonic()
-        if room < self._crew.share and now - self._filled_at < ROOM_PATIENCE_S:
+        if self._crew.busy and room < self._crew.share and now - self._filled_at < ROOM_PATIENCE_S:
             return 0
         self._filled_at = now
         return room

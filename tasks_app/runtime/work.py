@@ -72,7 +72,7 @@ class Work:
 
     def _drained(self) -> bool:
         """Nothing on the desk, and a last look, the dead buried, finds nothing due."""
-        if not self._desk.empty:
+        if not self._desk.empty or self._child.runs_aside:
             return False
         self._tidy_at = 0.0
         self._every(self._tidy)
