@@ -1,0 +1,113 @@
+"""What create_task adds to the INSERT: counted, for times differ from run to run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy import event, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tasks_app import NewTask, acreate_task, create_task, create_tasks
+from tests.runtime.bench import Bench
+
+BARE = text("INSERT INTO task_pending (name, payload) VALUES (:name, :payload) RETURNING id")
+
+
+class Order(BaseModel):
+    order_id: int
+
+
+def calls(act: Callable[[], object]) -> int:
+    """How many functions of Python are called, when what is made once is made."""
+    for _ in range(9):  # psycopg prepares at the fifth
+        act()
+    count = 0
+
+    def note(_frame: Any, kind: str, _arg: Any) -> None:
+        nonlocal count
+        count += kind == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def in_a_session(bench: Bench, insert: Callable[[Session], object]) -> Callable[[], None]:
+    def act() -> None:
+        with Session(bench.engine) as session:
+            insert(session)
+            session.commit()
+
+    return act
+
+
+def test_a_task_takes_hardly_more_calls_than_the_bare_insert_of_its_row(bench: Bench) -> None:
+    values = {"name": "t", "payload": '{"order_id":1}'}
+    bare = calls(in_a_session(bench, lambda s: s.execute(BARE, values).scalar_one()))
+
+    ours = calls(in_a_session(bench, lambda s: create_task(s, "t", {"order_id": 1})))
+
+    assert ours <= 1.15 * bare
+
+
+@pytest.mark.parametrize("options", [{}, {"queue": "q", "priority": 3, "biz_key": "order:1"}])
+def test_options_and_models_cost_few_calls(bench: Bench, options: dict) -> None:
+    plain = calls(in_a_session(bench, lambda s: create_task(s, "t", {"order_id": 1})))
+
+    ours = calls(in_a_session(bench, lambda s: create_task(s, "t", Order(order_id=1), **options)))
+
+    assert ours <= plain + 20
+
+
+def test_many_tasks_cost_few_calls_each(bench: Bench) -> None:
+    tasks = [NewTask("t", {"n": n}, {"queue": "q"}) for n in range(1_000)]
+
+    few = calls(in_a_session(bench, lambda s: create_tasks(s, tasks[:10])))
+    many = calls(in_a_session(bench, lambda s: create_tasks(s, tasks)))
+
+    assert many - few <= 11 * 990
+
+
+def test_only_what_differs_from_a_default_is_written(bench: Bench) -> None:
+    seen: list[str] = []
+    with Session(bench.engine) as session:
+        event.listen(session.connection(), "before_cursor_execute", lambda *a: seen.append(a[2]))
+        create_task(session, "t", {"n": 1})
+        create_task(session, "t", priority=5, queue="default", delay=0)
+        create_task(session, "t", queue="q", biz_key="b")
+
+    columns = [statement.partition("(")[2].partition(")")[0] for statement in seen]
+    assert columns == ["name, payload", "name, payload", "name, queue, payload, biz_key"]
+    assert not any("CONFLICT" in statement for statement in seen)
+
+
+def test_an_async_task_changes_greenlets_once(bench: Bench) -> None:
+    """Each change costs as much as checking the task."""
+
+    async def run() -> int:
+        engine = create_async_engine(bench.url)
+        changes = 0
+        async with AsyncSession(engine) as session:
+            original = session.run_sync
+
+            async def counted(*args: Any) -> Any:
+                nonlocal changes
+                changes += 1
+                return await original(*args)
+
+            session.run_sync = session.connection = counted  # type: ignore[method-assign,assignment]
+            await acreate_task(session, "t")
+        await engine.dispose()
+        return changes
+
+    assert asyncio.run(run()) == 1
