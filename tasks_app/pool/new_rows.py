@@ -82,11 +82,9 @@ def _moments(row: TaskRow, now: datetime | None) -> dict[str, str]:
     return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
 
 
-_ARRAYS = {
-    "id": "bigint",
-    "payload": "text",
-    "biz_key": "text",
-    "unique_key": "text",
+_OWN = {"id": "bigint", "payload": "text", "biz_key": "text", "unique_key": "text", "kind": "int"}
+_SHARED = {
+    "kind": "int",
     "name": "text",
     "queue": "text",
     "priority": "smallint",
@@ -103,20 +101,27 @@ _ARRAYS = {
     "hint_wait": "double precision",
 }
 _INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
+
+
+def _unnested(columns: Mapping[str, str], alias: str) -> str:
+    arrays = ", ".join(f"CAST(%({alias}_{name})s AS {kind}[])" for name, kind in columns.items())
+    return f"unnest({arrays}) AS {alias}({', '.join(columns)})"
+
+
 _MANY = f"""
     INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, payload, headers,
         enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at, timeout_ms,
         hard_timeout_ms, created_at)
-    SELECT n.id, n.name, n.queue, n.priority, n.biz_key, n.unique_key, CAST(n.payload AS jsonb),
-        CAST(n.headers AS jsonb), n.enabled, n.retry_level, n.max_attempts, n.retry, d.due_at,
-        d.due_at + make_interval(secs => n.hint_wait), n.expires_at, n.timeout_ms,
-        n.hard_timeout_ms, {_INSTANT}
-    FROM unnest({", ".join(f"CAST(%({c})s AS {kind}[])" for c, kind in _ARRAYS.items())})
-        AS n({", ".join(_ARRAYS)})
+    SELECT n.id, k.name, k.queue, k.priority, n.biz_key, n.unique_key, CAST(n.payload AS jsonb),
+        CAST(k.headers AS jsonb), k.enabled, k.retry_level, k.max_attempts, k.retry, d.due_at,
+        d.due_at + make_interval(secs => k.hint_wait), k.expires_at, k.timeout_ms,
+        k.hard_timeout_ms, {_INSTANT}
+    FROM {_unnested(_OWN, "n")}
+    JOIN {_unnested(_SHARED, "k")} USING (kind)
     CROSS JOIN LATERAL (
-        SELECT coalesce(n.run_at, {_INSTANT}) + make_interval(secs => n.delay) AS due_at
+        SELECT coalesce(k.run_at, {_INSTANT}) + make_interval(secs => k.delay) AS due_at
     ) AS d
-    ORDER BY n.name COLLATE "C", n.unique_key COLLATE "C", n.id
+    ORDER BY k.name COLLATE "C", n.unique_key COLLATE "C", n.id
     {_ON_CONFLICT} RETURNING id
 """
 
@@ -124,11 +129,27 @@ _MANY = f"""
 def arrays(
     ids: Sequence[int], rows: Sequence[TaskRow], now: datetime | None
 ) -> tuple[str, Mapping[str, Any]]:
-    """Return one INSERT of many rows, which returns the ids of those whose key was free."""
-    columns = dict(zip(TaskRow._fields, map(list, zip(*rows, strict=True)), strict=True))
-    for span in ("delay", "hint_wait"):
-        columns[span] = [wait.total_seconds() for wait in columns[span]]
-    return _MANY, {**columns, "id": list(ids), "now": now}
+    """Return one INSERT of many rows, which returns the ids of those whose key was free.
+
+    The terms of each kind are sent once.
+    """
+    kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(_TERMS, rows)))}
+    shared = [TaskRow._make(("", None, None, *terms)) for terms in kinds]
+    values: dict[str, Any] = {
+        f"k_{name}": [getattr(kind, name) for kind in shared] for name in _SHARED if name != "kind"
+    }
+    for span in ("k_delay", "k_hint_wait"):
+        values[span] = [wait.total_seconds() for wait in values[span]]
+    return _MANY, {
+        **values,
+        "k_kind": list(kinds.values()),
+        "n_id": list(ids),
+        "n_payload": [row.payload for row in rows],
+        "n_biz_key": [row.biz_key for row in rows],
+        "n_unique_key": [row.unique_key for row in rows],
+        "n_kind": [kinds[_TERMS(row)] for row in rows],
+        "now": now,
+    }
 
 
 _TERMS = itemgetter(slice(TaskRow._fields.index("name"), None))

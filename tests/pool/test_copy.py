@@ -163,6 +163,23 @@ def test_in_one_batch_keyed_rows_are_inserted_and_the_others_copied(
     assert [row_of(connection, i).payload["n"] for i in ids if i != holder] == [0, 2, 3, 4, 5]
 
 
+def test_keyed_rows_of_many_kinds_are_inserted_as_they_would_be_alone(
+    connection: Connection,
+) -> None:
+    rows = [a_row(payload={"n": n}, **kind) for n, kind in enumerate(KINDS * 2)]
+    keyed = [row._replace(unique_key=f"k{n}") for n, row in enumerate(rows)]
+    others = [row._replace(unique_key=f"o{n}") for n, row in enumerate(rows)]
+
+    many = create_many(connection, keyed, now=NOON)
+
+    for task_id, row in zip(many, others, strict=True):
+        first = dict(row_of(connection, create_one(connection, row, now=NOON))._mapping)
+        second = row_of(connection, task_id)._mapping
+        assert second["unique_key"] == f"k{row.unique_key[1:]}"
+        first |= {key: second[key] for key in ("id", "idempotency_key", "unique_key")}
+        assert first == second
+
+
 def test_ids_are_right_when_others_take_some_meanwhile(
     engine: Engine, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
