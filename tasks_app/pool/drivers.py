@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, TextClause, text
@@ -31,9 +32,7 @@ def copies(connection: Connection | Raw | AsyncRaw) -> bool:
 
 def carry_out(connection: Connection | Raw, plan: Plan[T]) -> T:
     """Do what the plan says, and return what it returns."""
-    do: Any = _do
-    if not isinstance(connection, Connection):
-        from tasks_app.pool.raw import do  # noqa: PLC0415  it brings psycopg
+    do = _DOERS.get(type(connection)) or _learn(connection)
     try:
         step = next(plan)
         while True:
@@ -52,6 +51,17 @@ async def acarry_out(connection: AsyncRaw, plan: Plan[T]) -> T:
             step = plan.send(await ado(connection, step))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+_DOERS: dict[type, Callable[[Any, Ask | Copy], Rows]] = {}
+"""How each kind of connection carries out a step; to import it at each call costs too much."""
+
+
+def _learn(connection: Connection | Raw) -> Callable[[Any, Ask | Copy], Rows]:
+    do: Callable[[Any, Ask | Copy], Rows] = _do
+    if not isinstance(connection, Connection):
+        from tasks_app.pool.raw import do  # noqa: PLC0415  it brings psycopg
+    return _DOERS.setdefault(type(connection), do)
 
 
 def _do(connection: Connection, step: Ask | Copy) -> Rows:

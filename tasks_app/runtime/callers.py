@@ -6,6 +6,7 @@ Who has an object of a library has imported it; we do not, for those who use the
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection
@@ -56,7 +57,7 @@ def checked_async(session: Async) -> Async:
 
 def is_raw(session: object) -> TypeIs[Raw]:
     """Whether it is a connection of psycopg."""
-    return not isinstance(session, Sync) and _is(session, "psycopg", "Connection")
+    return _is(session, "psycopg", "Connection")
 
 
 def is_async_raw(session: object) -> TypeIs[AsyncRaw]:
@@ -65,8 +66,14 @@ def is_async_raw(session: object) -> TypeIs[AsyncRaw]:
 
 
 def _is(session: object, library: str, *names: str) -> bool:
+    kind: Any = type(session)
+    return _descends(kind, library, names)
+
+
+@lru_cache(64)
+def _descends(kind: type, library: str, names: tuple[str, ...]) -> bool:
     module = sys.modules.get(library)
-    return module is not None and isinstance(session, tuple(getattr(module, n) for n in names))
+    return module is not None and issubclass(kind, tuple(getattr(module, n) for n in names))
 
 
 def _kind(session: object) -> str:

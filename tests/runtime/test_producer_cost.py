@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,11 +35,13 @@ def calls(act: Callable[[], object]) -> int:
         count += kind == "call"
 
     before = sys.getprofile()
+    gc.disable()  # others may be called when it collects
     sys.setprofile(note)
     try:
         act()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
 
 
