@@ -25,13 +25,13 @@ from benchmarks.systems import SYSTEMS
 
 RECORD = PROJECT / "benchmarks" / "gate.json"
 OURS = SYSTEMS["ours-celery"]
-DRAINS = {"noop": (20_000, 3), "insert": (4_000, 2)}
+DRAINS = {"noop": (20_000, 3), "insert": (4_000, 3)}
 PAIRS, PAIRED_TRIES = 400, 3
 
 Figures = dict[str, float]
 TOLERANCES: dict[str, float] = {
     "noop_cpu": 1.25,
-    "insert_cpu": 1.25,
+    "insert_cpu": 1.4,  # fewer share a commit when the machine is busy
     "insert_transactions": 1.45,
     "noop_wal": 1.1,
     "insert_wal": 1.1,
