@@ -125,6 +125,8 @@ class Database:
 
     def _arguments(self, options: str) -> dict[str, Any]:
         """A pooler takes no options at the start, and deals out its servers anew each time."""
+        if self._prepare and options == _OURS:  # few statements, each again and again
+            return {**_NETWORK, "options": options, "prepare_threshold": 1}
         if self._prepare:
             return {**_NETWORK, "options": options}
         return {**_NETWORK, "prepare_threshold": None}
