@@ -92,6 +92,8 @@ class Scanned:
     """In how many seconds the next row becomes due that nobody else hints at."""
     half_s: float | None = None
     """In how many seconds half of what is out will be worked off, as far as that is known."""
+    still: int = 0
+    """How many passes before this one published nothing, either."""
 
     @property
     def did_something(self) -> bool:
@@ -108,7 +110,9 @@ class Scanned:
             return min(interval_s, wanted)
         if self.half_s is not None:
             return min(interval_s / 4, self.half_s)
-        return min(interval_s, AGAIN_S) if self.published else interval_s / 4
+        if self.published:
+            return min(interval_s, AGAIN_S)
+        return min(interval_s / 4, AGAIN_S * 2.0 ** min(self.still, 9))
 
 
 class Dispatcher:
@@ -126,6 +130,7 @@ class Dispatcher:
         self._publisher = publisher
         self._outlook = Outlook(settings, index)
         self._probe_first = False
+        self._still = 0
         self._flows: dict[str, Flow] = {}
         self._paces = KnownPaces()
 
@@ -157,13 +162,16 @@ class Dispatcher:
             near = [] if fill_up else self._outlook.look(connection, list(lanes), now=now)
         HOOKS.tell(swept)
         out = self._publish(fresh, late)
+        published = sum(len(d.ids) for d in fresh if d.id in out)
+        still, self._still = self._still, 0 if published else self._still + 1
         halves = [half for lane in crowded if (half := lane.flow.half_s()) is not None]
         return Scanned(
-            published=sum(len(d.ids) for d in fresh if d.id in out),
+            published=published,
             republished=len(late),
             more=bool(crowded),
             next_due_s=self._outlook.next_due_s(near),
             half_s=min(halves, default=None),
+            still=still,
         )
 
     def probe(self) -> None:
@@ -214,11 +222,13 @@ class Dispatcher:
             visible = list(lane.visible(found))
             ready = tidy(
                 connection, visible, found.barred, lane.names, self._settings, swept, now=now
-            )[: rooms[queue]]
-            groups = self._grouped(connection, lane, ready)
+            )
+            fits = ready[: rooms[queue]]
+            groups = self._grouped(connection, lane, fits)
             messages += [(queue, ids) for ids in groups]
-            lane.flow.slow = sum(map(len, groups)) < len(ready)
-            if lane.flow.slow or len(found.ids) == wanted[queue]:
+            grouped_ids = sum(map(len, groups))
+            lane.flow.slow = grouped_ids < len(fits)
+            if grouped_ids < len(ready) or len(found.ids) == wanted[queue]:
                 crowded.append(lane)
         fresh = ledger.add_all(connection, messages, self._settings.republish_after, now=now)
         for queue, lane in lanes.items():

@@ -14,9 +14,11 @@ AHEAD_S = 0.4
 """So much work is out at most: the longest that a task with a better priority waits for it."""
 _WEIGHT = 0.5
 """Of the newest look in the moving average."""
-_BLINK_S = 0.005
-"""Looks that follow each other sooner say nothing."""
+_BLINK_S = 0.05
+"""Looks that follow each other sooner say little: a message of 500 takes so long as a whole."""
 SOONEST_S = 0.01
+GROWTH = 2.0
+"""How much faster it may be than it looked when nothing was left of what was out."""
 
 
 class Flow:
@@ -25,6 +27,7 @@ class Flow:
     def __init__(self) -> None:
         self._out: dict[int, int] = {}
         self._looked_at: float | None = None
+        self._rough = True
         self.per_s = 0.0
         """Ids worked off in a second, lately."""
         self.largest = 1
@@ -36,11 +39,15 @@ class Flow:
         """Learn from what is left of what was out."""
         left = {dispatch.id: len(dispatch.ids) for dispatch in out}
         if self._looked_at is not None and self._out:
-            took_s = at - self._looked_at
-            if took_s < _BLINK_S:
-                return
+            took_s = max(_BLINK_S / 10, at - self._looked_at)
             gone = sum(number for id_, number in self._out.items() if id_ not in left)
-            self.per_s += _WEIGHT * (gone / took_s - self.per_s)
+            if gone == sum(self._out.values()):  # nobody knows since when it is dry
+                self.per_s, self._rough = max(self.per_s, GROWTH * gone / took_s), True
+            elif took_s < _BLINK_S:
+                return
+            else:
+                self.per_s += _WEIGHT * (gone / took_s - self.per_s)
+                self._rough = False
         self._out, self._looked_at = left, at
 
     def sent(self, made: Sequence[Dispatch]) -> None:
@@ -56,4 +63,6 @@ class Flow:
         """Return when half of what is out will be worked off; None: nobody knows."""
         if not self.per_s or not self._out:
             return None
+        if self._rough:
+            return _BLINK_S
         return max(SOONEST_S, sum(self._out.values()) / 2 / self.per_s)

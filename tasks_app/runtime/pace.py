@@ -22,17 +22,30 @@ class Pace:
 
     def __init__(self) -> None:
         self._of_name: dict[str, float] = {}
+        self._once: set[str] = set()
+        """Names that ran once so far: a first run often takes long, and says little."""
         self._lately_s: float | None = None
         self._group = 1
 
     def learn(self, name: str, seconds: float) -> None:
         """Add one run."""
         known = self._of_name.get(name)
-        if known is None and len(self._of_name) >= MOST_NAMES:
-            self._of_name.clear()
-        self._of_name[name] = seconds if known is None else known + _WEIGHT * (seconds - known)
+        if known is None:
+            self._meet(name, seconds)
+        elif self._once and name in self._once:
+            self._once.discard(name)
+            self._of_name[name] = min(known, seconds)
+        else:
+            self._of_name[name] = known + _WEIGHT * (seconds - known)
         lately = self._lately_s
         self._lately_s = seconds if lately is None else lately + _WEIGHT * (seconds - lately)
+
+    def _meet(self, name: str, seconds: float) -> None:
+        if len(self._of_name) >= MOST_NAMES:
+            self._of_name.clear()
+            self._once.clear()
+        self._of_name[name] = seconds
+        self._once.add(name)
 
     def is_fast(self, name: str) -> bool:
         """Whether runs of this name are known to be short."""

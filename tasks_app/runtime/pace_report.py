@@ -17,7 +17,7 @@ GREAT_NEWS = 2.0
 """What changed by more is written soon: the first run of a name often takes long."""
 NEVER_HEARD = float("inf")
 """A name that nobody has run is told at once."""
-PAUSE_S = 1.0
+PAUSE_S = 0.3
 """Between two writes; on a busy machine the pace of fast tasks jumps about."""
 FASTEST_S = 0.0002
 """As fast as anybody cares: the largest messages of such tasks are still short."""

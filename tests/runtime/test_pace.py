@@ -116,3 +116,12 @@ def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> N
     about_these = [s for s in statements if "p.id = ANY" in s]
     assert len(about_these) <= 3
     assert bench.runs == ids
+
+
+def test_a_first_run_that_took_long_is_forgotten_with_the_second() -> None:
+    pace = Pace()
+
+    pace.learn("t", 2.0)
+    pace.learn("t", 0.001)
+
+    assert pace.snapshot() == {"t": 0.001}

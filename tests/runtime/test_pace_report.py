@@ -63,9 +63,9 @@ def test_a_change_by_a_fifth_is_told_after_ten_seconds_and_a_great_one_at_once(
 
     assert report.after(1, a=0.13) == {}
     assert report.after(1, b=0.3) == {"b": 0.3}
-    assert report.after(0.5, b=0.1) == {}
+    assert report.after(0.2, b=0.1) == {}
     assert report.after(0, new=0.1) == {"new": 0.1}
-    report.after(0.5)
+    report.after(0.2)
     assert report.after(1, b=0.1) == {"b": 0.1}
     assert report.after(10, b=0.115) == {"a": 0.13}
 
