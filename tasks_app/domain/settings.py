@@ -83,7 +83,8 @@ class Settings(BaseSettings):
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads per prefork child that run plain handlers. More only help handlers that wait."""
     async_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """Async handlers at a time per child, in one event loop; what waits costs little."""
+    """Async handlers at a time per child, in one event loop; what waits costs little. With 1 (and
+    no threads) a child runs one task at a time, so that a death has one suspect."""
     async_connections: Annotated[int, Field(ge=1, le=200)] = 10
     """Database connections that the async handlers of a child share through ``ctx.session``."""
     max_crashes: Positive = 5

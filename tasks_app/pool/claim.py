@@ -91,7 +91,8 @@ def _statement(candidates: str, *, order: str, lonely_goes_first: str, more: str
     )
 
 
-_CANDIDATE = f"p.id, p.priority, p.scan_at, p.crashes >= 1 OR {_AT_MOST_ONCE} AS alone"
+_ALONE = f"(p.crashes >= 1 OR {_AT_MOST_ONCE})"
+_CANDIDATE = f"p.id, p.priority, p.scan_at, {_ALONE} AS alone"
 _KNOWN = "(SELECT policies FROM handler) ? p.name"
 
 _BY_ID = _statement(
@@ -118,6 +119,7 @@ _NEXT = _statement(
               AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
               AND {admits(Event.CLAIM)} AND {_KNOWN} AND {_READY}
+              AND (CAST(:lonely AS boolean) OR NOT {_ALONE})
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
         WHERE {runs("q.queue")}
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
@@ -178,11 +180,13 @@ def claim_next(
     claimer: Claimer,
     token: UUID,
     *,
+    lonely: bool = True,
     now: datetime | None = None,
 ) -> list[ClaimedTask]:
     """Take up to ``most`` due tasks straight from the pool, in order of priority.
 
-    Also those that the scan leaves to their hint: who claims here hears no hints.
+    Also those that the scan leaves to their hint: who claims here hears no hints. Without
+    ``lonely`` none that would have to run alone.
     """
     rows = connection.execute(
         _NEXT,
@@ -190,6 +194,7 @@ def claim_next(
             **_values(claimer, token),
             "queues": list(queues),
             "most": most,
+            "lonely": lonely,
             "hint_wait": HINT_WAIT,
             "now": now,
         },

@@ -50,7 +50,9 @@ class Claims:
         self._receive(claimed)
         return claimed
 
-    def of_pool(self, queues: Sequence[str], most: int, claimer: Claimer) -> int:
+    def of_pool(
+        self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool = True
+    ) -> int:
         """Claim due tasks straight from the pool; return how many.
 
         Raises:
@@ -59,7 +61,7 @@ class Claims:
         token = uuid4()
         try:
             with self._database.single() as connection:
-                claimed = claim_next(connection, queues, most, claimer, token)
+                claimed = claim_next(connection, queues, most, claimer, token, lonely=lonely)
         except SQLAlchemyError as error:
             self._doubt(token, error)
             raise

@@ -57,6 +57,7 @@ class Executor:
         self._claims = claims
         self._crew = crew
         self._threads = threads
+        self._one_at_a_time = settings.async_concurrency == 1 and not threads.number
         self._async_lately = not claims.plain.names
         self._filled_at = 0.0
 
@@ -121,6 +122,9 @@ class Executor:
         while not self._over():
             if self._desk.waits_for_crew:
                 self._crew.start(self._desk.start_crew(self._crew.free))
+            if self._one_at_a_time and self._crew.busy:
+                self._await_end(TURN_PATIENCE_S)
+                continue
             if leave and self._desk.waiting <= leave:
                 break
             run = self._desk.start_next()
@@ -130,8 +134,10 @@ class Executor:
                 break
         self._settler.flush_quietly()
 
-    def top_up(self, queues: Sequence[str]) -> int:
+    def top_up(self, queues: Sequence[str], *, lonely: bool = True) -> int:
         """Claim from the pool what threads and crew have room for; return how many tasks.
+
+        Without ``lonely`` none that would have to wait here until all others have ended.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
@@ -139,10 +145,10 @@ class Executor:
         claimed = 0
         if self._claims.asynchronous.names and (room := self._room()):
             most = min(room, self._settings.claim_size)
-            claimed += self._claims.of_pool(queues, most, self._claims.asynchronous)
+            claimed += self._claims.of_pool(queues, most, self._claims.asynchronous, lonely=lonely)
         if self._claims.plain.names and self._desk.waiting <= self._threads.number:
             group = self._group_of_plain()
-            claimed += self._claims.of_pool(queues, group, self._claims.plain)
+            claimed += self._claims.of_pool(queues, group, self._claims.plain, lonely=lonely)
         return claimed
 
     def _room(self) -> int:
@@ -164,11 +170,11 @@ class Executor:
         while self._crew.busy or self._threads.busy:
             now = time.monotonic()
             pauses = (now - began) % (TOPS_UP_S + PAUSES_S) >= TOPS_UP_S
-            if now < look_at or pauses or self._over():
+            if now < look_at or pauses or self._one_at_a_time or self._over():
                 self._await_end(min(nap_s, TURN_PATIENCE_S))
                 continue
             try:
-                fruitful = self.top_up(queues) > 0
+                fruitful = self.top_up(queues, lonely=False) > 0
             except SQLAlchemyError:
                 fruitful = False
             nap_s = ROOM_PATIENCE_S if fruitful else 2 * nap_s

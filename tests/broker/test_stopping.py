@@ -73,11 +73,11 @@ def test_after_the_grace_running_tasks_are_let_go_whatever_they_catch(
     (tmp_path / "celeryconfig.py").write_text("worker_soft_shutdown_timeout = 0.5\n")
     worker = doomed(house, children=4, folder=tmp_path)
     on = {"on": worker.name}
-    free, charged, once, caught = (
-        house.create(name, payload=on)[0]
-        for name in ("stop.free", "stop.charged", "stop.once", "stop.async")
-    )
-    until(lambda: house.sql(RUNNING) == 4)
+    ids: list[int] = []
+    for name in ("stop.free", "stop.charged", "stop.once", "stop.async"):
+        ids += house.create(name, payload=on)  # each to a child of its own, so that all begin
+        until(lambda ids=ids: house.sql(RUNNING) == len(ids))
+    free, charged, once, caught = ids
 
     worker.signal_all(signal.SIGQUIT)
 

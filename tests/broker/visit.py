@@ -39,6 +39,7 @@ ENVIRONMENT = {
     "TASKS_APP_SCAN_INTERVAL": "200ms",
     "TASKS_APP_LEASE": "30s",
     "TASKS_APP_MAX_CRASHES": "1",
+    "TASKS_APP_ASYNC_CONCURRENCY": "1",  # of several that ran nobody knows whose fault it was
 }
 
 

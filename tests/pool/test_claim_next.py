@@ -95,6 +95,17 @@ def test_what_must_run_alone_and_is_first_in_line_does_not_wait_for_the_line_to_
     assert next_ids(connection) == others
 
 
+@pytest.mark.parametrize("alone", [{"at_most_once": True}, {"crashes": 1}])
+def test_who_has_others_running_leaves_what_must_run_alone(connection: Connection, alone) -> None:
+    lonely = pending_task(connection, priority=0, now=NOON, **alone)
+    other = pending_task(connection, now=NOON)
+
+    taken = claim_next(connection, ("default",), 9, claimer(), uuid4(), lonely=False, now=LATER)
+
+    assert [task.task_id for task in taken] == [other]
+    assert row_of(connection, lonely).state == "PENDING"
+
+
 def test_what_must_run_alone_and_is_not_first_lets_the_others_go(connection: Connection) -> None:
     others = [pending_task(connection, priority=0, now=NOON) for _ in range(2)]
     lonely = pending_task(connection, priority=9, now=NOON, crashes=1)

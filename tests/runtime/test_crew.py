@@ -425,3 +425,46 @@ def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_char
     assert bench.sql(f"{aboard} AND crashes = 1") == number
     assert bench.sql(f"{aboard} AND crashes = 0") == 10
     assert bench.slots.occupied() == []
+
+
+def test_a_busy_crew_leaves_to_others_what_would_have_to_run_alone(bench: Bench) -> None:
+    go_on = bench.event()
+
+    @bench.handler("slow")
+    async def slow(ctx: Any) -> None:
+        await eventually(go_on.is_set, 30)
+
+    bench.succeeding("once", at_most_once=True)
+    first = bench.create("slow")
+    child = bench.child(scan_interval=0.05)
+    running = bench.beside(child.execute, None, [first])
+    until(lambda: bench.state(first) == "RUNNING")
+    once = bench.create("once")
+    for _ in range(3):  # rounds in which it could have been claimed
+        more = bench.create("slow")
+        until(lambda more=more: bench.state(more) == "RUNNING")
+
+    assert bench.task(once).attempt == 0
+    go_on.set()
+    running.join(20)
+
+
+def test_with_one_place_a_child_runs_one_task_at_a_time_plain_ones_too(bench: Bench) -> None:
+    aboard = Aboard()
+
+    @bench.handler("async")
+    async def waits(ctx: Any) -> None:
+        with aboard:
+            await asyncio.sleep(0.02)
+
+    @bench.handler("plain")
+    def works(ctx: Any) -> None:
+        with aboard:
+            time.sleep(0.001)
+
+    ids = [bench.create(name) for name in ("async", "plain") * 5]
+
+    bench.execute(ids, async_concurrency=1)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 10
+    assert aboard.most == 1

@@ -371,7 +371,7 @@ async def async_cancels_itself(ctx: Any) -> None:
     await asyncio.sleep(60)
 
 
-@kind("loop stopped before Future completed")
+@kind("none may stop it")
 async def async_stops_the_loop(ctx: Any) -> None:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(0.2)
@@ -642,6 +642,7 @@ def broken_transaction(ctx: Any) -> None:
 
 @kind(LOST)
 def closes_its_connection(ctx: Any) -> None:
+    ctx.connection.execute(text("SELECT 1"))  # else there is nothing to lose
     ctx.connection.connection.driver_connection.close()
 
 
