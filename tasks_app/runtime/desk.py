@@ -106,6 +106,11 @@ class Desk:
             self.arrived.notify_all()
 
     @property
+    def threads(self) -> int:
+        """How many threads may take tasks from here, the event loop's not counted."""
+        return self._threads + self._extra
+
+    @property
     def over(self) -> bool:
         """Whether nothing more may start."""
         return self.stopping.is_set() or self.asked_at is not None

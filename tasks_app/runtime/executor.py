@@ -57,7 +57,7 @@ class Executor:
         self._claims = claims
         self._crew = crew
         self._threads = threads
-        self._one_at_a_time = settings.async_concurrency == 1 and not threads.number
+        self._one_at_a_time = settings.async_concurrency == 1 and desk.threads == 1
         self._async_lately = not claims.plain.names
         self._filled_at = 0.0
 

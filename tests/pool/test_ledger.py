@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
 from tasks_app.domain.states import Event
@@ -219,3 +219,18 @@ def test_a_message_is_not_untaken_when_its_tasks_are_elsewhere(
             release(connection, [task.fence], now=s(32))
 
     assert not seen_untaken(connection, 46)
+
+
+def test_only_the_transaction_that_forgets_a_message_does_not_wait_for_the_disk(
+    engine: Engine,
+) -> None:
+    how = text("SHOW synchronous_commit")
+    with engine.connect() as connection:
+        message = add(connection, "q", [1], WAIT)
+        connection.commit()
+        finish(connection, message.id)
+        forgetting = connection.execute(how).scalar()
+        connection.commit()
+        afterwards = connection.execute(how).scalar()
+
+    assert (forgetting, afterwards) == ("off", "on")
