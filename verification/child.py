@@ -10,6 +10,7 @@ from verification.rows import MANY, Fence, Outcome, started
 from verification.world import (
     Child,
     Collected,
+    Phase,
     RunSetup,
     World,
     holds,
@@ -44,9 +45,10 @@ def child_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wor
 
 def next_task(child: Child) -> Child:
     """The slot's running id is cleared; the next claimed task is due, if there is one."""
-    if child.todo:
+    if child.todo and not child.asked_to_stop:
         return child._replace(phase="claimed", running=(), done=())
-    return child._replace(phase="idle", token=0, running=(), done=(), alone_now=False)
+    phase: Phase = "leaving" if child.asked_to_stop else "idle"
+    return child._replace(phase=phase, token=0, running=(), done=(), alone_now=False)
 
 
 def start(setup: RunSetup, world: World, number: int) -> World:
@@ -89,6 +91,11 @@ def handler_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step
         kind = setup.kinds[fence.id]
         if kind.kills in {"child", "worker"}:
             yield handler_kills(setup, world, number, fence)
+        elif kind.kills == "connection":
+            suspected = setup.rules.lost_connection_counts_a_crash
+            after = connection_is_lost(child, fence, suspected=suspected)
+            what = f"T{fence.id} ends its own connection"
+            yield progress(what, with_child(world, number, after))
         elif kind.hangs:
             continue
         elif kind.in_session or (kind.at_most_once and setup.rules.at_most_once_is_settled_at_once):
@@ -96,7 +103,17 @@ def handler_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step
         else:
             yield outcome_is_collected(world, number, fence, "ok")
         if kind.may_fail:  # what it wrote is rolled back, so only the outcome is left
-            yield outcome_is_collected(world, number, fence, "failed")
+            step = outcome_is_collected(world, number, fence, "failed")
+            if kind.in_session and not setup.rules.kept_connections_are_rolled_back:
+                spoiled = step.after.children[number]._replace(left_open=(fence.id,))
+                step = step._replace(after=with_child(step.after, number, spoiled))
+            yield step
+
+
+def connection_is_lost(child: Child, fence: Fence, *, suspected: bool) -> Child:
+    """What it wrote is rolled back; the clerk gives it back, and says so if it was alone."""
+    suspects = (*child.suspects, fence) if suspected else child.suspects
+    return next_task(child._replace(returns=(*child.returns, fence), suspects=suspects))
 
 
 def handler_kills(setup: RunSetup, world: World, number: int, fence: Fence) -> Step[World]:
@@ -143,9 +160,11 @@ def batch_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step[W
         yield progress(f"c{number} goes on to T{child.todo[0].id} in its batch", after)
         return
     members = (*child.done, member)
+    if setup.kinds[member.id].may_fail:
+        yield batch_fails(setup, world, number, members)
     committed = commit_batch(setup, world, members)
     if committed is None:
-        again = next_task(child._replace(todo=members, alone_now=True))
+        again = run_alone(child, members)
         yield progress(
             f"c{number}'s batch settles too few rows: rolled back, to be run one by one",
             with_child(world, number, again),
@@ -156,10 +175,34 @@ def batch_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step[W
     poorer = spend(setup, world, "settle reply lost")
     if poorer is not None:
         left = next_task(child._replace(returns=(*child.returns, *members)))
+        if not setup.rules.batch_without_an_answer_is_released:
+            left = next_task(child._replace(todo=members, alone_now=True))
         what = f"c{number}'s batch COMMIT has no answer"
         applied = committed._replace(faults_left=poorer.faults_left)
         yield fault(f"{what} (it was applied)", with_child(applied, number, left))
         yield fault(f"{what} (it was not applied)", with_child(poorer, number, left))
+
+
+def run_alone(child: Child, members: tuple[Fence, ...]) -> Child:
+    """After a batch was rolled back; a child that shall end gives them back."""
+    if child.asked_to_stop:
+        return next_task(child._replace(returns=(*child.returns, *members)))
+    return next_task(child._replace(todo=members, alone_now=True))
+
+
+def batch_fails(
+    setup: RunSetup, world: World, number: int, members: tuple[Fence, ...]
+) -> Step[World]:
+    """The last member raises: all is rolled back, and nothing is said of anybody yet."""
+    child = world.children[number]
+    if setup.rules.batch_that_fails_is_run_one_by_one:
+        after = run_alone(child, members)
+        what = f"T{members[-1].id} raises in c{number}'s batch: rolled back, to be run one by one"
+    else:
+        failed = tuple(Collected(fence, "failed") for fence in members)
+        after = next_task(child._replace(outbox=(*child.outbox, *failed)))
+        what = f"T{members[-1].id} raises in c{number}'s batch, which fails"
+    return progress(what, with_child(world, number, after))
 
 
 def commit_is_answered(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
@@ -167,7 +210,10 @@ def commit_is_answered(setup: RunSetup, world: World, number: int) -> Iterator[S
     child = world.children[number]
     (fence,) = child.running
     committed = settle(setup, world, fence, "ok")
-    answered = with_child(committed, number, next_task(child))
+    for task in child.left_open:
+        row = committed.rows[task]
+        committed = with_row(committed, task, row._replace(effects=min(MANY, row.effects + 1)))
+    answered = with_child(committed, number, next_task(child._replace(left_open=())))
     yield progress(f"T{fence.id} is committed", answered)
     poorer = spend(setup, world, "settle reply lost")
     if poorer is None:

@@ -39,7 +39,7 @@ def claim_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wor
         what = f"c{number} has waited long enough for its claim and gives up"
         yield progress(what, with_child(world, number, child._replace(phase="idle", token=0)))
     tops_up = child.phase == "running" and is_async(setup, child) and not child.todo
-    if child.phase != "idle" and not tops_up:
+    if child.asked_to_stop or (child.phase != "idle" and not tops_up):
         return
     if len(child.outbox) + len(child.returns) > UNANSWERED_WORK:
         return

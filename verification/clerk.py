@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from verification.explorer import Step, fault, progress
 from verification.rows import UNKNOWN_ATTEMPT
 from verification.world import Child, RunSetup, World, fences_of, spend, with_child
-from verification.writes import release, settle
+from verification.writes import count_a_crash, release, settle
 
 
 def clerk_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
@@ -84,9 +84,11 @@ def claim_is_released(setup: RunSetup, world: World, number: int) -> Iterator[St
     """A claim is given back under the fence; repeated until answered."""
     child = world.children[number]
     fence = child.returns[0]
-    released = release(setup, world, fence)
-    answered = child._replace(returns=child.returns[1:])
-    what = f"c{number}'s clerk releases T{fence.id}"
+    suspect = fence in child.suspects
+    released = (count_a_crash if suspect else release)(setup, world, fence)
+    suspects = tuple(other for other in child.suspects if other != fence)
+    answered = child._replace(returns=child.returns[1:], suspects=suspects)
+    what = f"c{number}'s clerk {'counts a crash on' if suspect else 'releases'} T{fence.id}"
     if fence.id == world.held_row:
         if not setup.rules.skipped_releases_are_retried:
             forgotten = with_child(world, number, answered)

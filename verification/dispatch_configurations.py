@@ -98,7 +98,6 @@ DISPATCHES = (
             faults={"child crash": 1, "hint": 1},
             ledger_clock_runs=False,
         ),
-        quick=True,
     ),
     Configuration(
         "no waiting: a scanner is cut off from the broker",
@@ -107,6 +106,43 @@ DISPATCHES = (
             scanners=2,
             faults={"cut off": 1, "leadership lapses": 1},
             ledger_clock_runs=False,
+        ),
+        quick=True,
+    ),
+    Configuration(
+        "rows left to their hints, which come, twice or not at all",
+        DispatchSetup(
+            ("hinted", "hinted", "raises once"), children=2, faults={"hint": 1, "duplicate": 1}
+        ),
+    ),
+    Configuration(
+        "a hint is lost, a child dies",
+        DispatchSetup(("hinted", "plain"), children=2, faults={"hint": 1, "child crash": 1}),
+        quick=True,
+    ),
+    Configuration(
+        "the workers go deaf",
+        DispatchSetup(
+            ("plain", "raises once"),
+            children=2,
+            faults={"workers go deaf": 2, "impatience": 1, "child crash": 1},
+        ),
+    ),
+    Configuration(
+        "passes in between go on at the bookmark; a late commit",
+        DispatchSetup(
+            ("commits late", "raises once", "plain"),
+            scanners=2,
+            ledger_room=2,
+            ids_per_message=1,
+            passes_in_between=True,
+            faults={"leadership lapses": 1},
+        ),
+    ),
+    Configuration(
+        "passes in between, one scanner, a late commit",
+        DispatchSetup(
+            ("commits late", "plain", "raises once"), ids_per_message=1, passes_in_between=True
         ),
         quick=True,
     ),

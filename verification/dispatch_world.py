@@ -15,6 +15,7 @@ TaskKind = Literal[
     "long",  # runs for hours: nobody may have to wait for its end
     "unknown",  # no worker has its handler
     "early",  # written by hand with scan_at before due_at
+    "hinted",  # the scan leaves it to its hint for a moment
 ]
 
 NO_LEDGER_ROW = 0
@@ -29,6 +30,8 @@ class Task(NamedTuple):
     waiting: bool = False
     """It has raised and waits for its next attempt: due_at is not now."""
     parked: bool = False
+    left_to_hint: bool = False
+    """scan_at is HINT_WAIT after due_at."""
     marked: bool = False
     """Only a mutant marks what it has published."""
 
@@ -59,6 +62,8 @@ class Scanner(NamedTuple):
     must_probe: bool = False
     watermark: int = -1
     """Only a mutant remembers how far it got."""
+    bookmark: int = -1
+    """How far the last pass got; the passes in between go on from here."""
 
 
 class Hands(NamedTuple):
@@ -81,6 +86,8 @@ class DispatchWorld(NamedTuple):
     graves: tuple[Hands, ...]
     workers_live: bool
     broker_is_up: bool
+    deaf: bool
+    """The workers' consumers hear nothing from the broker."""
     faults_left: tuple[int, ...]
 
 
@@ -95,6 +102,8 @@ class DispatchSetup:
     ids_per_message: int = 2
     faults: dict[str, int] = field(default_factory=dict)
     rules: DispatchRules = field(default_factory=DispatchRules)
+    passes_in_between: bool = False
+    """There are passes that only fill up: they begin at the bookmark."""
     ledger_clock_runs: bool = True
     """If not, nobody may have to wait until a ledger row is overdue (and the broker, for once,
     loses nothing, for only this clock heals that)."""
@@ -116,7 +125,10 @@ def first_dispatch_world(setup: DispatchSetup) -> DispatchWorld:
     """Committed tasks are pending, nobody has looked yet."""
     return DispatchWorld(
         tasks=tuple(
-            Task(state="uncommitted" if kind == "commits late" else "pending")
+            Task(
+                "uncommitted" if kind == "commits late" else "pending",
+                left_to_hint=kind == "hinted",
+            )
             for kind in setup.kinds
         ),
         ledger=(),
@@ -127,6 +139,7 @@ def first_dispatch_world(setup: DispatchSetup) -> DispatchWorld:
         graves=(),
         workers_live=True,
         broker_is_up=True,
+        deaf=False,
         faults_left=tuple(setup.faults.values()),
     )
 

@@ -16,6 +16,7 @@ ONCE = Kind("at_most_once, effects outside", in_session=False, at_most_once=True
 ONCE_WRITES = Kind("at_most_once, writes through ctx.session", at_most_once=True)
 KILLER = Kind("kills its process", kills="child")
 KILLER_AT_FETCH = Kind("kills its process before it starts", kills="child at fetch")
+KILLER_OF_CONNECTIONS = Kind("ends its own connection", kills="connection")
 KILLER_OF_WORKERS = Kind("kills its whole worker", kills="worker")
 HANGS = Kind("never returns", hangs=True)
 DISABLED = Kind("disabled", enabled=False)

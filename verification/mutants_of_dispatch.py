@@ -143,4 +143,34 @@ DISPATCHES = (
         "P2: T0 was done and is running",
         ("repeats", "is done", "claims T0"),
     ),
+    Mutant(
+        "whole passes go on at the bookmark",
+        "P2",
+        dispatching_without(
+            replace(ONE_SCANNER, ids_per_message=1, passes_in_between=True), "every_pass_is_full"
+        ),
+        "P2: stuck",
+        ("T1 is done", "the producer of T0 commits"),
+        quick=True,
+    ),
+    Mutant(
+        "rows wait for their hints for ever",
+        "P2",
+        dispatching_without(
+            DispatchSetup(("hinted",), faults={"hint": 1}), "rows_wait_for_hints_a_moment"
+        ),
+        "P2: stuck",
+        (),
+        quick=True,
+    ),
+    Mutant(
+        "a deaf worker is left alone",
+        "P2",
+        dispatching_without(
+            replace(ONE_ROOM, faults={"workers go deaf": 1}), "deaf_consumers_are_restarted"
+        ),
+        "P2: stuck",
+        ("hear nothing",),
+        quick=True,
+    ),
 )

@@ -81,8 +81,12 @@ def row_lock_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
 
 
 def failover_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
-    """A replica takes over that never saw the last commit."""
+    """A replica takes over that never saw the last commit, or the last few."""
     poorer = spend(setup, world, "failover")
-    if poorer is not None and world.before_last_commit not in {(), world.rows}:
-        what = "a replica takes over; the last commit is forgotten"
-        yield fault(what, poorer._replace(rows=world.before_last_commit))
+    if poorer is None:
+        return
+    for number, rows in enumerate(reversed(world.before_last_commits), start=1):
+        if rows != world.rows:
+            what = "a replica takes over; " + "and the one before it, " * (number - 1)
+            what = f"{what}the last commit is forgotten"
+            yield fault(what, poorer._replace(rows=rows))

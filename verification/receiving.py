@@ -25,7 +25,7 @@ def receiving_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> 
     """What one child can do next."""
     hands = world.children[number]
     if hands is None:
-        if world.workers_live:
+        if world.workers_live and not world.deaf:
             yield from takes_a_message(world, number)
         return
     if hands.running is not None:
@@ -65,7 +65,7 @@ def claims_next(
     elif row.waiting or (kind == "early" and row.state == "pending"):
         what = f"c{number} drops T{task}, which is not due"
     elif row.state == "pending" or not setup.rules.claims_compare_and_set:
-        world = with_task(world, task, row._replace(state="running"))
+        world = with_task(world, task, row._replace(state="running", left_to_hint=False))
         rest = rest._replace(running=task)
         what = f"c{number} claims T{task}"
     else:
@@ -143,10 +143,11 @@ def worker_and_time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
     poorer = spend_one(setup, world, "workers leave")
     if poorer is not None and world.workers_live:
         nobody = (None,) * len(world.children)
-        gone = poorer._replace(children=nobody, graves=(), workers_live=False)
+        gone = poorer._replace(children=nobody, graves=(), workers_live=False, deaf=False)
         yield fault("all workers vanish", gone)
     if not world.workers_live:
         yield progress("workers come back", world._replace(workers_live=True))
+    yield from deafness_steps(setup, world)
     for number, task in enumerate(world.tasks):
         if task.state == "uncommitted":
             committed = with_task(world, number, task._replace(state="pending"))
@@ -154,6 +155,22 @@ def worker_and_time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
         if task.waiting:
             due = with_task(world, number, task._replace(waiting=False))
             yield progress(f"T{number} is due again", due)
+        if (
+            task.left_to_hint
+            and task.state == "pending"
+            and setup.rules.rows_wait_for_hints_a_moment
+        ):
+            seen = with_task(world, number, task._replace(left_to_hint=False))
+            yield progress(f"T{number} has waited long enough for its hint", seen)
         if task.parked:
             again = with_task(world, number, task._replace(parked=False))
             yield progress(f"T{number} has been parked long enough", again)
+
+
+def deafness_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
+    """Consumers hear nothing; an idle child sees messages that nobody takes, and says so."""
+    poorer = spend_one(setup, world, "workers go deaf")
+    if poorer is not None and world.workers_live and not world.deaf:
+        yield fault("the workers hear nothing from the broker", poorer._replace(deaf=True))
+    if world.deaf and world.ledger and setup.rules.deaf_consumers_are_restarted:
+        yield progress("the workers restart their consumers", world._replace(deaf=False))

@@ -12,7 +12,7 @@ from verification.rules import RunRules
 
 State = Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED", "EXPIRED"]
 Outcome = Literal["ok", "ok, effects lost", "failed", "unknown"]
-Victim = Literal["nobody", "child", "child at fetch", "worker"]
+Victim = Literal["nobody", "child", "child at fetch", "worker", "connection"]
 
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED", "EXPIRED"})
 NO_ONE = 0

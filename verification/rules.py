@@ -55,6 +55,16 @@ class RunRules:
     """H5: whose fault a death while decoding was."""
     batch_commits_all_or_nothing: bool = True
     """P4: fewer rows settled than members: roll all back, run one by one."""
+    batch_that_fails_is_run_one_by_one: bool = True
+    """P3: who raises in a batch is charged alone, when each has run again alone."""
+    batch_without_an_answer_is_released: bool = True
+    """P6: never run again at once: it may have committed."""
+    kept_connections_are_rolled_back: bool = True
+    """P4: what a run left open on its connection does not commit with the next one."""
+    lost_connection_counts_a_crash: bool = True
+    """P3: a task that ends its own connection each time must not come back for ever."""
+    outages_acquit: bool = True
+    """P3: whoever lost a connection when all were lost is suspected of nothing."""
 
     # --- clerk
     clerk_renews_every_held_claim: bool = True
@@ -71,6 +81,12 @@ class RunRules:
     """P3: a group release skips a locked row; what it skipped is asked for again."""
     collected_settles_are_retried: bool = True
     """A flush is repeated until it is answered."""
+
+    # --- a worker is asked to stop
+    leaving_gives_back_the_unstarted: bool = True
+    """P3: left to the lease, they would be counted as crashed."""
+    leaving_ends_at_most_once_as_unknown: bool = True
+    """P5: when the grace is over what runs is let go, but not such a task."""
 
     # --- parent and burial
     parent_kills_past_the_hard_limit: bool = True
@@ -144,3 +160,9 @@ class DispatchRules:
     """A dead child's message does not keep its room."""
     giving_back_clears_the_ledger: bool = True
     """What a child gives back is visible to the next scan at once."""
+    deaf_consumers_are_restarted: bool = True
+    """A worker that lives and hears nothing from the broker."""
+
+    # --- hints
+    rows_wait_for_hints_a_moment: bool = True
+    """HINT_WAIT: the scan leaves a row to its hint, but a hint may be lost."""

@@ -10,6 +10,7 @@ from verification.claim import claim_steps
 from verification.clerk import clerk_steps
 from verification.deaths import death_steps
 from verification.explorer import Step
+from verification.leaving import leaving_steps
 from verification.operators import failover_steps, operator_steps, row_lock_steps
 from verification.promises import broken_promise
 from verification.rescue import late_statement_steps, rescue_steps, time_steps
@@ -22,7 +23,7 @@ class RunModel:
 
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
-        self._remembers_last_commit = "failover" in setup.faults
+        self._remembers_commits = setup.failover_forgets if "failover" in setup.faults else 0
 
     def initial(self) -> World:
         """All tasks pending, all children idle."""
@@ -38,8 +39,9 @@ class RunModel:
                 after = without_hopeless_statements(after)
             if self._setup.rules.burial_charges_under_the_fence:
                 after = without_idle_graves(after)
-            if self._remembers_last_commit and after.rows != world.rows:
-                after = after._replace(before_last_commit=world.rows)
+            if self._remembers_commits and after.rows != world.rows:
+                known = (*world.before_last_commits, world.rows)[-self._remembers_commits :]
+                after = after._replace(before_last_commits=known)
             yield step if after is step.after else step._replace(after=after)
 
     def _all_steps(self, world: World) -> Iterator[Step[World]]:
@@ -48,6 +50,7 @@ class RunModel:
             yield from claim_steps(setup, world, number)
             yield from child_steps(setup, world, number)
             yield from clerk_steps(setup, world, number)
+            yield from leaving_steps(setup, world, number)
             yield from burial_steps(setup, world, number)
         yield from rescue_steps(setup, world)
         yield from late_statement_steps(setup, world)

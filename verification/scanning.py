@@ -54,7 +54,7 @@ def visible_ids(setup: DispatchSetup, world: DispatchWorld, watermark: int) -> l
     for number, task in enumerate(world.tasks):
         if task.state != "pending" or number in hidden:
             continue
-        if task.parked or task.marked or task.waiting:
+        if task.parked or task.marked or task.waiting or task.left_to_hint:
             continue
         if setup.kinds[number] == "early" and rules.scan_at_is_never_before_due_at:
             continue
@@ -67,12 +67,24 @@ def scans(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
     """The first due ids; for them one ledger row; COMMIT; only then comes the message."""
     rules, scanner = setup.rules, world.scanners[number]
     full = len(world.ledger) >= setup.ledger_room and rules.ledger_is_bounded
-    ids = tuple(visible_ids(setup, world, scanner.watermark)[: setup.ids_per_message])
-    if full or not ids or not may_publish(setup, world):
+    if full or not may_publish(setup, world):
         return
-    watermark = -1 if rules.every_pass_is_full else max(ids)
-    busy = scanner._replace(seen=ids, watermark=watermark)
-    yield progress(f"s{number} finds {listed(ids)} due", with_scanner(world, number, busy))
+    visible = visible_ids(setup, world, scanner.watermark)
+    ids = tuple(visible[: setup.ids_per_message])
+    if ids:
+        watermark = -1 if rules.every_pass_is_full else max(ids)
+        busy = scanner._replace(seen=ids, watermark=watermark, bookmark=place(setup, ids))
+        yield progress(f"s{number} finds {listed(ids)} due", with_scanner(world, number, busy))
+    ahead = tuple(task for task in visible if task > scanner.bookmark)[: setup.ids_per_message]
+    if ahead and ahead != ids and setup.passes_in_between:
+        busy = scanner._replace(seen=ahead, bookmark=place(setup, ahead))
+        what = f"s{number} goes on at its bookmark and finds {listed(ahead)} due"
+        yield progress(what, with_scanner(world, number, busy))
+
+
+def place(setup: DispatchSetup, ids: tuple[int, ...]) -> int:
+    """Where the next pass in between goes on, in setups that have such."""
+    return max(ids) if setup.passes_in_between else -1
 
 
 def writes_ledger_row(

@@ -19,6 +19,7 @@ Phase = Literal[
     "batch",  # handlers run one after the other in one transaction
     "settling",  # COMMIT is sent
     "outcome unknown",  # an at_most_once COMMIT failed; the error is written until answered
+    "leaving",  # its worker was asked to stop, nothing of it runs any more
     "gone",  # the process is dead and nobody replaces it yet
 ]
 
@@ -65,6 +66,11 @@ class Child(NamedTuple):
     outbox: tuple[Collected, ...] = ()
     returns: tuple[Fence, ...] = ()
     """Releases that the clerk repeats until they are answered."""
+    suspects: tuple[Fence, ...] = ()
+    """Those of them that lost their connection alone, perhaps through their own doing."""
+    left_open: tuple[int, ...] = ()
+    """Tasks whose writes stand uncommitted on the kept connection; only mutants have such."""
+    asked_to_stop: bool = False
     burial: Burial | None = None
     is_orphan: bool = False
 
@@ -102,8 +108,8 @@ class World(NamedTuple):
     parent_lives: tuple[bool, ...]
     faults_left: tuple[int, ...]
     half_done: HalfDone | None = None
-    before_last_commit: tuple[Row, ...] = ()
-    """Kept only where a failover may lose the last commit."""
+    before_last_commits: tuple[tuple[Row, ...], ...] = ()
+    """Oldest first; kept only where a failover may lose the last commits."""
     held_row: int | None = None
     """The task whose row a person's open transaction has locked."""
     after_outage: bool = False
@@ -133,6 +139,8 @@ class RunSetup:
     leases_never_lapse: bool = False
     """Nothing goes wrong with time here, so no handler may start without its fence."""
     counts_attempts: bool = False
+    failover_forgets: int = 1
+    """How many commits, at most, the replica has not seen."""
     dead_leave_no_statements: bool = False
     """What the dead had sent is never carried out: a smaller world."""
 
@@ -155,7 +163,6 @@ def first_world(setup: RunSetup) -> World:
         late=frozenset(),
         parent_lives=(True,) * (max(setup.workers) + 1),
         faults_left=tuple(setup.faults.values()),
-        before_last_commit=(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verification.rows import Fence, Outcome, back_to_pending, settled
+from verification.rows import Fence, Outcome, back_to_pending, crashed, settled
 from verification.world import RunSetup, World, holds, note_stale_write, with_row
 
 
@@ -21,6 +21,14 @@ def release(setup: RunSetup, world: World, fence: Fence) -> World:
         return world
     world = note_stale_write(world, fence, "release")
     return with_row(world, fence.id, back_to_pending(setup.rules, world.rows[fence.id]))
+
+
+def count_a_crash(setup: RunSetup, world: World, fence: Fence) -> World:
+    """RUNNING -> PENDING under the fence, with one crash more: its connection was lost alone."""
+    if not holds(setup, world, fence):
+        return world
+    world = note_stale_write(world, fence, "crash")
+    return with_row(world, fence.id, crashed(setup.rules, world.rows[fence.id]))
 
 
 def commit_batch(setup: RunSetup, world: World, members: tuple[Fence, ...]) -> World | None:
