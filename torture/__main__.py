@@ -1,38 +1,101 @@
-"""``python -m torture [--seed N] [--tasks N]``: exit 0 if nothing was lost and nothing doubled."""
+"""``python -m torture``: all faults at once; ``python -m torture matrix``: each kind alone.
+
+Exit 0 if nothing was lost and nothing doubled.
+"""
 
 from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from torture import matrix
+from torture.failpoints import read
+from torture.faults import FAULTS
+from torture.kinds import together
 from torture.run import Plan, run
+from torture.world import World
 
 
 def main() -> int:
-    """Run once and print the report."""
+    """Carry out what is asked for."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     options = _options()
-    plan = Plan(options.seed, options.tasks, options.lease, options.spread, options.quiet)
+    return _matrix(options) if options.command == "matrix" else _together(options)
+
+
+def _together(options: argparse.Namespace) -> int:
+    failpoints, draw = options.failpoints, _draw
+    if options.everything:
+        kinds, failpoints = together(engine=options.engine, rarer=options.rarer)
+
+        def draw(world: World) -> str:
+            name, hurt = world.rng.choice(kinds)
+            world.hurt(name, hurt)
+            return name
+
+    read(failpoints)
+    plan = Plan(
+        options.seed,
+        options.tasks,
+        options.lease,
+        options.spread,
+        options.quiet,
+        failpoints,
+        cancels=options.everything,
+        engine=options.engine,
+    )
     folder = Path(tempfile.mkdtemp(prefix="tasks_app-torture-"))
     print(f"torture: seed {plan.seed}, {plan.tasks} tasks, lease {plan.lease_s:g} s, in {folder}")
     started = time.monotonic()
-    report = run(plan, folder)
+    report = run(plan, folder, draw, lambda line: print(line, flush=True))
     print(f"\nfaults in {time.monotonic() - started:.0f} s:")
     for what, number in (*sorted(report.world.counts.items()), *report.remarks):
         print(f"  {number:>6}  {what}")
     print()
     for check in report.checks:
         print(f"  {'ok ' if check.holds else 'BAD'}  {check.sentence}: {check.figure}")
-    passed = all(check.holds for check in report.checks)
-    print(f"\n{'PASSED' if passed else 'FAILED'}  replay: python -m torture --seed {plan.seed}")
-    return 0 if passed else 1
+    passed = "PASSED" if report.passed else "FAILED"
+    print(f"\n{passed}  {' '.join(['replay: python -m torture', *sys.argv[1:]])}, seed {plan.seed}")
+    return 0 if report.passed else 1
+
+
+def _draw(world: World) -> str:
+    fault = world.rng.choices(list(FAULTS), weights=[weight for weight, _ in FAULTS.values()])[0]
+    world.hurt(fault, FAULTS[fault][1])
+    return fault
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    lines = []
+    started = time.monotonic()
+    for line in matrix.try_kinds(
+        matrix.chosen(options.only), matrix.seeds(options.seeds, options.first_seed)
+    ):
+        lines.append(line)
+        print(
+            f"{'ok ' if line.passed else 'BAD'} {line.kind.name}: seed {line.seed}, "
+            f"{line.injections} times, {line.seconds:.0f} s",
+            flush=True,
+        )
+        for check in line.report.checks:
+            if not check.holds:
+                print(f"      {check.sentence}: {check.figure}", flush=True)
+        if options.minutes and time.monotonic() - started > 60 * options.minutes:
+            print("no time for the rest")
+            break
+    if options.output:
+        options.output.write_text(matrix.page(lines))
+    return 0 if all(line.passed for line in lines) else 1
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=["all", "matrix"], default="all")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--lease", type=float, default=3.0, help="seconds; short, to see more")
@@ -40,6 +103,17 @@ def _options() -> argparse.Namespace:
         "--spread", type=float, default=110.0, help="seconds of creating and killing"
     )
     parser.add_argument("--quiet", type=float, default=60.0, help="seconds for the rest")
+    parser.add_argument(
+        "--failpoints", default="", help="such as 'claim.committed=kill@0.01; effect.before=cut'"
+    )
+    parser.add_argument("--everything", action="store_true", help="all kinds at once")
+    parser.add_argument("--rarer", type=float, default=20, help="failpoints, than in the matrix")
+    parser.add_argument("--engine", action="store_true", help="tasks-app work, without Celery")
+    parser.add_argument("--only", default="", help="matrix: words in the names of kinds")
+    parser.add_argument("--seeds", type=int, default=3, help="matrix: how many of each kind")
+    parser.add_argument("--first-seed", type=int, help="matrix: replay")
+    parser.add_argument("--minutes", type=float, help="matrix: begin nothing more after so many")
+    parser.add_argument("--output", type=Path, help="matrix: write the table there")
     return parser.parse_args()
 
 

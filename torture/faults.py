@@ -1,34 +1,10 @@
-"""The faults, drawn with a seed. Each is over when its function returns; the world then heals."""
+"""What is done to processes. Each is over when its function returns; the world then heals."""
 
 from __future__ import annotations
 
-import random
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from tasks_app.embedded.valkey import Valkey
-from torture.processes import Service
-
-
-@dataclass
-class World:
-    """What can be hurt."""
-
-    workers: list[Service]
-    beats: list[Service]
-    broker: Valkey
-    lease_s: float
-    rng: random.Random
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def hurt(self) -> str:
-        """Draw a fault and carry it out; return its name."""
-        fault = self.rng.choices(list(FAULTS), weights=[weight for weight, _ in FAULTS.values()])[0]
-        FAULTS[fault][1](self)
-        self.counts[fault] += 1
-        return fault
+from torture.world import Hurt, World
 
 
 def kill_child(world: World) -> None:
@@ -59,7 +35,7 @@ def kill_beat(world: World) -> None:
 
 
 def kill_broker(world: World) -> None:
-    """The broker, and everything that it held."""
+    """The broker, and everything that it held (F16)."""
     world.broker.kill()
     world.broker.wipe()
     time.sleep(world.rng.uniform(0, 1))
@@ -74,7 +50,40 @@ def freeze_worker(world: World) -> None:
     worker.resume()
 
 
-FAULTS: dict[str, tuple[int, Callable[[World], None]]] = {
+def freeze_child(world: World) -> None:
+    """One child stands still for longer than its lease (F09)."""
+    children = world.rng.choice(world.workers).children()
+    for child in children[:1]:
+        child.suspend()
+        time.sleep(world.lease_s * 1.3)
+        child.resume()
+
+
+def freeze_beat(world: World) -> None:
+    """The leader pauses, another leads, the first comes back (F38)."""
+    beat = world.rng.choice(world.beats)
+    beat.stop()
+    time.sleep(world.lease_s)
+    beat.resume()
+
+
+def drain_worker(world: World) -> None:
+    """SIGTERM, as at every deployment (F08)."""
+    worker = world.rng.choice(world.workers)
+    worker.end()
+    worker.start()
+
+
+def quit_worker(world: World) -> None:
+    """SIGTERM, and SIGKILL before it had the time."""
+    worker = world.rng.choice(world.workers)
+    worker.terminate()
+    time.sleep(world.rng.uniform(0, 0.3))
+    worker.kill()
+    worker.start()
+
+
+FAULTS: dict[str, tuple[int, Hurt]] = {
     "kill -9 of a child": (5, kill_child),
     "kill -9 of a whole worker": (2, kill_worker),
     "kill -9 of a worker's parent": (1, kill_parent),

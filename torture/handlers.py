@@ -38,6 +38,13 @@ def flaky(ctx: TaskContext) -> None:
         raise Retry("not yet")
 
 
+@handler("torture.slow", retry="fixed 100ms", max_attempts=50)
+def slow(ctx: TaskContext) -> None:
+    """An effect that takes long enough for a renewal."""
+    time.sleep(1.2)
+    _write(ctx)
+
+
 @handler("torture.awaited", retry="fixed 100ms", max_attempts=50)
 async def awaited(ctx: TaskContext) -> None:
     """An effect of an async handler."""

@@ -13,13 +13,13 @@ import psutil
 
 
 class Service:
-    """One `celery -A tasks_app …` with all its children."""
+    """One `celery -A tasks_app …` or `tasks-app work` with all its children."""
 
     def __init__(
-        self, name: str, arguments: list[str], environment: dict[str, str], log: Path
+        self, name: str, module: list[str], environment: dict[str, str], log: Path
     ) -> None:
         self.name = name
-        self._command = [sys.executable, "-m", "celery", "-A", "tasks_app", *arguments]
+        self._command = [sys.executable, "-m", *module]
         self._environment = {**os.environ, **environment}
         self._log = log / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,6 +74,11 @@ class Service:
     def resume(self) -> None:
         """SIGCONT."""
         self._signal_group(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM for the parent; return at once."""
+        if self._process is not None:
+            self._process.terminate()
 
     def end(self) -> None:
         """SIGTERM, and SIGKILL for what does not listen."""

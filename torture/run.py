@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.embedded import Stack, temporary
+from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
-from torture.faults import World
+from torture.failpoints import CALM, HITS, hits
+from torture.fault_proxy import FaultProxy
+from torture.operators import COMMITTED
 from torture.processes import Service
 from torture.verdict import Check, judge, remarks
+from torture.world import World
 
-NAMES = ("torture.quick", "torture.steady", "torture.flaky", "torture.awaited")
-WEIGHTS = (55, 30, 10, 5)
+NAMES = ("torture.quick", "torture.steady", "torture.flaky", "torture.awaited", "torture.slow")
+WEIGHTS = (55, 29, 10, 5, 1)
+HERE = Path(__file__).parent
+CELERY = ("celery", "-A", "tasks_app")
 BATCH = 100
+START_S = 60.0
 ROLLED_BACK = 0.05
 """Share of producers' transactions that roll back."""
 
@@ -35,6 +47,16 @@ class Plan:
     """Over how long the tasks are created, while faults are injected."""
     quiet_s: float
     """How long the rest may take after the last fault."""
+    failpoints: str = ""
+    """What may happen inside of workers and beats, as :mod:`torture.failpoints` reads it."""
+    workers: int = 2
+    beats: int = 2
+    pause_s: tuple[float, float] = (0.5, 2.5)
+    """Between two faults from outside."""
+    cancels: bool = False
+    """Operators cancel some."""
+    engine: bool = False
+    """Without Celery: workers are ``tasks-app work``, which need neither beat nor broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,45 +66,88 @@ class Report:
     checks: list[Check]
     world: World
     remarks: list[tuple[str, object]]
+    recovery_s: float
+    """From the last fault to the last task's end."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
 
 
-def run(plan: Plan, folder: Path) -> Report:
+Draw = Callable[[World], str]
+"""Hurt the world once; return what was done."""
+
+
+def run(plan: Plan, folder: Path, draw: Draw, tell: Callable[[str], None] = print) -> Report:
     """Carry out a plan; the processes log into ``folder``."""
-    with temporary() as stack:
-        engine = create_engine(stack.urls.database)
+    with servers_of(plan, folder) as world:
+        with at_work(plan, world):
+            recovery_s, committed = _hurt(plan, world, folder, draw, tell)
+        return _judged(plan, world, folder, committed, recovery_s)
+
+
+@contextmanager
+def running(plan: Plan, folder: Path) -> Iterator[World]:
+    """Yield a world whose workers and beats are at work."""
+    with servers_of(plan, folder) as world, at_work(plan, world):
+        yield world
+
+
+@contextmanager
+def servers_of(plan: Plan, folder: Path) -> Iterator[World]:
+    """Yield a world with its servers, in which nobody works yet."""
+    with ExitStack() as stack:
+        servers = stack.enter_context(temporary(persist=True))
+        engine = create_engine(servers.urls.database, pool_size=100)
+        stack.callback(engine.dispose)
         _prepare(engine)
-        try:
-            return _run(plan, engine, _world(plan, folder, stack))
-        finally:
-            engine.dispose()
+        yield stack.enter_context(_world(plan, folder, servers, engine))
 
 
-def _run(plan: Plan, engine: Engine, world: World) -> Report:
-    services = [*world.workers, *world.beats]
-    for service in services:
+@contextmanager
+def at_work(plan: Plan, world: World) -> Iterator[None]:
+    """Start all services, and end them."""
+    for service in world.services:
         service.start()
     try:
-        producer = threading.Thread(target=_produce, args=(plan, engine), daemon=True)
-        producer.start()
-        while producer.is_alive():
-            time.sleep(world.rng.uniform(0.5, 2.5))
-            print(f"  {_finished(engine):>6} done   {world.hurt()}", flush=True)
-            _revive(services)
-        committed = _until_quiet(plan, engine, services)
+        _until_there(plan, world.engine)
+        yield
     finally:
-        for service in services:
+        for service in world.services:
             service.resume()
             service.end()
-    with engine.connect() as connection:
-        checks = judge(connection, committed)
-        refused = sum(worker.refusals() for worker in world.workers)
-        revived = sum(service.revivals for service in services)
-        facts = [
-            ("stale writes refused by the fence", refused),
-            ("services that ended by themselves, and were started again", revived),
+
+
+def _hurt(
+    plan: Plan, world: World, folder: Path, draw: Draw, tell: Callable[[str], None]
+) -> tuple[float, int]:
+    """Create and hurt, then wait; return the seconds of calm it took, and how many there were."""
+    producer = threading.Thread(target=_produce, args=(plan, world.engine), daemon=True)
+    producer.start()
+    while producer.is_alive():
+        time.sleep(world.rng.uniform(*plan.pause_s))
+        tell(f"  {_count(world.engine, 'task_completed') or 0:>6} done   {draw(world)}")
+        _revive(world)
+    (folder / CALM).touch()
+    calm_at = time.monotonic()
+    committed = _until_quiet(plan, world)
+    return time.monotonic() - calm_at, committed
+
+
+def _judged(plan: Plan, world: World, folder: Path, committed: int, recovery_s: float) -> Report:
+    world.counts.update(hits(folder / HITS))
+    with world.engine.connect() as connection:
+        checks = judge(connection, committed, cancels=plan.cancels)
+        facts: list[tuple[str, object]] = [
+            ("stale writes refused by the fence", sum(w.refusals() for w in world.workers)),
+            (
+                "services that ended by themselves, and were started again",
+                sum(service.revivals for service in world.services),
+            ),
             *remarks(connection),
         ]
-    return Report(checks, world, facts)
+    return Report(checks, world, facts, recovery_s)
 
 
 def _prepare(engine: Engine) -> None:
@@ -90,23 +155,74 @@ def _prepare(engine: Engine) -> None:
         migrate(connection)
         connection.execute(text("CREATE TABLE effect (task_id bigint, attempt integer)"))
         connection.execute(text("CREATE TABLE committed (id bigint PRIMARY KEY)"))
+    for day in _days(engine):
+        with engine.begin() as connection:
+            add_partition(connection, day)
 
 
-def _world(plan: Plan, folder: Path, stack: Stack) -> World:
-    environment = {
-        "TASKS_APP_DATABASE_URL": stack.urls.database,
-        "TASKS_APP_BROKER_URL": stack.urls.broker,
-        "TASKS_APP_IMPORTS": "torture.handlers",
-        "TASKS_APP_LEASE": f"{plan.lease_s}s",
-        "TASKS_APP_REPUBLISH_AFTER": f"{plan.lease_s}s",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-    }
-    workers = [
-        Service(f"worker{n}", ["worker", "-c", "2", "-n", f"w{n}@%h"], environment, folder)
-        for n in (1, 2)
-    ]
-    beats = [Service(f"beat{n}", ["beat", "--pidfile="], environment, folder) for n in (1, 2)]
-    return World(workers, beats, stack.valkey, plan.lease_s, random.Random(plan.seed))
+def _days(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        return missing_partitions(connection)
+
+
+@contextmanager
+def _world(plan: Plan, folder: Path, servers: Stack, engine: Engine) -> Iterator[World]:
+    database, broker = make_url(servers.urls.database), make_url(servers.urls.broker)
+    with (
+        FaultProxy((database.host or "", database.port or 0)) as database_line,
+        FaultProxy((broker.host or "", broker.port or 0)) as broker_line,
+    ):
+        environment = {
+            "TASKS_APP_DATABASE_URL": _through(database, database_line),
+            "TASKS_APP_BROKER_URL": _through(broker, broker_line),
+            "TASKS_APP_IMPORTS": "torture.handlers",
+            "TASKS_APP_LEASE": f"{plan.lease_s}s",
+            "TASKS_APP_REPUBLISH_AFTER": f"{plan.lease_s}s",
+            "TORTURE_FAILPOINTS": plan.failpoints,
+            "TORTURE_SEED": str(plan.seed),
+            "TORTURE_FOLDER": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE / "site")]),
+        }
+        workers = [
+            Service(f"worker{n}", _worker(plan, n), environment, folder)
+            for n in range(1, plan.workers + 1)
+        ]
+        beats = [
+            Service(f"beat{n}", [*CELERY, "beat", "--pidfile="], environment, folder)
+            for n in range(1, plan.beats + 1)
+            if not plan.engine
+        ]
+        yield World(
+            workers,
+            beats,
+            servers.postgres,
+            servers.valkey,
+            database_line,
+            broker_line,
+            engine,
+            plan.lease_s,
+            random.Random(plan.seed),
+        )
+
+
+def _worker(plan: Plan, number: int) -> list[str]:
+    if plan.engine:
+        return ["tasks_app", "work", "-c", "2"]
+    return [*CELERY, "worker", "-c", "2", "-n", f"w{number}@%h"]
+
+
+def _through(url: Any, line: FaultProxy) -> str:
+    through = url.set(host="127.0.0.1", port=line.port)
+    return str(through.render_as_string(hide_password=False))
+
+
+def _until_there(plan: Plan, engine: Engine) -> None:
+    """Wait for the first heartbeats: a fault before them would hurt nobody."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if (_count(engine, "task_worker") or 0) >= plan.workers:
+            return
+        time.sleep(0.1)
 
 
 def _produce(plan: Plan, engine: Engine) -> None:
@@ -117,39 +233,46 @@ def _produce(plan: Plan, engine: Engine) -> None:
     while made < plan.tasks:
         number = min(BATCH, plan.tasks - made)
         tasks = [NewTask(name) for name in rng.choices(NAMES, WEIGHTS, k=number)]
-        with engine.connect() as connection:
-            ids = create_tasks(connection, tasks)
-            connection.execute(
-                text("INSERT INTO committed SELECT unnest(CAST(:ids AS bigint[]))"),
-                {"ids": [int(i) for i in ids]},
-            )
-            if rng.random() < ROLLED_BACK:
-                connection.rollback()
-                continue
-            connection.commit()
+        rolls_back = rng.random() < ROLLED_BACK
+        try:
+            with engine.connect() as connection:
+                ids = create_tasks(connection, tasks)
+                connection.execute(COMMITTED, {"ids": [int(i) for i in ids]})
+                if rolls_back:
+                    connection.rollback()
+                    continue
+                connection.commit()
+        except DBAPIError:  # nobody knows whether the COMMIT was carried out: so count
+            engine.dispose()
+            time.sleep(0.2)
+            made = _count(engine, "committed") or made
+            continue
         made += number
         time.sleep(pause_s)
 
 
-def _revive(services: list[Service]) -> None:
-    for service in services:
+def _count(engine: Engine, table: str) -> int | None:
+    """Count rows; None: the database is away."""
+    try:
+        with engine.connect() as connection:
+            return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+    except DBAPIError:
+        engine.dispose()
+        return None
+
+
+def _revive(world: World) -> None:
+    for service in world.services:
+        service.resume()  # a failpoint may have stopped one of its processes
         service.revive()
 
 
-def _until_quiet(plan: Plan, engine: Engine, services: list[Service]) -> int:
+def _until_quiet(plan: Plan, world: World) -> int:
     """Wait until nothing is pending, at most ``quiet_s``; return how many tasks were committed."""
     deadline = time.monotonic() + plan.quiet_s
     while time.monotonic() < deadline:
-        with engine.connect() as connection:
-            left = connection.execute(text("SELECT count(*) FROM task_pending")).scalar_one()
-        if left == 0:
+        if _count(world.engine, "task_pending") == 0:
             break
-        _revive(services)
-        time.sleep(0.5)
-    with engine.connect() as connection:
-        return int(connection.execute(text("SELECT count(*) FROM committed")).scalar_one())
-
-
-def _finished(engine: Engine) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(text("SELECT count(*) FROM task_completed")).scalar_one())
+        _revive(world)
+        time.sleep(0.2)
+    return _count(world.engine, "committed") or 0

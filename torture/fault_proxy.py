@@ -19,8 +19,10 @@ CHUNK = 65_536
 class FaultProxy:
     """Forwards to ``upstream`` until told otherwise."""
 
-    def __init__(self, upstream: tuple[str, int]) -> None:
+    def __init__(self, upstream: tuple[str, int], *, only: bytes | None = None) -> None:
+        """With ``only``, what is to be lost is lost on a connection that has carried that."""
         self._upstream = upstream
+        self._only = only
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: set[socket.socket] = set()
         self._mutex = threading.Lock()
@@ -46,8 +48,8 @@ class FaultProxy:
 
     def lose_request(self, needle: bytes) -> None:
         """Cut the client off instead of passing its next request that holds ``needle`` on."""
-        self._needle = needle
         self._pass_on = False
+        self._needle = needle
 
     def swallow(self) -> None:
         """Leave every live connection open, and pass nothing on any more."""
@@ -118,11 +120,13 @@ class FaultProxy:
     def _pump(
         self, source: socket.socket, target: socket.socket, deaf: threading.Event, forth: bool
     ) -> None:
+        meant = self._only is None
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK):
                 if source in self._swallowed:
                     continue
-                if forth and self._needle is not None and self._needle in data:
+                meant = meant or (self._only is not None and self._only in data)
+                if forth and meant and self._needle is not None and self._needle in data:
                     self._needle = None
                     deaf.set()
                     if not self._pass_on:

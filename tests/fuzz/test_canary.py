@@ -1,0 +1,131 @@
+"""A secret in payloads, headers, results, parameters and exceptions: who else gets to see it?
+
+It may stand where its owner put it: in the columns payload, headers and result, and in the text of
+an exception that a handler wrote it into. Nowhere else.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import redis
+from sqlalchemy import text
+
+from tests.broker.celery_process import HOUSE
+from tests.broker.conftest import House
+from tests.broker.listening import Listener
+from tests.waiting import until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300, method="thread")]
+
+NAMES = [
+    "canary.ok", "canary.raises", "canary.local", "canary.sql", "canary.batch", "canary.async",
+    "canary.result", "canary.typed", "canary.late", "canary.dies",
+]  # fmt: skip
+TELL_IT_THEMSELVES = ("canary.raises",)
+ROWS = text("""
+    SELECT name, coalesce(error, '') AS said FROM task_error
+    UNION ALL
+    SELECT t.name, concat_ws(' ', a.kind, a.message) FROM task_attempt a
+    JOIN task_all t ON t.id = a.task_id
+    UNION ALL
+    SELECT 'traceback', coalesce(traceback, '') FROM task_attempt
+""")
+PAGES = (
+    "/workers", "/tasks", "/api/tasks?limit=1000", "/api/workers", "/api/task/info/{}",
+    "/task/{}", "/metrics", "/broker",
+)  # fmt: skip
+
+
+class Wiretap:
+    """Every command that the broker is sent, as ``MONITOR`` shows it."""
+
+    def __init__(self, url: str) -> None:
+        self.heard: list[str] = []
+        self._client = redis.Redis.from_url(url)
+        self._monitor = self._client.monitor().__enter__()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with suppress(Exception):  # it is closed
+            for command in self._monitor.listen():
+                self.heard.append(command["command"])
+
+    def end(self) -> None:
+        """Hear nothing more."""
+        self._client.close()
+
+
+def page(port: int, path: str) -> str:
+    """What Flower shows there."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        return answer.read().decode()  # type: ignore[no-any-return]
+
+
+def ready(port: int) -> bool:
+    with suppress(URLError, ConnectionError):
+        return page(port, "/healthcheck") == "OK"
+    return False
+
+
+@pytest.mark.edge
+def test_a_secret_is_nowhere_but_where_it_was_put(
+    house: House, dice: random.Random, free_port: int, tmp_path: Path
+) -> None:
+    secret = f"canary{dice.getrandbits(64):016x}"
+    handlers = {"TASKS_APP_IMPORTS": "canary_handlers", "TASKS_APP_SCAN_INTERVAL": "200ms"}
+    url = house.environment()["TASKS_APP_BROKER_URL"]
+    listener, tap = Listener(url), Wiretap(url)
+    flower = house.start(
+        "flower", f"--port={free_port}", "--address=127.0.0.1", FLOWER_UNAUTHENTICATED_API="true"
+    )
+    worker = house.worker("-E", "-l", "DEBUG", **handlers)
+    beat = house.start("beat", "-l", "DEBUG", **handlers)
+    until(lambda: ready(free_port), 60, "Flower's start")
+
+    producer = subprocess.run(
+        [sys.executable, Path(__file__).with_name("produce.py"), secret, *NAMES],
+        env=house.environment(**handlers, PYTHONPATH=str(HOUSE)),
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    ids = [int(line) for line in producer.stdout.split()]
+    states = house.over(ids, 60)
+    until(lambda: all(str(i) in page(free_port, "/api/tasks?limit=1000") for i in ids), 30)
+    until(lambda: all(listener.shows(i) in ("SUCCESS", "FAILURE") for i in ids), 30)
+    shown = {path: page(free_port, path.format(ids[1])) for path in PAGES}
+    with house.engine.connect() as connection:
+        rows = connection.execute(ROWS).all()
+    with redis.Redis.from_url(url) as client:
+        left = str([(key, client.dump(key)) for key in client.scan_iter()])
+
+    assert states == {"SUCCEEDED": 1, "FAILED": len(NAMES) - 1}
+    assert secret in str(house.task(ids[0]).payload)
+    assert secret in str(house.task(ids[0]).result)
+    places = {
+        "log of the worker": worker.log(),
+        "log of beat": beat.log(),
+        "log of the producer": producer.stderr,
+        "log of Flower": flower.log(),
+        "events": str(listener.events),
+        "what the broker was sent": "\n".join(tap.heard),
+        "what lies in the broker": left,
+        **{f"Flower's {path}": content for path, content in shown.items()},
+        **{f"row of {r.name}": r.said for r in rows if r.name not in TELL_IT_THEMSELVES},
+    }
+    assert {place for place, content in places.items() if secret in content} == set()
+    # Each of them is really being looked at.
+    assert " DEBUG " in worker.log()
+    assert "refused, as it should be" in producer.stderr
+    assert len(tap.heard) > 100
+    assert str(ids[1]) in shown["/api/tasks?limit=1000"]
+    assert "ZeroDivisionError" in str(rows)
+    listener.end()
+    tap.end()

@@ -1,0 +1,114 @@
+"""Thousands of forged messages, pushed past kombu into a real worker's queues."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from tasks_app import cancel_task
+from tests.broker.conftest import House
+from tests.fuzz.forgery import Forger
+from tests.waiting import until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
+
+LISTS = ("tasks_app:default", "tasks_app:tasks_app")
+"""Our queues, as kombu names their lists."""
+STRANGERS = (0, -1, -(2**63), 2**63 - 1, 2**62, 2**63, 10**30)
+
+
+def sleeping(house: House) -> list[int]:
+    """Tasks that no message may start: not due, disabled, cancelled, failed, known to nobody."""
+    later = house.create("ok", 20, delay="1h")
+    cancelled = house.create("ok", 20, delay="1h")
+    with house.engine.begin() as connection:
+        for task_id in cancelled:
+            cancel_task(connection, task_id)
+    failed, done = house.create("bad", 5), house.create("ok", 5)
+    house.over([*failed, *done])
+    strangers = house.create("known.to.nobody", 5)
+    disabled = house.create("ok", 5, delay="1h", enabled=False)
+    return [*later, *cancelled, *failed, *done, *strangers, *disabled]
+
+
+def picture(house: House, ids: list[int]) -> Any:
+    """All that a run would change of them."""
+    return house.sql(
+        "SELECT string_agg(concat_ws(' ', id, pool, state, attempt, failures, crashes), ','"
+        " ORDER BY id) FROM task_all WHERE id = ANY(:ids)",
+        ids=ids,
+    )
+
+
+def test_forged_messages_run_nothing_and_kill_nobody(
+    house: House, dice: random.Random, count: int, tmp_path: Path
+) -> None:
+    worker = house.worker("-E", TASKS_APP_SCAN_INTERVAL="200ms")
+    house.beat(TASKS_APP_SCAN_INTERVAL="200ms")
+    pids = {child.pid for child in worker.children()}
+    asleep = sleeping(house)
+    before, effects = picture(house, asleep), house.effects()
+    client = redis.Redis.from_url(house.environment()["TASKS_APP_BROKER_URL"])
+    forger = Forger(dice, [*asleep, *STRANGERS], tmp_path / "executed")
+
+    def left() -> int:
+        assert worker.alive, worker.log()[-3000:]
+        return sum(client.llen(name) for name in LISTS)
+
+    due: list[int] = []
+    for number in range(count):
+        if number % 50 == 0:  # honest work goes on among them, and its ids are forged, too
+            due += house.create("ok", 5)
+            forger = Forger(dice, [*asleep, *due, *STRANGERS], tmp_path / "executed")
+        client.lpush(dice.choice(LISTS), forger.message())
+        if number % 500 == 499:
+            until(lambda: left() < 200, 120, "reading")
+    until(lambda: left() == 0, 120, "reading")
+    after = house.create("ok", 50)
+
+    assert house.over([*due, *after], 60) == {"SUCCEEDED": len(due) + 50}
+    ran = len(due) + 50 + effects[0]
+    assert house.effects() == (ran, ran)
+    assert picture(house, asleep) == before
+    assert not (tmp_path / "executed").exists()
+    assert worker.alive
+    assert {child.pid for child in worker.children()} == pids
+    assert "Traceback" not in worker.log()
+    client.close()
+    print(f"{count} forged messages among {len(due)} due tasks: each ran once, nobody died")
+
+
+def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random) -> None:
+    """Else the test above would prove nothing."""
+    house.worker("-Q", "lonely")
+    (task_id,) = house.create("ok", queue="lonely", delay="1h")
+    house.sql("UPDATE task_pending SET due_at = now() WHERE id = :id", id=task_id)
+    with redis.Redis.from_url(house.environment()["TASKS_APP_BROKER_URL"]) as client:
+        message = Forger(dice, [task_id], Path("nowhere")).honest([task_id])
+        client.lpush("tasks_app:lonely", message.replace(b'"default"', b'"lonely"'))
+
+    assert house.over([task_id], 10) == {"SUCCEEDED": 1}
+
+
+@pytest.mark.edge
+def test_without_remote_control_nobody_stops_a_worker_through_the_broker(
+    house: House, tmp_path: Path
+) -> None:
+    (tmp_path / "celeryconfig.py").write_text("worker_enable_remote_control = False\n")
+    deaf = house.worker("-E", "-Q", "deaf", folder=tmp_path)
+    hears = house.worker("-Q", "hears")
+    house.beat(TASKS_APP_SCAN_INTERVAL="200ms")
+    app = Celery(broker=house.environment()["TASKS_APP_BROKER_URL"], set_as_current=False)
+    app.conf.broker_transport_options = {"global_keyprefix": "tasks_app:"}
+
+    app.control.broadcast("shutdown")
+
+    assert hears.wait(30) == 0
+    assert house.over(house.create("ok", 5, queue="deaf")) == {"SUCCEEDED": 5}
+    assert deaf.alive
+    app.close()

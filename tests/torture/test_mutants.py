@@ -1,0 +1,70 @@
+"""The list of mutants is true: of this tree, and of tests that there are."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from torture.mutants.all import ALL
+from torture.mutants.change import Change, Mutant, StaleMutantError, apply, restore
+from torture.mutants.trial import Trial
+
+each = pytest.mark.parametrize("mutant", ALL, ids=lambda m: m.name)
+
+
+@each
+def test_what_it_changes_is_there_and_still_python_afterwards(
+    mutant: Mutant, project: Path, tmp_path: Path
+) -> None:
+    for file in mutant.files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text((project / file).read_text())
+
+    before = apply(mutant, tmp_path)
+
+    for file in mutant.files:
+        ast.parse((tmp_path / file).read_text())
+        assert (tmp_path / file).read_text() != before[file]
+    restore(before, tmp_path)
+    assert [(tmp_path / f).read_text() for f in mutant.files] == list(before.values())
+
+
+@each
+def test_the_tests_that_it_names_are_there(mutant: Mutant, project: Path) -> None:
+    assert mutant.tests
+    for test in mutant.tests:
+        file, *names = test.split("::")
+        within: ast.AST = ast.parse((project / file).read_text())
+        for name in names:
+            found = [n for n in ast.iter_child_nodes(within) if getattr(n, "name", "") == name]
+            assert found, f"{test} is not there"
+            within = found[0]
+
+
+def test_there_are_at_least_twenty_and_each_has_a_name_of_its_own() -> None:
+    assert len({mutant.name for mutant in ALL}) == len(ALL) >= 20
+
+
+def test_a_mutant_of_another_tree_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\ntwo\n")
+    mutant = Mutant("m", "r", (Change("a.py", "one", "1"), Change("a.py", "three", "3")), ("t",))
+
+    with pytest.raises(StaleMutantError, match="0 times"):
+        apply(mutant, tmp_path)
+
+    assert (tmp_path / "a.py").read_text() == "one\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("trial", "caught"),
+    [
+        (Trial((("t", "AssertionError"),), 3, 1.0), True),
+        (Trial((("t", "ImportError"), ("u", "ProgrammingError")), 0, 1.0), False),
+        (Trial((), 3, 1.0), False),
+        (Trial((("t", "AssertionError"),), 3, 1.0, "the tests ran on other code"), False),
+    ],
+)
+def test_only_a_verdict_on_the_products_own_code_counts(trial: Trial, caught: bool) -> None:
+    assert trial.caught is caught

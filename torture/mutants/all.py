@@ -1,0 +1,8 @@
+"""All mutants of the product."""
+
+from __future__ import annotations
+
+from torture.mutants.of_the_pool import POOL
+from torture.mutants.of_the_runtime import RUNTIME
+
+ALL = (*POOL, *RUNTIME)

@@ -1,0 +1,255 @@
+"""Dispatcher, runner, clerk and undertaker, each without one of their rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import Change, mutant
+
+DISPATCHER = "tasks_app/runtime/dispatcher.py"
+RUNNER = "tasks_app/runtime/runner.py"
+TRANSACTION = "tasks_app/runtime/transaction.py"
+BATCHES = "tasks_app/runtime/batches.py"
+CLERK = "tasks_app/runtime/clerk.py"
+UNDERTAKER = "tasks_app/runtime/undertaker.py"
+SCAN = "tests/runtime/test_dispatcher.py::"
+EFFECTS = "tests/runtime/test_effects.py::"
+BATCH = "tests/runtime/test_batches.py::"
+
+RUNTIME = (
+    mutant(
+        "publish before the ledger's commit",
+        "A message goes out when its ledger row is committed, not before.",
+        DISPATCHER,
+        "        HOOKS.tell(swept)\n        out = self._publish(fresh, late)\n",
+        "            out = self._publish(fresh, late)\n        HOOKS.tell(swept)\n",
+        f"{SCAN}test_the_ledger_row_is_committed_before_its_message_goes_out",
+    ),
+    mutant(
+        "a ledger row hides what came back",
+        "A row that was rescheduled after its message was made is visible.",
+        DISPATCHER,
+        "if scan_at > sent_at(i, 0.0)]",
+        "if sent_at(i) is None]",
+        f"{SCAN}test_a_retried_task_is_visible_although_its_message_is_still_in_the_ledger",
+    ),
+    mutant(
+        "a watermark",
+        "A whole pass begins at the front: rows that commit late are found.",
+        DISPATCHER,
+        "                self._bookmarks.forget()\n",
+        "                pass\n",
+        f"{SCAN}test_a_row_that_commits_late_is_found_behind_higher_ids",
+    ),
+    mutant(
+        "bookmarks that go on behind what there was no room for",
+        "A pass goes on behind the last row that is in a message, no farther.",
+        DISPATCHER,
+        "self._bookmarks.move(found, groups[-1][-1])",
+        "self._bookmarks.move(found, found.ids[-1])",
+        f"{SCAN}test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for",
+    ),
+    mutant(
+        "no message goes out again",
+        "The broker may lose any message.",
+        DISPATCHER,
+        "late = [] if fill_up else ledger.overdue(connection, list(lanes), wait, now=now)",
+        "late: list[Dispatch] = []",
+        f"{SCAN}TestOverdue::test_a_message_goes_out_again_under_its_id_and_waits_twice_as_long",
+    ),
+    mutant(
+        "a doubtful message loses its ledger row",
+        "What was perhaps sent counts as sent, or each doubt adds a copy to the broker.",
+        DISPATCHER,
+        "for id_, error in wrong.items() if error.certain}",
+        "for id_, error in wrong.items()}",
+        f"{SCAN}TestABrokerThatIsAway::test_messages_that_were_perhaps_sent_keep_their_rows",
+    ),
+    mutant(
+        "messages for a queue that nobody serves",
+        "A weekend without workers does not fill the broker.",
+        "tasks_app/pool/ledger.py",
+        "        WHERE publish_at <= {NOW} AND queue = ANY(CAST(:queues AS text[]))\n",
+        "        WHERE publish_at <= {NOW}\n",
+        "tests/pool/test_ledger.py::test_nothing_is_published_again_for_a_queue_that_nobody_serves",
+    ),
+    mutant(
+        "effect and outcome in two transactions",
+        "What a handler writes commits with its outcome, or not at all.",
+        TRANSACTION,
+        "            if not succeed(raw, settlement):\n                return None\n",
+        "            raw.commit()\n"
+        "            if not succeed(raw, settlement):\n                return None\n",
+        f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
+        f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
+    ),
+    mutant(
+        "a lost fence is overlooked",
+        "Who lost his claim rolls back.",
+        TRANSACTION,
+        "            if not succeed(raw, settlement):\n                return None\n",
+        "            succeed(raw, settlement)\n",
+        f"{EFFECTS}test_effects_roll_back_when_the_lease_was_lost_meanwhile",
+    ),
+    mutant(
+        "a lost fence is overlooked in async handlers",
+        "Who lost his claim rolls back.",
+        TRANSACTION,
+        "                if not await asucceed(raw, settlement):\n"
+        "                    return None\n",
+        "                await asucceed(raw, settlement)\n",
+        f"{EFFECTS}test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile",
+    ),
+    mutant(
+        "settled again after a COMMIT without an answer",
+        "Its effects may be gone: it is given back, never settled a second time.",
+        RUNNER,
+        "            if spares_handlers(error) and _may_come_back(task, error):\n"
+        "                self._keep(task, _unanswered(task))\n",
+        "            if spares_handlers(error) and _may_come_back(task, error):\n"
+        "                self._keep(task, settlement)\n",
+        f"{EFFECTS}TestTheConnectionIsLost::"
+        "test_a_commit_that_never_arrived_is_not_settled_without_its_effects",
+    ),
+    mutant(
+        "the runner catches Exception only",
+        "Whatever a handler raises is an outcome, SystemExit too.",
+        RUNNER,
+        "        except BaseException as error:\n            transaction.abandon()\n"
+        "            if is_lost(error) and _may_come_back(task, error):\n",
+        "        except Exception as error:\n            transaction.abandon()\n"
+        "            if is_lost(error) and _may_come_back(task, error):\n",
+        "tests/runtime/test_hostile.py::test_whatever_is_raised_is_recorded_and_the_next_task_runs",
+        also=(
+            Change(
+                RUNNER,
+                "        except BaseException as error:\n"
+                "            kind = type(error).__name__  # its",
+                "        except Exception as error:\n"
+                "            kind = type(error).__name__  # its",
+            ),
+        ),
+    ),
+    mutant(
+        "at_most_once outcomes are collected",
+        "The slot names it until its settle is answered: else a death runs it again.",
+        RUNNER,
+        "elif settlement.event is Event.SUCCEED and not task.at_most_once:",
+        "elif settlement.event is Event.SUCCEED:",
+        "tests/runtime/test_outcomes.py::TestAtMostOnce::"
+        "test_the_slot_names_it_until_its_outcome_is_answered",
+    ),
+    mutant(
+        "the slot is written after decoding",
+        "Whose fault a death is must be known before the payload is touched.",
+        RUNNER,
+        "            return self._calls.make(run, spec, context, limit)\n",
+        "            lane = self._calls.lane(spec)\n"
+        "            self._calls._arguments(task, spec, lane, context)\n"
+        "            self._slot.start(task.run, 0.0)\n"
+        "            return self._calls.make(run, spec, context, limit)\n",
+        "tests/runtime/test_outcomes.py::TestPayload::"
+        "test_the_slot_names_a_task_before_its_payload_is_read",
+        also=(
+            Change(
+                RUNNER,
+                "        self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))\n",
+                "",
+            ),
+        ),
+    ),
+    mutant(
+        "a burial charges the neighbours",
+        "Only the task that ran is charged.",
+        UNDERTAKER,
+        "guilty = [task for task in claims if task.run in ran or view.untold]",
+        "guilty = list(claims)",
+        "tests/runtime/test_undertaker.py::test_only_the_task_that_ran_is_charged",
+        also=(
+            Change(
+                UNDERTAKER,
+                "innocent = [task for task in claims if not (task.run in ran or view.untold)]",
+                "innocent: list[ClaimedTask] = []",
+            ),
+        ),
+    ),
+    mutant(
+        "the living are buried",
+        "Nobody is buried before his process is gone.",
+        UNDERTAKER,
+        "            if not view.dead:\n                continue\n",
+        "",
+        "tests/runtime/test_undertaker.py::test_a_living_child_is_left_alone",
+    ),
+    mutant(
+        "what a lock held up is forgotten",
+        "A give-back that had to skip a row asks for it again.",
+        CLERK,
+        "                if fence.task_id not in held:\n                    self._desk.drop(fence)",
+        "                self._desk.drop(fence)",
+        "tests/runtime/test_clerk.py::"
+        "test_a_locked_row_is_given_back_when_it_can_be_and_not_forgotten",
+    ),
+    mutant(
+        "a claim without an answer is left to its lease",
+        "It is given back by its token, until that is answered.",
+        "tasks_app/runtime/claims.py",
+        "        self._desk.errand(lambda connection: release_token(connection, token))\n",
+        "",
+        "tests/runtime/test_clerk.py::test_a_claim_whose_reply_is_lost_is_given_back_uncharged",
+    ),
+    mutant(
+        "rescuers do not wait after an outage",
+        "The living renew first what lapsed while the database was away.",
+        "tasks_app/runtime/rescuer.py",
+        "        except SQLAlchemyError:\n            self.let_renew()\n            raise\n",
+        "        except SQLAlchemyError:\n            raise\n",
+        "tests/runtime/test_rescuer.py::test_after_an_outage_the_workers_have_time_to_renew_first",
+    ),
+    mutant(
+        "a batch commits without one of its outcomes",
+        "All effects, outcomes and moves of a batch in one commit, or none.",
+        BATCHES,
+        "if len(states) == len(settlements):",
+        "if states:",
+        f"{BATCH}TestSomebodyElse::test_took_the_lease_of_one",
+    ),
+    mutant(
+        "a batch without an answer is run again at once",
+        "It may have committed: it goes back under its fences, and the database says.",
+        BATCHES,
+        "if committing and is_unanswered(error):",
+        "if False:",
+        f"{BATCH}TestTheDatabase::test_a_commit_that_was_not_answered_is_never_settled_again",
+    ),
+    mutant(
+        "hints before the commit",
+        "A hint tells of what is committed.",
+        "tasks_app/runtime/hints.py",
+        "        inserted_at = time.monotonic()  # later",
+        "        self.offer(rows[0].queue, ids)\n        inserted_at = time.monotonic()  # later",
+        "tests/runtime/test_hints.py::TestWhatIsTold::test_a_committed_task_and_not_before",
+        "tests/runtime/test_hints.py::TestWhatIsTold::test_nothing_of_a_rollback",
+    ),
+    mutant(
+        "rows wait for hints that do not come",
+        "A row is left to its hint only while hints work.",
+        "tasks_app/runtime/hinter.py",
+        "return self._works and not self._silent(queue) and len(self._waiting) < MOST_WAITING",
+        "return True",
+        "tests/runtime/test_hints.py::TestTheScanMeanwhile::test_it_does_not_when_hints_fail",
+    ),
+    mutant(
+        "a connection is lent with what the last run set",
+        "A task meets no setting of the one before it.",
+        "tasks_app/runtime/kept.py",
+        "or left_a_setting(connection)",
+        "",
+        "tests/runtime/test_kept.py::test_what_one_run_sets_no_other_meets",
+        also=(
+            Change(
+                "tasks_app/runtime/borrowed.py",
+                "    if entry.info.pop(_SPENT, False):",
+                "    if 0:",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,185 @@
+"""What is done to the servers, and to the lines between them and us."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import psycopg
+import redis
+from sqlalchemy import text
+
+from torture.world import World
+
+CLAIM, SETTLE, ENTER = b"lease_token = ", b"WITH held AS", b"task_dispatch (queue"
+"""Words of the statements whose request or reply is lost."""
+BACKENDS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+
+
+def lose_claim(world: World) -> None:
+    """A claim commits, and its child never hears of it (F24)."""
+    world.database.lose_reply_to(CLAIM)
+
+
+def lose_settle(world: World) -> None:
+    """Outcomes are written, and their child never hears of it (F24)."""
+    world.database.lose_reply_to(SETTLE)
+
+
+def lose_commit(world: World) -> None:
+    """A COMMIT is carried out, and whoever asked for it never hears of it (F24)."""
+    world.database.lose_reply_to(b"COMMIT")
+
+
+def lose_commit_request(world: World) -> None:
+    """A COMMIT never arrives (F24)."""
+    world.database.lose_request(b"COMMIT")
+
+
+def lose_ledger(world: World) -> None:
+    """A scan's ledger rows are written, and the scanner never hears of it (F24)."""
+    world.database.lose_reply_to(ENTER)
+
+
+def cut_database(world: World) -> None:
+    """Every connection to the database is reset (F11)."""
+    world.database.cut()
+
+
+def cut_broker(world: World) -> None:
+    """Every connection to the broker is reset (F13)."""
+    world.broker_line.cut()
+
+
+def hush_database(world: World) -> None:
+    """All connections to the database stay open, and nothing gets through for a while (F12)."""
+    world.database.black_out()
+    time.sleep(world.lease_s * 0.7)
+    world.database.let_through()
+
+
+def hush_broker(world: World) -> None:
+    """All connections to the broker stay open, and nothing gets through for a while (F13)."""
+    world.broker_line.black_out()
+    time.sleep(world.lease_s * 0.7)
+    world.broker_line.let_through()
+
+
+def restart_database(world: World) -> None:
+    """The database's processes are killed; it recovers from its log (F22)."""
+    world.postgres.kill()
+    world.postgres.start()
+
+
+def terminate_backends(world: World) -> None:
+    """All backends of ours are terminated (F32)."""
+    world.ask(f"SELECT pg_terminate_backend(pid) {BACKENDS}")
+
+
+def cancel_statements(world: World) -> None:
+    """What runs just now is cancelled, as by a statement timeout (F27)."""
+    world.ask(f"SELECT pg_cancel_backend(pid) {BACKENDS} AND state <> 'idle'")
+
+
+def lock_pool(world: World) -> None:
+    """Somebody holds a lock on the whole pending pool (F27)."""
+    with world.engine.begin() as connection:
+        connection.execute(text("LOCK TABLE task_pending IN SHARE ROW EXCLUSIVE MODE"))
+        time.sleep(world.rng.uniform(0.5, 2))
+
+
+def lock_rows(world: World) -> None:
+    """Somebody holds a hundred rows, the running ones too (F25, F27)."""
+    with world.engine.begin() as connection:
+        connection.execute(
+            text("SELECT FROM task_pending ORDER BY random() LIMIT 100 FOR UPDATE SKIP LOCKED")
+        )
+        time.sleep(world.rng.uniform(0.5, 2))
+
+
+def crowd_database(world: World) -> None:
+    """Strangers take all connections that are left (F29)."""
+    with ExitStack() as crowd:
+        cut_database(world)
+        with suppress(psycopg.OperationalError):
+            while True:
+                crowd.enter_context(psycopg.connect(world.psycopg_url))
+        time.sleep(world.rng.uniform(0.5, 1.5))
+
+
+def read_only(world: World) -> None:
+    """The database is a standby for a while, as after a failover (F30)."""
+    for value in ("on", "off"):
+        with psycopg.connect(world.psycopg_url, autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}".encode())
+            connection.execute("SELECT pg_reload_conf()")
+        if value == "on":
+            time.sleep(world.rng.uniform(0.5, 1.5))
+
+
+def hold_snapshot(world: World) -> None:
+    """Somebody's transaction keeps vacuum from its work (F34)."""
+    with world.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        connection.execute(text("SELECT count(*) FROM task_pending"))
+        time.sleep(world.rng.uniform(1, 3))
+
+
+def restart_broker(world: World) -> None:
+    """The broker is killed and comes back with what it had written down (F15)."""
+    world.broker.kill()
+    time.sleep(world.rng.uniform(0, 1))
+    world.broker.start()
+
+
+def flush_broker(world: World) -> None:
+    """The broker forgets everything (F16)."""
+    with redis.Redis.from_url(world.broker.url) as client:
+        client.flushall()
+
+
+def fill_broker(world: World) -> None:
+    """The broker has no memory left (F19)."""
+    with redis.Redis.from_url(world.broker.url) as client:
+        client.config_set("maxmemory", "1")
+        time.sleep(world.rng.uniform(0.5, 1.5))
+        client.config_set("maxmemory", "0")
+
+
+def repeat_messages(world: World) -> None:
+    """Every message that waits is delivered ten times more (F17)."""
+    with redis.Redis.from_url(world.broker.url) as client:
+        for queue in _queues(client):
+            waiting = client.lrange(queue, 0, 20)
+            world.recorded += waiting
+            for message in waiting * 10:
+                client.lpush(queue, message)
+
+
+def replay_messages(world: World) -> None:
+    """Messages of long ago are delivered again (F18)."""
+    repeat_messages(world)
+    with redis.Redis.from_url(world.broker.url) as client:
+        for queue in _queues(client):
+            for message in world.rng.choices(world.recorded, k=50) if world.recorded else []:
+                client.lpush(queue, message)
+
+
+def forge_messages(world: World) -> None:
+    """Strangers put into our queue what comes to their minds (F49)."""
+    bodies = [b"", b"{}", b"[]", b"\x00\xff", b'{"body": "W10=", "headers": {}}', b"9" * 5_000]
+    with redis.Redis.from_url(world.broker.url) as client:
+        for body in bodies:
+            client.lpush("default", body)
+
+
+def lose_messages(world: World) -> None:
+    """Half of what waits in the broker vanishes."""
+    with redis.Redis.from_url(world.broker.url) as client:
+        for queue in _queues(client):
+            client.ltrim(queue, 0, client.llen(queue) // 2)
+
+
+def _queues(client: Any) -> list[bytes]:
+    return [key for key in client.keys("*default*") if client.type(key) == b"list"]

@@ -1,0 +1,85 @@
+"""The places at which a process can be hurt: what is called there, and whether before or after.
+
+The product knows nothing of them: a point is a name in the module that calls it, and is replaced
+there when failpoints are set up. So they cost nothing where they are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+AFTER = {
+    *("create.inserted", "create.committed", "hint.sent", "dispatch.entered", "dispatch.published"),
+    *("claim.committed", "handler.returned", "settle.committed", "effect.settled"),
+    *("effect.committed", "renew.committed", "beat.committed", "release.committed"),
+    *("finish.committed", "bury.committed", "rescue.committed", "sweep.done", "lead.taken"),
+}
+"""Reached when what is called has returned; the others before it is called."""
+
+PLACES: dict[str, str] = {
+    "create.inserted": "tasks_app.pool.create:create_one",
+    "create.committed": "tasks_app.runtime.hints:Hints._committed",
+    "hint.before": "tasks_app.runtime.hinter:Hinter._send",
+    "hint.sent": "tasks_app.runtime.hinter:Hinter._send",
+    "dispatch.entered": "tasks_app.runtime.dispatcher:ledger.add_all",
+    "dispatch.before": "tasks_app.runtime.dispatcher:Dispatcher._publish",
+    "dispatch.published": "tasks_app.runtime.dispatcher:Dispatcher._publish",
+    "lead.taken": "tasks_app.runtime.leadership:Leadership._ask",
+    "message.received": "tasks_app.runtime.executor:Executor.execute",
+    "claim.before": "tasks_app.runtime.claims:claim",
+    "claim.committed": "tasks_app.runtime.claims:claim",
+    "handler.before": "tasks_app.runtime.calls:Calls.make",
+    "handler.returned": "tasks_app.runtime.calls:Calls.make",
+    "settle.before": "tasks_app.runtime.settler:settle_group",
+    "settle.committed": "tasks_app.runtime.settler:settle_group",
+    "effect.before": "tasks_app.runtime.transaction:PlainTransaction.conclude",
+    "effect.settled": "tasks_app.runtime.transaction:succeed",
+    "effect.committed": "tasks_app.runtime.transaction:PlainTransaction.conclude",
+    "renew.before": "tasks_app.runtime.clerk:renew",
+    "renew.committed": "tasks_app.runtime.clerk:Clerk._renew",
+    "beat.committed": "tasks_app.runtime.clerk:workers.beat",
+    "release.before": "tasks_app.runtime.clerk:release",
+    "release.committed": "tasks_app.runtime.clerk:Clerk._release",
+    "finish.before": "tasks_app.runtime.executor:ledger.finish",
+    "finish.committed": "tasks_app.runtime.executor:Executor._finish_message",
+    "bury.before": "tasks_app.runtime.undertaker:claims_of",
+    "bury.committed": "tasks_app.runtime.undertaker:Undertaker.look",
+    "rescue.before": "tasks_app.runtime.rescuer:rescue_expired",
+    "rescue.committed": "tasks_app.runtime.rescuer:Rescuer.run_once",
+    "sweep.before": "tasks_app.runtime.dispatcher:sweep",
+    "sweep.done": "tasks_app.runtime.dispatcher:sweep",
+    "maintain.before": "tasks_app.runtime.maintainer:add_partition",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is called at a point, as its caller knows it."""
+
+    owner: Any
+    attribute: str
+
+    @property
+    def call(self) -> Any:
+        """What stands there now."""
+        return getattr(self.owner, self.attribute)
+
+
+def place(point: str) -> Place:
+    """Return where a point is.
+
+    Raises:
+        KeyError: there is no such point.
+        AttributeError: the product was changed, and the point is no more.
+    """
+    module, _, path = PLACES[point].partition(":")
+    owner: Any = import_module(module)
+    *way, attribute = path.split(".")
+    for step in way:
+        owner = getattr(owner, step)
+    found = Place(owner, attribute)
+    if not callable(found.call):
+        raise AttributeError(f"{PLACES[point]} is not a call")
+    return found

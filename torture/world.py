@@ -1,0 +1,60 @@
+"""What can be hurt in a run: processes, servers, and the lines between them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine
+
+from tasks_app.embedded.postgres import Postgres
+from tasks_app.embedded.valkey import Valkey
+from torture.fault_proxy import FaultProxy
+from torture.processes import Service
+
+Hurt = Callable[["World"], object]
+
+
+@dataclass
+class World:
+    """One run's."""
+
+    workers: list[Service]
+    beats: list[Service]
+    postgres: Postgres
+    broker: Valkey
+    database: FaultProxy
+    """Between our processes and PostgreSQL."""
+    broker_line: FaultProxy
+    """Between our processes and the broker."""
+    engine: Engine
+    """The torturer's own, past the proxy."""
+    lease_s: float
+    rng: random.Random
+    counts: Counter[str] = field(default_factory=Counter)
+    recorded: list[Any] = field(default_factory=list)
+    """Messages that were seen in the broker."""
+
+    @property
+    def services(self) -> list[Service]:
+        """All that was started of ours."""
+        return [*self.workers, *self.beats]
+
+    @property
+    def psycopg_url(self) -> str:
+        """The database, past the proxy."""
+        return self.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    def ask(self, statement: str) -> None:
+        """Run a statement by itself, past the proxy."""
+        with psycopg.connect(self.psycopg_url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def hurt(self, name: str, fault: Hurt) -> None:
+        """Carry out a fault and count it."""
+        self.counts[name] += 1
+        fault(self)

@@ -1,0 +1,170 @@
+"""Zombies: processes that are stopped beyond their lease and go on as if nothing had been (F09).
+
+Each claims a task, is stopped, loses it to the rescue, and writes when it wakes: by every verb that
+a child has. Not one of these writes may be accepted.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from datetime import timedelta
+from uuid import uuid4
+
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from tasks_app import create_task
+from tasks_app.domain.decide import succeeded
+from tasks_app.domain.task import ClaimedTask
+from tasks_app.embedded import temporary
+from tasks_app.pool.amend import amend
+from tasks_app.pool.claim import Claimer, claim
+from tasks_app.pool.release import release
+from tasks_app.pool.renew import renew
+from tasks_app.pool.rescue import rescue_expired
+from tasks_app.pool.schema import migrate
+from tasks_app.pool.settle import settle_group, settle_one
+from tasks_app.pool.succeed import succeed
+
+LEASE = timedelta(seconds=0.5)
+STALE, ACCEPTED = 0, 1
+"""What a zombie's exit says of its write."""
+
+
+def _claimer(owner: str) -> Claimer:
+    return Claimer(owner, LEASE, ("zombie",), (100,), (False,))
+
+
+def _group(connection: Connection, task: ClaimedTask) -> bool:
+    return bool(settle_group(connection, [succeeded(task, None, 1)]))
+
+
+def _one(connection: Connection, task: ClaimedTask) -> bool:
+    return settle_one(connection, succeeded(task, None, 1)) is not None
+
+
+def _effect(connection: Connection, task: ClaimedTask) -> bool:
+    driver = connection.connection.driver_connection
+    return succeed(driver, succeeded(task, None, 1))  # type: ignore[arg-type]
+
+
+def _renew(connection: Connection, task: ClaimedTask) -> bool:
+    return bool(renew(connection, [task.fence], LEASE).ids)
+
+
+def _release(connection: Connection, task: ClaimedTask) -> bool:
+    return bool(release(connection, [task.fence]))
+
+
+def _amend(connection: Connection, task: ClaimedTask) -> bool:
+    return bool(amend(connection, task.fence, "{}"))
+
+
+WRITES = {
+    "settle of a group": _group,
+    "settle of one": _one,
+    "settle with its effects": _effect,
+    "renewal": _renew,
+    "release": _release,
+    "new payload": _amend,
+}
+
+
+def _zombie(url: str, task_id: int, write: str) -> None:
+    """Claim, stop, write; never returns."""
+    os.setsid()  # or the kernel wakes it when the shell that started us ends
+    status = 2
+    try:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            (task,) = claim(connection, [task_id], _claimer(f"zombie {os.getpid()}"), uuid4())
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with engine.begin() as connection:
+            status = ACCEPTED if WRITES[write](connection, task) else STALE
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def trials(number: int, at_once: int, seed: int) -> Counter[str]:
+    """Carry out so many; return how they ended, by the write."""
+    rng = random.Random(seed)
+    ended: Counter[str] = Counter()
+    with temporary() as stack:
+        engine = create_engine(stack.urls.database)
+        with engine.begin() as connection:
+            migrate(connection)
+        for begun in range(0, number, at_once):
+            writes = rng.choices(list(WRITES), k=min(at_once, number - begun))
+            _round(engine, stack.urls.database, writes, ended, rng)
+        engine.dispose()
+    return ended
+
+
+def _round(
+    engine: Engine, url: str, writes: list[str], ended: Counter[str], rng: random.Random
+) -> None:
+    with engine.begin() as connection:
+        ids = [int(create_task(connection, "zombie")) for _ in writes]
+    engine.dispose()  # or the forks would share its sockets
+    zombies = {}
+    for task_id, write in zip(ids, writes, strict=True):
+        pid = os.fork()
+        if pid == 0:
+            _zombie(url, task_id, write)
+        zombies[pid] = (task_id, write)
+    for pid in list(zombies):
+        if not os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+            _, write = zombies.pop(pid)
+            ended[f"{write}: BROKEN before it was stopped"] += 1
+    _take_away(engine, [task_id for task_id, _ in zombies.values()], rng)
+    for pid in zombies:
+        os.kill(pid, signal.SIGCONT)
+    for pid, (_, write) in zombies.items():
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        ended[f"{write}: {('refused', 'ACCEPTED')[status] if status < 2 else 'BROKEN'}"] += 1
+    _settle_the_rest(engine, ended)
+
+
+def _take_away(engine: Engine, ids: list[int], rng: random.Random) -> None:
+    """Wait until all leases are over and rescue; others claim half of them anew."""
+    rescued: set[int] = set()
+    while rescued != set(ids):
+        time.sleep(0.05)
+        with engine.begin() as connection:
+            rescued |= set(rescue_expired(connection, lease=LEASE, max_crashes=1_000))
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE task_pending SET due_at = now(), scan_at = now(), crashes = 0")
+        )
+        claim(connection, rng.sample(ids, len(ids) // 2), _claimer("heir"), uuid4())
+
+
+def _settle_the_rest(engine: Engine, ended: Counter[str]) -> None:
+    """Nothing of the round may be over: all that the zombies wrote was refused."""
+    with engine.begin() as connection:
+        left = connection.execute(text("SELECT count(*) FROM task_completed")).scalar_one()
+        ended["tasks that a zombie ended"] += int(left)
+        connection.execute(text("TRUNCATE task_pending, task_completed"))
+
+
+def main(number: int, at_once: int, seed: int) -> int:
+    """Print how they ended; 0 if nothing was accepted."""
+    started = time.monotonic()
+    ended = trials(number, at_once, seed)
+    for what, times in sorted(ended.items()):
+        print(f"  {times:>6}  {what}")
+    bad = sum(n for what, n in ended.items() if "refused" not in what)
+    verdict = "PASSED" if bad == 0 else "FAILED"
+    print(f"{verdict}  {number} zombies, seed {seed}, {time.monotonic() - started:.0f} s")
+    return 0 if bad == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000, 8, 1))
