@@ -14,6 +14,7 @@ from tasks_app.broker.celery_tasks.adoption import load_tasks
 from tasks_app.broker.configuration import configuration
 from tasks_app.broker.control import connect_control
 from tasks_app.broker.defaults import CONTROL_QUEUE
+from tasks_app.broker.flower import guard_flower
 from tasks_app.broker.stopping import PoolWorker
 from tasks_app.broker.surroundings import ends_the_process
 from tasks_app.broker.tasks import register
@@ -48,6 +49,7 @@ def make_celery(settings: Settings) -> Celery:
     register(app)
     connect_worker(app, settings)
     connect_control()
+    guard_flower(app)
 
     @celeryd_init.connect(weak=False)
     @ends_the_process

@@ -24,8 +24,8 @@ from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings
-from tasks_app.runtime.database import is_unanswered
 from tasks_app.runtime.pulse import BEAT, Pulse
+from tasks_app.runtime.reactions import is_unanswered, patience_s
 
 log = quiet_logger(__name__)
 
@@ -45,6 +45,7 @@ class PoolScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._again_at: float | None = None
         self._leads = False
+        self._look_in_s = STANDBY_S
         self._failures = 0
         settings = load_settings()
         good_for_s = (settings.healthy_for + settings.scan_interval).total_seconds()
@@ -66,7 +67,7 @@ class PoolScheduler(Scheduler):
         """Run what is due if we lead; return the seconds until the next look."""
         self._pulse.beat(self._trouble)
         if not self._lead():
-            return STANDBY_S
+            return self._look_in_s
         wait = float(super().tick(*args, **kwargs))
         if self._again_at is not None and time.monotonic() >= self._again_at:
             self._run_inline(SCAN)
@@ -90,13 +91,15 @@ class PoolScheduler(Scheduler):
 
     def _lead(self) -> bool:
         """Tell whether we lead; one that cannot publish, or cannot ask, does not."""
-        led, self._leads = self._leads, False
+        led, self._leads, self._look_in_s = self._leads, False, STANDBY_S
         try:
             self._keeper.probe()
             self._leads = self._keeper.hold()
             self._trouble = self._trouble if self._leads else ""
         except Exception as error:
             self._failed("leading", error)
+            if not isinstance(error, PublishError):
+                self._look_in_s = patience_s()
         if self._leads and not led:
             log.info("this beat leads")
             self._take_over()

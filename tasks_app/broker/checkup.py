@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
 from tasks_app.broker.celeryconfig import read_celeryconfig, written_in_capitals
 from tasks_app.broker.defaults import celery_defaults
+from tasks_app.broker.local import is_local
 from tasks_app.broker.publisher import PATIENCE_S
 from tasks_app.domain.finding import Finding, away, fail, ok, warn
 
@@ -56,6 +58,29 @@ def examine_celery(app: Celery) -> list[Finding]:
         advice = "Take prefork: limits are not enforced here, and nothing was tried."
         findings.append(fail("celery", f"worker_pool is {app.conf.worker_pool}", advice))
     return findings or [ok("celery", "no setting is unknown, none does harm")]
+
+
+def examine_access(app: Celery) -> list[Finding]:
+    """Is there a broker that anybody in the network may write to?"""
+    given = (app.conf.broker_read_url, app.conf.broker_write_url, app.conf.broker_url)
+    urls = [url for each in given for url in (each if isinstance(each, list | tuple) else [each])]
+    if not any(is_open(str(url)) for url in urls if url):
+        return []
+    advice = "Give it one: who writes to the broker can stop workers."
+    return [warn("broker", "is elsewhere, and its URL has no password", advice)]
+
+
+def is_open(url: str) -> bool:
+    """Whether one of the servers that a URL names is not here, and is asked without a password.
+
+    Of the password in other places, as in an option of the transport, nothing is known.
+    """
+    for one in url.split(";"):
+        parts = urlsplit(one)
+        known = parts.password or "password" in parts.query or "://" not in one
+        if parts.hostname and not known and not is_local(parts.hostname):
+            return True
+    return False
 
 
 def _redis(info: dict[str, Any]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""The consumer of a worker: it goes on watching while it waits for a broker.
+"""The consumer of a worker: it goes on watching while it waits for a broker, whatever it reads.
 
 Celery connects again in a loop of its own, and no timer fires meanwhile: for as long as the broker
 is away, nobody would kill what runs past its hard limit, and probes would call the worker dead.
@@ -10,13 +10,22 @@ from collections.abc import Callable
 from typing import Any
 
 from amqp.exceptions import PreconditionFailed
-from celery.exceptions import WorkerShutdown
+from celery.exceptions import InvalidTaskError, WorkerShutdown
 from celery.worker.consumer import Consumer
+from kombu.exceptions import KombuError
 
 from tasks_app.domain.logs import quiet_logger
 
 log = quiet_logger(__name__)
 
+UNREADABLE = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+    KombuError,
+)
+"""What Celery raises over a message with odd headers; it would end the worker."""
+AGAIN = {"interval_start": 1, "interval_step": 1, "interval_max": 2}
+"""Seconds between two tries. Celery's grow to 30, by which all work would wait longer than need be
+for a broker that is back."""
 _DELAYS = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
 
 
@@ -32,10 +41,51 @@ class PatientConsumer(Consumer):
                 self.controller.watch()
                 callback()
 
-            return attempt(errback, max_retries, callback=each_second)
+            return attempt(errback, max_retries, **AGAIN, callback=each_second)
 
         conn.ensure_connection = watchful
         return super().ensure_connected(conn)
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], Any]:
+        """Refuse what Celery stumbles over: a message that is not let go holds its place."""
+        handle = super().create_task_handler(*args, **options)
+
+        def careful(message: Any) -> Any:
+            try:
+                return handle(message)
+            except self.connection_errors:
+                raise
+            except UNREADABLE as error:
+                return self._refuse(message, error)
+
+        return careful
+
+    # Celery shows the message in its log, and some bodies make that raise.
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """Refuse what is not encoded as it says."""
+        self._refuse(message, exc)
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        """Refuse what has a header or a content type that is wrong."""
+        self._refuse(message, exc)
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
+        """Refuse what is of no protocol that Celery knows."""
+        self._refuse(message, InvalidTaskError())
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        """Refuse what nobody registered here; the error is a KeyError of its name."""
+        log.error("refused a message for an unknown task: %.100r", exc.args[0])
+        self._let_go(message)
+
+    def _refuse(self, message: Any, error: Exception) -> None:
+        log.error("refused a message that cannot be read: %s", type(error).__name__)
+        self._let_go(message)
+
+    def _let_go(self, message: Any) -> None:
+        if not message.acknowledged:
+            message.reject_log_error(log, self.connection_errors)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Let go of the lost connection, whatever kombu trips over while it closes it.

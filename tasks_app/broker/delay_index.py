@@ -37,8 +37,8 @@ for the children of a small worker, and a crowd shares them."""
 CROWDED_S = 0.05
 """Between two moves while messages wait: the children are busy, and nobody starts sooner. So what
 becomes due meanwhile shares a message, or each would cost them one."""
-PATIENCE = {"socket_timeout": 1, "socket_connect_timeout": 1}
-"""Beat and the worker's parent have other things to do than to wait for Redis."""
+PATIENCE = {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 0}
+"""Beat and the worker's parent have other things to do than to wait for Redis: a second it is."""
 
 _NOW = """
 local t = redis.call('TIME')
@@ -80,7 +80,7 @@ class DelayIndex:
     """The index as one thread of one process uses it."""
 
     def __init__(self, app: Celery) -> None:
-        self._line = Line(app, **PATIENCE)
+        self._line = Line(app, hasty=True, **PATIENCE)
         self._envelope = Envelope(app)
         self._token = str(uuid4())
 

@@ -14,9 +14,13 @@ T = TypeVar("T")
 class Line:
     """Does something over a channel, on a fresh connection if the old one has died."""
 
-    def __init__(self, app: Celery, **options: Any) -> None:
-        """``options`` go before the app's own ``broker_transport_options``."""
+    def __init__(self, app: Celery, *, hasty: bool = False, **options: Any) -> None:
+        """``options`` go before the app's own ``broker_transport_options``.
+
+        With ``hasty`` a broker that did not answer in time is not asked a second time.
+        """
         self._app = app
+        self._hasty = hasty
         self._options = options
         self.connection: Any = None
         self._channel: Any = None
@@ -30,8 +34,10 @@ class Line:
         if self.connection is not None:
             try:
                 return act(self._channel)
-            except Exception:
+            except Exception as error:
                 self.drop()
+                if self._hasty and "Timeout" in type(error).__name__:  # each driver has its own
+                    raise
         try:
             self.connection = self._app.connection_for_write(transport_options=self._options)
             self._channel = _one_client(self.connection.default_channel)

@@ -1,22 +1,28 @@
 """On our queues only our own messages are read; every other task name is refused there.
 
-Whoever can write to the broker could otherwise start any Celery task that happens to be registered.
+Whoever can write to the broker could otherwise start any Celery task that happens to be registered,
+have a worker publish messages of his (callbacks, chains), wait for an eta, or kill its children by
+a time limit. Of a message's headers nothing is kept but its names and when it expires.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from celery import Celery
 from celery.worker.strategy import default
 
+from tasks_app.broker.body import is_name, is_ours
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.domain.logs import quiet_logger
 
 log = quiet_logger(__name__)
 
 OURS = (EXECUTE, SCAN, MAINTAIN)
+FIRST_YEAR, LAST_YEAR = 1, 9999
+"""Within them another zone makes no date overflow."""
 
 
 def guard_queues(app: Celery, ours: frozenset[str]) -> None:
@@ -35,7 +41,11 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
         run = default(task, app, consumer)
 
         def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
-            if not came_over_ours(message):
+            if task.name in OURS:
+                sound = body is None and _is_plain(task.name, message)
+            else:
+                sound = not came_over_ours(message)
+            if sound:
                 return run(message, body, ack, reject, callbacks)
             log.error("refused task %s on a queue of tasks_app", task.name)
             message.reject_log_error(log, consumer.connection_errors)
@@ -43,6 +53,23 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
 
         return handle
 
-    for name, task in app.tasks.items():
-        if name not in OURS:
-            task.start_strategy = lambda app, consumer, task=task, **_: guarded(task, app, consumer)
+    for task in app.tasks.values():
+        task.start_strategy = lambda app, consumer, task=task, **_: guarded(task, app, consumer)
+
+
+def _is_plain(task: str, message: Any) -> bool:
+    """Whether the message is as we publish it; everything that we do not need is taken off it."""
+    name, expires = message.headers.get("id"), message.headers.get("expires")
+    if not (is_name(name) and _is_moment(expires) and is_ours(task, message.payload)):
+        return False
+    message.headers = {"task": task, "id": name, "root_id": name, "expires": expires}
+    message.properties = {}
+    return True
+
+
+def _is_moment(value: Any) -> bool:
+    """Whether this is None, or a moment that can be written in any zone."""
+    try:
+        return value is None or FIRST_YEAR < datetime.fromisoformat(value).year < LAST_YEAR
+    except (TypeError, ValueError):
+        return False

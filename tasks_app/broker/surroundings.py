@@ -10,10 +10,15 @@ from typing import Any
 from celery import Celery
 from sqlalchemy.exc import ArgumentError, OperationalError
 
+from tasks_app.broker.checkup import examine_access
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
+from tasks_app.pool import condition
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
+
+log = quiet_logger(__name__)
 
 
 def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
@@ -39,6 +44,8 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
             _ = settings.broker  # Celery would look for one of its own choice, for ever
         except ConfigurationError as error:
             raise SystemExit(str(error)) from None
+    for finding in examine_access(app):
+        log.warning("The broker %s. %s", finding.fact, finding.advice)
     check_database(settings)
 
 
@@ -52,6 +59,7 @@ def check_database(settings: Settings) -> None:
         try:
             with database.begin() as connection:
                 check_schema(connection)
+                off = condition.server(connection).forgetful
         finally:
             database.dispose()
     except (ConfigurationError, SchemaError) as error:
@@ -65,3 +73,9 @@ def check_database(settings: Settings) -> None:
         raise SystemExit(
             "The database does not answer. Check TASKS_APP_DATABASE_URL and that it runs."
         ) from None
+    if off:
+        log.warning(
+            "The database has %s = off: a crash of the server loses committed tasks, or runs them "
+            "twice. Set it on.",
+            ", ".join(off),
+        )

@@ -6,6 +6,7 @@ from typing import Any
 
 from celery import Celery
 
+from tasks_app.broker.body import are_ids
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.processes import current_child, scheduled_keeper
 from tasks_app.broker.stopping import heed_signals
@@ -13,9 +14,6 @@ from tasks_app.domain.causes import brief
 from tasks_app.domain.logs import quiet_logger
 
 log = quiet_logger(__name__)
-
-MOST_IDS = 500
-LARGEST_ID = 2**63 - 1
 
 
 def register(app: Celery) -> None:
@@ -28,7 +26,7 @@ def register(app: Celery) -> None:
     @app.task(name=EXECUTE, **quiet)
     def execute(dispatch_id: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:
         """Carry out one message. A forged one can at most start tasks that are due anyway."""
-        if rest or more or not _is_id_or_none(dispatch_id) or not _are_ids(ids):
+        if rest or more or not are_ids(dispatch_id, ids):
             log.error("a message on our queue has no valid body and is dropped")
             return
         try:
@@ -55,15 +53,3 @@ def _quietly(name: str, duty: Any) -> None:
         duty()
     except Exception as error:
         log.warning("%s failed, the next tick tries again: %s", name, type(error).__name__)
-
-
-def _is_id_or_none(value: Any) -> bool:
-    return value is None or _is_id(value)
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and 1 <= len(value) <= MOST_IDS and all(map(_is_id, value))
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_ID

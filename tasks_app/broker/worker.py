@@ -21,9 +21,11 @@ from tasks_app.broker.processes import (
     current_child,
     stop_child,
 )
+from tasks_app.broker.prompt import Prompt
 from tasks_app.broker.pump import Pump
 from tasks_app.broker.refusal import guard_queues
 from tasks_app.broker.silence import Listening
+from tasks_app.broker.soundness import drop_what_is_no_message
 from tasks_app.broker.stopping import begin_to_drain, slot_path
 from tasks_app.broker.surroundings import check_surroundings, ends_the_process
 from tasks_app.domain.logs import quiet_logger
@@ -84,6 +86,7 @@ class Watch(bootsteps.StartStopStep):
 
 def connect_worker(app: Celery, settings: Settings) -> None:
     """Connect to the signals of a worker's life."""
+    app.steps["worker"].add(Prompt)
     app.steps["worker"].add(Watch)
     app.steps["worker"].add(Reporter)
     app.steps["worker"].add(Listening)
@@ -110,6 +113,7 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
     def check(sender: Any, **_: Any) -> None:
         """Refuse to start without a broker, on a database or in a pool that we cannot use."""
         main.append(os.getpid())
+        drop_what_is_no_message()
         check_pool(sender.pool_cls)
         check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from)
         check_surroundings(app, settings)

@@ -68,15 +68,19 @@ def _settings(given: Settings) -> list[Finding]:
 def _celery() -> list[Finding]:
     """Celery is imported here only, and may be told the broker by its own file alone."""
     try:
-        from tasks_app.broker.checkup import examine_broker, examine_celery  # noqa: PLC0415
+        from tasks_app.broker import checkup  # noqa: PLC0415
         from tasks_app.celery import app  # noqa: PLC0415
     except Exception as error:
         fact = f"celeryconfig breaks ({type(error).__name__}: {error})"
         return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]
     if not (app.conf.broker_url or app.conf.broker_read_url):
         advice = "Set TASKS_APP_BROKER_URL, unless you run tasks-app work only."
-        return [warn("broker", "none is configured", advice), *examine_celery(app)]
-    return [*examine_broker(app), *examine_celery(app)]
+        return [warn("broker", "none is configured", advice), *checkup.examine_celery(app)]
+    return [
+        *checkup.examine_broker(app),
+        *checkup.examine_access(app),
+        *checkup.examine_celery(app),
+    ]
 
 
 def _line(finding: Finding) -> str:

@@ -18,6 +18,7 @@ COMMANDS = {
     "down": "tasks_app.cli.stack:down",
     "urls": "tasks_app.cli.stack:urls",
     "migrate": "tasks_app.cli.schema:migrate",
+    "grants": "tasks_app.cli.grants:grants",
     "list": "tasks_app.cli.views:list_",
     "show": "tasks_app.cli.views:show",
     "stats": "tasks_app.cli.views:stats",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OUTCOME_UNKNOWN = "outcome unknown"
 PROCESS_DIED = "process died"
 INTERRUPTED = "interrupted"
+_SUCCEED = Event.SUCCEED
 VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
 
 
@@ -37,14 +38,17 @@ def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
 
 def succeeded(task: ClaimedTask, result: str | None, run_ms: int) -> Settlement:
     """The handler returned."""
-    return Settlement(
+    return Settlement(  # by position: by name it takes half as long again
         task.fence,
-        Event.SUCCEED,
+        _SUCCEED,
         task.failures,
         task.retry_level,
-        result=result,
-        run_ms=run_ms,
-        task=task,
+        None,
+        None,
+        result,
+        None,
+        run_ms,
+        task,
     )
 
 

@@ -27,6 +27,7 @@ FLOATS_WITH_EXPONENT = 1e16
 _CONTAINERS = frozenset({dict, list, tuple})
 _NUL = "\\u0000"
 _DECODER = json.JSONDecoder()
+_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
 """What ``json.loads`` uses, without its looking at each text for what a str cannot hold."""
 ToJson: TypeAlias = Callable[[Any], Any]
 """Returns what stands for a value that JSON does not know; TypeError: nothing does."""
@@ -130,7 +131,7 @@ def decode(text: str, what: str) -> Any:
         UnreadableTaskError: too deep, a number too long, or no JSON.
     """
     try:
-        value = _DECODER.decode(text)
+        value = _read(text)
         if text.count("[") + text.count("{") > DEEPEST_READABLE and _is_deep(value):
             raise RecursionError
     except (ValueError, RecursionError) as error:
@@ -139,6 +140,15 @@ def decode(text: str, what: str) -> Any:
             "Write tasks with create_task or task_create()."
         ) from error
     return value
+
+
+def _read(text: str) -> Any:
+    """Read JSON as PostgreSQL writes it, without anything around it; else as anybody may."""
+    try:
+        value, end = _SCAN(text, 0)
+    except StopIteration:  # there is something before it
+        return _DECODER.decode(text)
+    return value if end == len(text) else _DECODER.decode(text)
 
 
 def _is_deep(value: Any) -> bool:

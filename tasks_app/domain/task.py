@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
+from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
-    from uuid import UUID
 
     from pydantic import BaseModel
 
@@ -158,10 +157,26 @@ class ClaimedTask(NamedTuple):
     retry: str | None
     timeout_ms: int | None
     hard_timeout_ms: int | None
-    idempotency_key: UUID
-    created_at: datetime
-    due_at: datetime
+    key_text: str
+    created_s: float
+    """Instants in seconds since 1970, and the key in its text: few handlers ask for them."""
+    due_s: float
     cancel_requested: bool
+
+    @property
+    def idempotency_key(self) -> UUID:
+        """The same at every attempt."""
+        return UUID(self.key_text)
+
+    @property
+    def created_at(self) -> datetime:
+        """When the task was created."""
+        return datetime.fromtimestamp(self.created_s, UTC)
+
+    @property
+    def due_at(self) -> datetime:
+        """Since when this run could start."""
+        return datetime.fromtimestamp(self.due_s, UTC)
 
     @property
     def task_id(self) -> int:

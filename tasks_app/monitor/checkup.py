@@ -11,7 +11,8 @@ from tasks_app.domain.settings import Settings
 from tasks_app.monitor import database as database_checks
 from tasks_app.monitor import work as work_checks
 from tasks_app.monitor.database import Check
-from tasks_app.runtime.database import Database, is_unanswered
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.reactions import is_unanswered
 
 
 def examine(settings: Settings) -> list[Finding]:

@@ -61,6 +61,15 @@ def privileges(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("privileges", f"{server.role} may do all that a worker does{more}")]
 
 
+def durability(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does a commit outlive a crash of the server?"""
+    off = condition.server(connection).forgetful
+    if off:
+        advice = "Set it on: after a crash of the server committed tasks are lost, or run twice."
+        return [warn("durability", f"{', '.join(off)} = off", advice)]
+    return [ok("durability", "what is committed outlives a crash of the server")]
+
+
 def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
     """Are there some ahead, and nothing in the default one?"""
     findings = []
@@ -121,7 +130,7 @@ def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
 
 FIRST: tuple[Check, ...] = (version, schema)
 """What all others build on."""
-CHECKS: tuple[Check, ...] = (privileges, partitions, vacuum, connections, transactions)
+CHECKS: tuple[Check, ...] = (privileges, durability, partitions, vacuum, connections, transactions)
 
 
 def _named(found: list[condition.OpenTransaction]) -> str:

@@ -36,7 +36,9 @@ _SERVER = text(f"""
         pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
         current_user AS role,
         coalesce((SELECT pg_has_role(current_user, c.relowner, 'USAGE') FROM pg_class c
-            WHERE c.oid = to_regclass('{PENDING}')), false) AS owner
+            WHERE c.oid = to_regclass('{PENDING}')), false) AS owner,
+        ARRAY(SELECT s.name FROM unnest(ARRAY['fsync', 'full_page_writes', 'synchronous_commit'])
+            AS s(name) WHERE current_setting(s.name) = 'off') AS forgetful
 """)
 _FORBIDDEN = text("""
     SELECT t.name, p.privilege
@@ -104,6 +106,8 @@ class Server:
     role: str
     owner: bool
     """Whether the tables are this role's."""
+    forgetful: list[str]
+    """Settings that are off, so that a crash of the server loses what was committed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def fenced(guard: str, lock: str = "", *, fences: str = FENCES) -> str:
 
 def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
     """Return the parameters, ids ascending."""
-    ordered = sorted(fences, key=lambda fence: fence.task_id)
+    ordered = sorted(fences)
     return {
         "ids": array(fence.task_id for fence in ordered),
         "attempts": array(fence.attempt for fence in ordered),

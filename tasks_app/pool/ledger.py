@@ -16,6 +16,7 @@ from zlib import crc32
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
+from tasks_app.pool.fences import array
 from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEMA
 
 LONGEST_WAIT = timedelta(minutes=10)
@@ -51,6 +52,7 @@ _FINISH = text(f"""
     DELETE FROM {DISPATCH} d USING (SELECT set_config('synchronous_commit', 'off', true)) AS unsure
     WHERE d.id = ANY(CAST(:ids AS bigint[]))
 """)
+_TAKE_BACK = text(f"DELETE FROM {DISPATCH} WHERE id = ANY(:ids) RETURNING queue, ids")
 _UNTAKEN = text(f"""
     SELECT EXISTS (
         SELECT FROM {DISPATCH} d
@@ -126,7 +128,7 @@ def add_all(
     lasts = list(accumulate(len(ids) for _, ids in messages))
     values = {
         "queues": [queue for queue, _ in messages],
-        "ids": [int(task_id) for _, ids in messages for task_id in ids],
+        "ids": array(int(task_id) for _, ids in messages for task_id in ids),
         "firsts": [1, *(last + 1 for last in lasts[:-1])],
         "lasts": lasts,
         "wait": wait,
@@ -134,7 +136,7 @@ def add_all(
     }
     rows = connection.execute(_ADD, values)
     return [
-        Dispatch(row.id, queue, tuple(map(int, ids)), row.created_at)
+        Dispatch(row.id, queue, tuple(ids), row.created_at)
         for row, (queue, ids) in zip(rows, messages, strict=True)
     ]
 
@@ -146,6 +148,15 @@ def finish(connection: Connection, *dispatch_ids: int) -> None:
     brings back is published again, and finds nothing to claim.
     """
     connection.execute(_FINISH, {"ids": list(dispatch_ids)})
+
+
+def take_back(connection: Connection, dispatch_ids: Sequence[int]) -> dict[str, list[int]]:
+    """Forget messages like :func:`finish`; return what they held, by queue."""
+    held: dict[str, list[int]] = {}
+    if dispatch_ids:
+        for queue, ids in connection.execute(_TAKE_BACK, {"ids": list(dispatch_ids)}):
+            held.setdefault(queue, []).extend(ids)
+    return held
 
 
 def untaken(

@@ -19,6 +19,8 @@ from tasks_app.pool.fences import fence_arrays, fenced
 from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, leave
 from tasks_app.pool.tables import NOW, PENDING, admits
 
+FIRST = "interval '5 s'"
+"""The longest distance after a first crash: most machines vanish for no task's sake."""
 _SENTENCES = {
     VANISHED: "The task was on board when its worker vanished",
     INTERRUPTED: "A signal ended its process, and no other of the worker",
@@ -32,7 +34,8 @@ def _held(source: str) -> str:
         CASE WHEN p.cancel_requested_at IS NOT NULL THEN '{State.CANCELLED}'
              WHEN p.at_most_once OR p.crashes + 1 >= :max_crashes THEN '{State.FAILED}'
              ELSE '{State.PENDING}' END AS goes_to,
-        {NOW} + random() * CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)) AS back_at,
+        {NOW} + random() * least(CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)),
+            CASE WHEN p.crashes = 0 THEN {FIRST} END) AS back_at,
         p.failures, least(p.crashes + 1, 32767)::smallint AS crashes, p.retry_level,
         NULL::jsonb AS result,
         CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE CAST(:kind AS text) END AS kind,

@@ -1,6 +1,6 @@
 """Scan: which rows are due, in the order in which they shall run. Reads only.
 
-Each pass starts from the front of the index: a watermark would miss rows that commit late. One
+A whole pass starts from the front of the index: a watermark would miss rows that commit late. One
 probe per priority keeps it cheap when millions of rows wait for a later day, on any version.
 """
 
@@ -23,6 +23,7 @@ class Due:
     queue: str
     ids: list[int]
     names: list[str]
+    priorities: list[int]
     scan_at: list[float]
     """Seconds since 1970, as ``datetime.timestamp`` counts them."""
     barred: frozenset[int]
@@ -34,33 +35,59 @@ class Due:
 
 
 _DUE = text(f"""
-    SELECT q.queue, d.* FROM unnest(CAST(:queues AS text[]), CAST(:most AS int[])) AS q(queue, most)
+    SELECT q.queue, d.* FROM unnest(CAST(:queues AS text[]), CAST(:most AS int[]))
+        WITH ORDINALITY AS q(queue, most, number)
     CROSS JOIN LATERAL (
         SELECT array_agg(p.id) AS ids, array_agg(p.name) AS names,
+            array_agg(p.priority) AS priorities,
             array_agg(date_part('epoch', p.scan_at)) AS scan_at,
             array_agg(p.id) FILTER (WHERE NOT p.enabled OR p.expires_at <= {NOW}) AS barred
         FROM (
             SELECT p.* FROM generate_series(0, 9) AS r(priority)
+            CROSS JOIN LATERAL (SELECT 10 * (q.number - 1) + r.priority + 1 AS place) AS n
             CROSS JOIN LATERAL (
                 SELECT p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.priority
                 FROM {PENDING} p
                 WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND p.scan_at <= {NOW}
+                  AND (p.scan_at, p.id) > (
+                    coalesce(to_timestamp((CAST(:after_at AS float8[]))[n.place]), '-infinity'),
+                    coalesce((CAST(:after_id AS bigint[]))[n.place], 0))
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
     WHERE {has_pending("q.queue")} AND d.ids IS NOT NULL
 """)
 
 
+Place = tuple[float, int]
+"""A row's scan_at, in seconds since 1970, and its id: where it stands among those like it."""
+
+
 def due(
-    connection: Connection, wanted: Mapping[str, int], *, now: datetime | None = None
+    connection: Connection,
+    wanted: Mapping[str, int],
+    *,
+    after: Mapping[tuple[str, int], Place] | None = None,
+    now: datetime | None = None,
 ) -> list[Due]:
     """Return up to so many due rows of each queue: by priority, then scan_at, then id.
 
-    Queues without any are left out.
+    Queues without any are left out. ``after`` says for queues and priorities where to begin.
     """
     values = {"queues": list(wanted), "most": list(wanted.values()), "now": now}
+    places: list[Place | None] = []
+    if after:
+        places = [after.get((queue, priority)) for queue in wanted for priority in range(10)]
+    values["after_at"] = [place and place[0] for place in places]
+    values["after_id"] = [place and place[1] for place in places]
     return [
-        Due(row.queue, row.ids, row.names, row.scan_at, frozenset(row.barred or ()))
+        Due(
+            row.queue,
+            row.ids,
+            row.names,
+            row.priorities,
+            row.scan_at,
+            frozenset(row.barred or ()),
+        )
         for row in connection.execute(_DUE, values)
     ]

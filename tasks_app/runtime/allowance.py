@@ -29,6 +29,10 @@ class Allowance:
         """Return when the process is killed; there is always a limit."""
         if task.hard_timeout_ms is not None:
             return task.hard_timeout_ms / 1000
+        return self.hard_limit_s(spec)
+
+    def hard_limit_s(self, spec: HandlerSpec) -> float:
+        """Return the same for tasks that bring no limit of their own."""
         return (spec.hard_timeout or self._hard_timeout).total_seconds()
 
     def warn_of_lame(self, task: ClaimedTask, spec: HandlerSpec) -> None:

@@ -56,11 +56,15 @@ class Calls:
         Raises:
             FenceLostError: the run is not ours any more.
         """
-        lane = self.lane(spec)
-        arguments = self._arguments(run.task, spec, lane, context)
-        value = chain(self._middleware, context, lambda: lane.call(spec, arguments, limit))
-        result = self._result(value, spec)
-        return succeeded(run.task, result, round((time.monotonic() - run.since) * 1000))
+        task = run.task
+        lane = self._async if spec.is_async else self.plain
+        arguments = self._arguments(task, spec, lane, context) if spec.takes_payload else (context,)
+        if self._middleware:
+            value = chain(self._middleware, context, lambda: lane.call(spec, arguments, limit))
+        else:
+            value = lane.call(spec, arguments, limit)
+        result = None if value is None else self._result(value, spec)
+        return succeeded(task, result, round((time.monotonic() - run.since) * 1000))
 
     async def close(self) -> None:
         """Close the connections of the event loop, in it."""
@@ -69,8 +73,6 @@ class Calls:
     def _arguments(
         self, task: ClaimedTask, spec: HandlerSpec, lane: Lane, context: TaskContext
     ) -> tuple[Any, ...]:
-        if not spec.takes_payload:
-            return (context,)
         text = task.payload
         if text is None:
             text = lane.aside(lambda: self._fetched(task))
@@ -88,9 +90,8 @@ class Calls:
         with self._database.begin() as connection:
             return fetch_payload(connection, task.fence)
 
-    def _result(self, value: Any, spec: HandlerSpec) -> str | None:
+    def _result(self, value: Any, spec: HandlerSpec) -> str:
         try:
-            limit = self._settings.result_limit
-            return None if value is None else encode(value, "result", limit, spec.to_json)
+            return encode(value, "result", self._settings.result_limit, spec.to_json)
         except InvalidTaskError as error:
             raise Fail(f"The handler's result cannot be stored: {error}") from None

@@ -36,6 +36,7 @@ from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot, SlotFile
 from tasks_app.runtime.slot_folder import parent_of
+from tasks_app.runtime.sprint import Sprints
 from tasks_app.runtime.threads import Threads
 from tasks_app.runtime.undertaker import Undertaker
 from tasks_app.runtime.wishes import Wishes
@@ -87,6 +88,7 @@ class Child:
         self._settler = settler
         self._aftermath = Aftermath(replaceable=self.identity.parent is not None)
         calls = Calls(settings, self.database, self._aftermath, middleware)
+        self._lane = calls.plain
         allowance = Allowance(settings, watched=self.identity.parent is not None)
         self.runner = Runner(
             settings,
@@ -109,10 +111,20 @@ class Child:
             allowance,
             self._aftermath,
         )
+        sprints = Sprints(
+            registry,
+            self.desk,
+            self._slot,
+            self.runner,
+            allowance,
+            self._aftermath,
+            batches.carry_out,
+        )
         self._crew = Crew(places, self.runner.run, calls.close)
         self.threads = Threads(
-            extra_threads, self.desk, self.runner.is_unlimited, batches.carry_out
+            extra_threads, self.desk, self.runner.is_unlimited, sprints.carry_out
         )
+        claims = Claims(settings, registry, self.database, self.desk, self.identity.owner)
         self.executor = Executor(
             settings,
             self.database,
@@ -120,8 +132,8 @@ class Child:
             self._slot,
             settler,
             self.runner,
-            batches,
-            Claims(settings, registry, self.database, self.desk, self.identity.owner),
+            sprints,
+            claims,
             self._crew,
             self.threads,
         )
@@ -146,11 +158,9 @@ class Child:
             threads=1 + extra_threads,
             async_concurrency=places,
         )
-        self._clerk.also(report.tell)
-        mailbox = Mailbox.beside(slots.path)
-        wishes = Wishes(self.database, mailbox, self._clerk.renew_soon)
-        self._clerk.also(wishes.carry_out)
-        self._clerk.also(self._crew.look)
+        wishes = Wishes(self.database, Mailbox.beside(slots.path), self._clerk.renew_soon)
+        for duty in (claims.rehearse, report.tell, wishes.carry_out, self._crew.look):
+            self._clerk.also(duty)
         self._stopped = threading.Event()
         self.in_hand = False
         """Whether a message is carried out just now. Plain, so that signal handlers may read it."""
@@ -223,6 +233,7 @@ class Child:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:
             self._slot.free()
+        self._lane.close()
         self.database.dispose()
         self._aftermath.close()
 

@@ -13,6 +13,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool.claim import Claimer, claim, claim_next, waiting
 from tasks_app.pool.release import release_token
+from tasks_app.pool.settle import settle_nothing
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
@@ -31,12 +32,27 @@ class Claims:
         self._database = database
         self._desk = desk
         self._owner = owner
+        self._rehearsed = False
         specs = tuple(registry)
         self._all = self._claimer(specs)
         self.plain = self._claimer(spec for spec in specs if not spec.is_async)
         """Of handlers that take a thread."""
         self.asynchronous = self._claimer(spec for spec in specs if spec.is_async)
         """Of handlers that take a place in the crew."""
+
+    def rehearse(self) -> None:
+        """Claim and settle nothing, once: a first task shall not wait for statements to be planned.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        if self._rehearsed:
+            return
+        with self._database.single() as connection:
+            for _ in range(2):  # from the second time on the driver prepares a statement
+                claim(connection, [], self._all, uuid4())
+                settle_nothing(connection)
+        self._rehearsed = True
 
     def of_message(self, ids: Sequence[int]) -> list[ClaimedTask] | None:
         """Claim those that are there to take; None: the database did not answer."""

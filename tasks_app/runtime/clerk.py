@@ -22,12 +22,13 @@ from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
 from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import still_held
-from tasks_app.runtime.database import Database, is_unanswered, patience_s
+from tasks_app.runtime.database import Database
 from tasks_app.runtime.departure import Departure
 from tasks_app.runtime.desk import Desk, Errand, Return
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.pulse import DB, Pulse
+from tasks_app.runtime.reactions import Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
 from tasks_app.runtime.undertaker import Undertaker
@@ -39,8 +40,8 @@ PULSE_S = 0.25
 """The longest nap: how late a slow task's neighbours, and the worker's end, are noticed."""
 IDLE_PULSE_S = 1.0
 """The same, while the child has nothing in hand."""
-MOST_FAILED_ERRANDS = 2
-"""Per round: each may have waited a second for a lock, and renewals are due."""
+MOST_FAILED_ERRANDS = 1
+"""Per round: it may have waited a second for a lock, and renewals are due."""
 MOST_SHOWN = 100
 """Runs in a heartbeat row, the oldest first; async ones may run in thousands."""
 LAST_ERRANDS = 10
@@ -72,6 +73,7 @@ class Clerk:
         self._shown: tuple[str, ...] = ()
         self._renew_at = self._bury_at = 0.0
         self._more_duties: list[Callable[[], None]] = []
+        self._put_off: dict[Callable[[], None], float] = {}
         patience = settings.healthy_for + settings.renew_every
         self._pulse = Pulse(DB, good_for_s=patience.total_seconds())
         self._ends = threading.Event()
@@ -104,8 +106,12 @@ class Clerk:
                 log.critical("clerk: a round broke off: %s", type(error).__name__)
 
     def _round(self) -> None:
-        """Do what is due, then nap. Who finds the database away spares it the other duties."""
+        """Do what is due, then nap. Who finds the database away spares it the other duties.
+
+        A duty that it refuses is put off, the longer the more they are; the others go on.
+        """
         nap_s = PULSE_S
+        refused: list[Callable[[], None]] = []
         try:
             self._slot.beat()
             if self._identity.orphaned:
@@ -119,14 +125,22 @@ class Clerk:
                 *self._more_duties,
                 self._renew,
             ):
+                if time.monotonic() < self._put_off.get(duty, 0.0):
+                    continue
                 try:
                     duty()
                 except Exception as error:
                     log.warning("clerk: %s failed, again soon: %s", duty.__name__, brief(error))
-                    if is_unanswered(error):
+                    if remedy_for(error) is Remedy.SPARE:
                         self._desk.acquit()
+                    if is_unanswered(error):
                         self._ends.wait(patience_s())
                         return
+                    refused.append(duty)
+            pause_s = len(refused) * patience_s()
+            if self._renew in refused:  # whatever the lease is, it may be asked for three times
+                pause_s = min(pause_s, self._settings.renew_every.total_seconds())
+            self._put_off |= dict.fromkeys(refused, time.monotonic() + pause_s)
             nap_s = self._nap_s()
         finally:
             self._desk.wake.wait(nap_s)

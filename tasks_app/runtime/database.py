@@ -10,16 +10,15 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import uniform
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tasks_app.runtime.borrowed import lend
 from tasks_app.runtime.forks import keep_from_forks
+from tasks_app.runtime.reactions import spares_handlers
 
 _NETWORK = {
     "connect_timeout": 5,
@@ -76,6 +75,7 @@ class Database:
         engine = create_async_engine(
             self._url,
             isolation_level="READ COMMITTED",
+            hide_parameters=True,
             pool_size=connections,
             max_overflow=0,
             pool_timeout=None,
@@ -135,7 +135,7 @@ class Database:
         engine = create_engine(
             self._url,
             isolation_level="READ COMMITTED",
-            hide_parameters=options == _OURS,  # errors of ours get into logs, and carry payloads
+            hide_parameters=True,  # errors get into logs and pools, and carry payloads
             pool_size=size,
             max_overflow=5,
             pool_pre_ping=False,
@@ -152,27 +152,6 @@ def _mark(context: ExceptionContext) -> None:
         setattr(context.sqlalchemy_exception, _MARK, True)
 
 
-def patience_s() -> float:
-    """How long to leave a database alone that did not answer: less than twice a second, each."""
-    return uniform(0.75, 1.5)  # noqa: S311  not all at once
-
-
 def is_lost(error: BaseException) -> bool:
-    """Tell whether our database, and no other that a handler talks to, never answered."""
-    return is_unanswered(error) and getattr(error, _MARK, False)
-
-
-def is_unanswered(error: BaseException) -> bool:
-    """Tell whether the database never answered, so that nobody knows what it did.
-
-    SQLSTATE 08* and 57P* mean that the connection is gone; anything else is a definite refusal
-    (PostgreSQL 18 docs, appendix A).
-    """
-    if not isinstance(error, DBAPIError):
-        return False
-    if error.connection_invalidated:
-        return True
-    state = getattr(error.orig, "sqlstate", None)
-    if state is None:  # never reached the server; of other classes it is the client's own refusal
-        return isinstance(error, OperationalError | InterfaceError)
-    return str(state).startswith(("08", "57P"))
+    """Tell whether our database, and no other that a handler talks to, serves nobody just now."""
+    return spares_handlers(error) and getattr(error, _MARK, False)

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.task import TaskRow
 from tasks_app.pool.transaction import has_committed, this_transaction
-from tasks_app.runtime.database import is_unanswered, patience_s
 from tasks_app.runtime.producer import create_rows
+from tasks_app.runtime.reactions import is_unanswered, patience_s
 
 log = quiet_logger(__name__)
 

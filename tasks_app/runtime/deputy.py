@@ -18,6 +18,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.keeper import Keeper
+from tasks_app.runtime.reactions import patience_s
 
 log = quiet_logger(__name__)
 
@@ -78,8 +79,7 @@ class Deputy:
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
                 log.warning("deputy failed %s times in a row: %s", self._failures, brief(error))
-            pause_s = STAND_BACK_S if isinstance(error, PublishError) else LOOK_EVERY_S
-            return pause_s * jitter
+            return STAND_BACK_S * jitter if isinstance(error, PublishError) else patience_s()
 
     def _stand_in(self) -> bool:
         led, self._leads = self._leads, self._keeper.hold()

@@ -56,6 +56,8 @@ LONE_WAIT = timedelta(seconds=5)
 MOST_TURNED_AWAY = 3
 """So often; then the child starts nothing more until that task has had its turn."""
 MOST_REMEMBERED = 1_000
+ACQUITS_S = 2.0
+"""Whose connection is lost so soon after others is not suspected, either."""
 
 
 class Desk:
@@ -84,6 +86,7 @@ class Desk:
         self._returning: dict[Fence, Return] = {}
         self._errands: list[Errand] = []
         self._errands_out = False
+        self._acquits_until = 0.0
         self._first_finished_at: float | None = None
         self._messages: dict[int, int] = {}
         self._idle_since = time.monotonic()
@@ -122,7 +125,7 @@ class Desk:
         it: if it kills the process, it shall be the only suspect.
         """
         with self._mutex:
-            if self.over or self._lone in self._running:
+            if self.over or self._lone_runs:
                 return None
             for task in self._waiting:
                 if task.runs_alone and self._running:
@@ -135,7 +138,7 @@ class Desk:
     def start_crew(self, most: int) -> list[Running]:
         """Take up to so many waiting tasks for the event loop; alone as above."""
         with self._mutex:
-            if self.over or not self._crews or self._lone in self._running:
+            if self.over or not self._crews or self._lone_runs:
                 return []
             chosen = [task for task in self._crews if not task.runs_alone][:most]
             if not chosen and not self._running:
@@ -147,11 +150,15 @@ class Desk:
 
     def _begin(self, task: ClaimedTask, *, in_crew: bool = False) -> Running:
         run = Running(task, time.monotonic(), task.cancel_requested, in_crew=in_crew)
-        self._running[task.fence] = run
+        self._running[task[0]] = run
         if task.runs_alone:
             self._lone = task.fence
             self._turned_away.pop(task.task_id, None)
         return run
+
+    @property
+    def _lone_runs(self) -> bool:
+        return self._lone is not None and self._lone in self._running
 
     def _line(self, task: ClaimedTask) -> deque[ClaimedTask]:
         return self._crews if self._for_crew(task) else self._waiting
@@ -179,13 +186,38 @@ class Desk:
     def collect(self, settlement: Settlement) -> None:
         """A run ended; its outcome waits for company. Nothing happens if it was let go."""
         with self._mutex:
-            if self._was_let_go(settlement.fence):
-                return
-            self._ended(settlement.fence)
-            self._finished[settlement.fence] = settlement
-            if self._first_finished_at is None:
-                self._first_finished_at = time.monotonic()
-                self.wake.set()
+            self._collect(settlement)
+            if self.waiting:
+                self.arrived.notify_all()
+
+    def _collect(self, settlement: Settlement) -> None:
+        fence = settlement.fence
+        if self._running.pop(fence, None) is None and self._lets_go:
+            return
+        self._finished[fence] = settlement
+        if self._first_finished_at is None:
+            self._first_finished_at = time.monotonic()
+            self.wake.set()
+
+    def go_on(
+        self, settlement: Settlement | None, suits: Callable[[ClaimedTask], bool]
+    ) -> Running | None:
+        """:meth:`collect` one outcome and start the next task, if that is one that suits.
+
+        In one step, for who does both a hundred times in a moment. None: see :meth:`start_next`.
+        """
+        with self._mutex:
+            if settlement is not None:
+                self._collect(settlement)
+            waiting = self._waiting
+            if waiting and not self.over and not self._lone_runs:
+                task = waiting[0]
+                if not task.runs_alone and suits(task):
+                    waiting.popleft()
+                    return self._begin(task)
+            if self.waiting:  # what runs alone waits for this
+                self.arrived.notify_all()
+            return None
 
     def drop(self, *fences: Fence) -> None:
         """The database answered for these runs, or they are no longer ours.
@@ -203,6 +235,7 @@ class Desk:
         with self._mutex:
             if self._was_let_go(task.fence):
                 return
+            suspect = suspect and time.monotonic() >= self._acquits_until
             self._ended(task.fence)
             self._returning[task.fence] = Return(task, wait, suspect)
         self.wake.set()
@@ -231,6 +264,7 @@ class Desk:
     def acquit(self) -> None:
         """The database is away for everybody: suspect nobody of it."""
         with self._mutex:
+            self._acquits_until = time.monotonic() + ACQUITS_S
             for fence, item in self._returning.items():
                 self._returning[fence] = replace(item, suspect=False)
 

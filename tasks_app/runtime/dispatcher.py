@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from tasks_app.pool.scan import Due, due
 from tasks_app.pool.sweep import sweep
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.amnesia import forgotten_queues
+from tasks_app.runtime.bookmarks import Bookmarks
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.flow import Flow
 from tasks_app.runtime.grouping import grouped
@@ -69,11 +70,10 @@ class Lane:
         reach = min(size, REACH * self.flow.largest) if self.flow.slow else size
         return min(self.messages(size) * reach, settings.ledger_ids - len(self.hidden))
 
-    def visible(self, found: Due) -> Iterator[tuple[int, str]]:
-        """Yield what is not out; a row that was rescheduled since its message was made is not."""
-        for task_id, name, scan_at in found.rows():
-            if scan_at > self.hidden.get(task_id, 0.0):
-                yield task_id, name
+    def visible(self, found: Due) -> list[tuple[int, str]]:
+        """Return what is not out; a row that was rescheduled since its message was made is not."""
+        sent_at = self.hidden.get
+        return [(i, name) for i, name, scan_at in found.rows() if scan_at > sent_at(i, 0.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Scanned:
             return min(interval_s / 4, self.half_s)
         if self.published:
             return min(interval_s, AGAIN_S)
-        return min(interval_s / 4, AGAIN_S * 2.0 ** min(self.still, 9))
+        return min(interval_s / 4, AGAIN_S * 2.0 ** min(max(0, self.still - 3), 9))
 
 
 class Dispatcher:
@@ -133,6 +133,7 @@ class Dispatcher:
         self._still = 0
         self._flows: dict[str, Flow] = {}
         self._paces = KnownPaces()
+        self._bookmarks = Bookmarks()
 
     def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> Scanned:
         """Scan all served queues and publish what is due.
@@ -158,6 +159,8 @@ class Dispatcher:
             if served:
                 late += ledger.missed(connection, served, wait, now=now)
             swept: list[Notice] = []
+            if not fill_up:
+                self._bookmarks.forget()
             fresh, crowded = self._enter(connection, lanes, swept, now)
             near = [] if fill_up else self._outlook.look(connection, list(lanes), now=now)
         HOOKS.tell(swept)
@@ -215,11 +218,15 @@ class Dispatcher:
         """Fill the room that the queues have; return the new ledger rows, and who wants more."""
         rooms = {queue: lane.room(self._settings) for queue, lane in lanes.items()}
         crowded = [lane for queue, lane in lanes.items() if rooms[queue] <= 0]
-        wanted = {q: room + len(lanes[q].hidden) for q, room in rooms.items() if room > 0}
+        wanted = {
+            queue: room + (0 if self._bookmarks.cover(queue) else len(lanes[queue].hidden))
+            for queue, room in rooms.items()
+            if room > 0
+        }
         messages: list[tuple[str, list[int]]] = []
-        for found in due(connection, wanted, now=now):
+        for found in due(connection, wanted, after=self._bookmarks.places, now=now):
             queue, lane = found.queue, lanes[found.queue]
-            visible = list(lane.visible(found))
+            visible = lane.visible(found)
             ready = tidy(
                 connection, visible, found.barred, lane.names, self._settings, swept, now=now
             )
@@ -227,6 +234,8 @@ class Dispatcher:
             groups = self._grouped(connection, lane, fits)
             messages += [(queue, ids) for ids in groups]
             grouped_ids = sum(map(len, groups))
+            if groups:
+                self._bookmarks.move(found, groups[-1][-1])
             lane.flow.slow = grouped_ids < len(fits)
             if grouped_ids < len(ready) or len(found.ids) == wanted[queue]:
                 crowded.append(lane)
@@ -269,7 +278,7 @@ class Dispatcher:
 
 def tidy(
     connection: Connection,
-    found: Sequence[tuple[int, str]],
+    found: list[tuple[int, str]],
     barred: frozenset[int],
     names: set[str],
     settings: Settings,
@@ -282,7 +291,7 @@ def tidy(
     What there is to tell of the swept ones is added to ``swept``; it is true after the COMMIT.
     """
     if not barred and {name for _, name in found} <= names:  # the everyday answer
-        return list(found)
+        return found
     unknown: dict[str, list[int]] = defaultdict(list)
     gone: list[int] = []
     ready: list[tuple[int, str]] = []

@@ -13,14 +13,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger
-from tasks_app.runtime.batches import Batches
 from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.crew import Crew
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
+from tasks_app.runtime.sprint import Sprints
 from tasks_app.runtime.threads import Threads
 
 TURN_PATIENCE_S = 0.5
@@ -42,7 +43,7 @@ class Executor:
         slot: Slot,
         settler: Settler,
         runner: Runner,
-        batches: Batches,
+        sprints: Sprints,
         claims: Claims,
         crew: Crew,
         threads: Threads,
@@ -53,7 +54,7 @@ class Executor:
         self._slot = slot
         self._settler = settler
         self._runner = runner
-        self._batches = batches
+        self._sprints = sprints
         self._claims = claims
         self._crew = crew
         self._threads = threads
@@ -91,7 +92,9 @@ class Executor:
             group, rest = ids[:size], ids[size:]
             claimed = self._claims.of_message(group)
             if claimed is None:
-                break  # the database is away: the scan comes back to the rest
+                # The scan comes back to the rest; so fast a child would else eat up all messages.
+                self._desk.stopping.wait(patience_s() * self._desk.threads)
+                break
             if not claimed:  # taken by others, done, unknown, or not due: an everyday answer
                 ids = self._claims.still_waiting(rest)
                 continue
@@ -129,7 +132,7 @@ class Executor:
                 break
             run = self._desk.start_next()
             if run is not None:
-                self._batches.carry_out(run)
+                self._sprints.carry_out(run)
             elif not self._desk.await_turn(TURN_PATIENCE_S):
                 break
         self._settler.flush_quietly()

@@ -19,6 +19,8 @@ _BLINK_S = 0.05
 SOONEST_S = 0.01
 GROWTH = 2.0
 """How much faster it may be than it looked when nothing was left of what was out."""
+_TRUSTED = 2.0
+"""So many times longer than it was watched: the first tasks of a child take their time."""
 
 
 class Flow:
@@ -27,6 +29,7 @@ class Flow:
     def __init__(self) -> None:
         self._out: dict[int, int] = {}
         self._looked_at: float | None = None
+        self._watched_s = 0.0
         self._rough = True
         self.per_s = 0.0
         """Ids worked off in a second, lately."""
@@ -46,6 +49,7 @@ class Flow:
             elif took_s < _BLINK_S:
                 return
             else:
+                self._watched_s = took_s
                 self.per_s += _WEIGHT * (gone / took_s - self.per_s)
                 self._rough = False
         self._out, self._looked_at = left, at
@@ -65,4 +69,5 @@ class Flow:
             return None
         if self._rough:
             return _BLINK_S
-        return max(SOONEST_S, sum(self._out.values()) / 2 / self.per_s)
+        half_s = sum(self._out.values()) / 2 / self.per_s
+        return max(SOONEST_S, min(half_s, _TRUSTED * self._watched_s))

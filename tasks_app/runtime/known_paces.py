@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from tasks_app.pool.pace import paces
 
-GOOD_FOR_S = 2.0
+GOOD_FOR_S = 0.5
 MOST_NAMES = 10_000
 
 

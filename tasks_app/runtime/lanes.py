@@ -13,6 +13,7 @@ from sqlalchemy.util import await_
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.kept import KeptConnections
 from tasks_app.runtime.limits import time_limit
 from tasks_app.runtime.transaction import AsyncTransaction, PlainTransaction, Transaction
 
@@ -36,12 +37,16 @@ class SyncLane:
     """Calls plain functions."""
 
     def __init__(self, database: Database, aftermath: Aftermath) -> None:
-        self._database = database
         self._aftermath = aftermath
+        self._kept = KeptConnections(database)
 
     def transaction(self) -> PlainTransaction:
-        """Return a new transaction on the handlers' engine."""
-        return PlainTransaction(self._database)
+        """Return a new transaction on this thread's connection."""
+        return PlainTransaction(self._kept)
+
+    def close(self) -> None:
+        """Close the connections, when no thread runs a task any more."""
+        self._kept.close()
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.

@@ -30,7 +30,10 @@ from tasks_app.runtime.callers import (
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.registry import HANDLERS, Handler
 from tasks_app.runtime.translation import translated
+from tasks_app.runtime.uncollected import uncollected
 
+MANY = 1_000
+"""Tasks from which on one call keeps the garbage collector out."""
 Payload: TypeAlias = Mapping[str, Any] | BaseModel | None
 
 
@@ -68,11 +71,12 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
     Raises:
         InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.
     """
-    rows = _admitted_many(tasks)
-    if is_raw(session):
-        with session.transaction() if session.autocommit else nullcontext():
-            return create_many(session, rows)
-    return create_rows(session, rows)
+    with uncollected() if len(tasks) >= MANY else nullcontext():
+        rows = _admitted_many(tasks)
+        if is_raw(session):
+            with session.transaction() if session.autocommit else nullcontext():
+                return create_many(session, rows)
+        return create_rows(session, rows)
 
 
 async def acreate_task(

@@ -24,10 +24,11 @@ from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
 from tasks_app.runtime.calls import Calls, FenceLostError
 from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.database import Database, is_lost, is_unanswered
+from tasks_app.runtime.database import Database, is_lost
 from tasks_app.runtime.desk import Desk, Running
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.pace import Pace
+from tasks_app.runtime.reactions import is_unanswered, spares_handlers
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
@@ -80,12 +81,12 @@ class Runner:
         announced = task.run
         self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))
         try:
-            self._run_announced(run, spec)
-        except BaseException as error:
-            kind = type(error).__name__  # its text may be the handler's, and hold anything
-            log.error("task %s: its run ended in a way it never should: %s", task.task_id, kind)  # noqa: TRY400
-            if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
-                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
+            if HOOKS.wanted:
+                HOOKS.tell([of_claim(Kind.STARTED, task)])
+            run.since = time.monotonic()
+            settlement = self.attempt(run, spec, self._allowance.timeout_s(task, spec))
+            if settlement is not None:
+                self._desk.collect(settlement)
         finally:
             self._slot.finish(announced)
             places = self._settings.async_concurrency if spec.is_async else 1
@@ -93,15 +94,14 @@ class Runner:
             if self._aftermath.unfit:
                 self._desk.stop()
 
-    def _run_announced(self, run: Running, spec: HandlerSpec) -> None:
+    def attempt(self, run: Running, spec: HandlerSpec, limit: float | None) -> Settlement | None:
+        """Call the handler, and commit what it did; the task is announced. Nothing comes out.
+
+        Returns its success, if that may be written together with others; all else is seen to.
+        """
         task = run.task
-        lane = self._calls.lane(spec)
-        limit = self._allowance.timeout_s(task, spec)
-        if HOOKS.wanted:
-            HOOKS.tell([of_claim(Kind.STARTED, task)])
-        run.since = time.monotonic()
+        transaction = self._calls.lane(spec).transaction()
         deadline = None if limit is None else run.since + limit
-        transaction = lane.transaction()
         context = TaskContext(run, transaction, deadline, handler_log)
         try:
             settlement = self._attempt(run, spec, context, transaction, limit)
@@ -110,11 +110,19 @@ class Runner:
                 self._desk.drop(task.fence)
             elif transaction.active:
                 self._commit(transaction, task, spec, settlement)
+            elif settlement.event is Event.SUCCEED and not task.at_most_once:
+                return settlement
             else:
                 self._keep(task, settlement)
+        except BaseException as error:
+            kind = type(error).__name__  # its text may be the handler's, and hold anything
+            log.error("task %s: its run ended in a way it never should: %s", task.task_id, kind)  # noqa: TRY400
+            if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
+                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
         finally:
             context.close()
             transaction.abandon()
+        return None
 
     def _attempt(
         self,
@@ -135,7 +143,7 @@ class Runner:
             return None
         except BaseException as error:
             transaction.abandon()
-            if is_lost(error):
+            if is_lost(error) and _may_come_back(task, error):
                 return _unanswered(task)
             if isinstance(error, Retry) and error.payload is not None:
                 return self._amended(task, spec, error)
@@ -173,7 +181,7 @@ class Runner:
             state = transaction.conclude(settlement)
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
-            if is_unanswered(error):
+            if spares_handlers(error) and _may_come_back(task, error):
                 self._keep(task, _unanswered(task))
             else:
                 self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
@@ -206,6 +214,11 @@ class Runner:
         if spec is None or spec.is_async:
             return False
         return self._allowance.timeout_s(task, spec) is None
+
+
+def _may_come_back(task: ClaimedTask, error: BaseException) -> bool:
+    """Whether it is uncharged; of an ``at_most_once`` task only the outcome can be unknown."""
+    return is_unanswered(error) or not task.at_most_once
 
 
 def _unanswered(task: ClaimedTask) -> Settlement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from random import Random
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -12,16 +13,20 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, Settlement
 from tasks_app.pool.settle import settle_group, settle_one, still_held
-from tasks_app.runtime.database import Database, is_unanswered, patience_s
+from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
+from tasks_app.runtime.reactions import Remedy, patience_s, remedy_for, sqlstate
 
 log = quiet_logger(__name__)
 
 BAD_OUTCOME = "outcome cannot be stored"
 LAST_PATIENCE_S = 10.0
 """How long a child that stops waits for a database that is away; then the lease decides."""
+REFUSED_WAIT_S = 5.0
+"""How long a child begins nothing new while its outcomes are refused."""
+MOST = 1_000
 LOCKED_WAIT_S = 0.5
 """Until an outcome is tried again whose row somebody else holds."""
 
@@ -33,6 +38,9 @@ class Settler:
         self._database = database
         self._desk = desk
         self._turn = threading.Lock()
+        self._most = MOST
+        self._spared_until = 0.0
+        self._rng = Random()  # noqa: S311  any order will do
 
     def flush(self) -> None:
         """Write all finished outcomes, waiting for nobody.
@@ -40,7 +48,8 @@ class Settler:
         A row that somebody holds (an open cancel, say) stays on the desk and is tried again soon.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: the database did not answer; everything stays on the desk.
+            sqlalchemy.exc.DBAPIError: the database did not answer, or refused; what is not written
+                stays on the desk.
         """
         notices: list[Notice] = []
         try:
@@ -49,14 +58,19 @@ class Settler:
                 if not settlements:
                     return
                 try:
-                    self._write(settlements, notices)
+                    self._write_all(settlements, notices)
                 finally:
                     self._desk.put_off(LOCKED_WAIT_S)
         finally:
             HOOKS.tell(notices)
 
     def flush_quietly(self) -> None:
-        """Write all finished outcomes now if the database answers; else they stay on the desk."""
+        """Write all finished outcomes now if the database answers; else they stay on the desk.
+
+        One that has just refused is not asked again before each of many tasks.
+        """
+        if time.monotonic() < self._spared_until:
+            return
         try:
             self.flush()
         except SQLAlchemyError as error:
@@ -65,7 +79,7 @@ class Settler:
     def flush_until_answered(self) -> None:
         """Return when the database has answered for every outcome, however long it is away.
 
-        A child that stops gives up after a while.
+        A child that stops gives up after a while; so does one that the database serves otherwise.
         """
         began = time.monotonic()
         while True:
@@ -73,7 +87,9 @@ class Settler:
                 self.flush()
             except SQLAlchemyError as error:
                 log.warning("outcomes wait for the database: %s", type(error).__name__)
-                if self._gives_up(began):
+                waited = time.monotonic() - began > REFUSED_WAIT_S
+                refused = remedy_for(error) is not Remedy.SPARE
+                if self._gives_up(began) or (waited and refused):
                     return
                 time.sleep(patience_s())
             else:
@@ -95,7 +111,7 @@ class Settler:
                     HOOKS.tell([of_settlement(settlement, settlement.task, state)])
                 return state
             except SQLAlchemyError as error:
-                if _is_data_error(error):
+                if remedy_for(error) is Remedy.REPLACE:
                     if settlement.event is Event.FAIL:
                         log.error(  # noqa: TRY400
                             "task %s cannot be settled: %s", settlement.fence.task_id, brief(error)
@@ -111,6 +127,23 @@ class Settler:
     def _gives_up(self, began: float) -> bool:
         return self._desk.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
 
+    def _write_all(self, settlements: list[Settlement], notices: list[Notice]) -> None:
+        """Write in groups: all at once, or smaller and mixed anew after one was refused.
+
+        So what a single one is refused for stops no other for long.
+        """
+        if len(settlements) > self._most:
+            self._rng.shuffle(settlements)
+        while settlements:
+            group, settlements = settlements[: self._most], settlements[self._most :]
+            try:
+                self._write(group, notices)
+            except DBAPIError:
+                self._spared_until = time.monotonic() + patience_s()
+                self._most = max(1, len(group) // 2)
+                raise
+            self._most = min(MOST, 2 * self._most)
+
     def _write(self, settlements: list[Settlement], notices: list[Notice]) -> None:
         """Write a group with one statement; what the database refuses splits it."""
         try:
@@ -119,9 +152,9 @@ class Settler:
                 left = [s for s in settlements if s.fence.task_id not in done]
                 held = still_held(connection, [s.fence for s in left]) if left else set()
         except DBAPIError as error:
-            if is_unanswered(error):
+            if remedy_for(error) is not Remedy.REPLACE:
                 raise
-            self._split(settlements, error, notices)
+            self._replace(settlements, error, notices)
             return
         HINTS.again(settlements)
         if HOOKS.wanted:
@@ -137,30 +170,22 @@ class Settler:
                 )
         self._desk.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
 
-    def _split(
+    def _replace(
         self, settlements: list[Settlement], error: DBAPIError, notices: list[Notice]
     ) -> None:
-        """One member's data stops a group: write each alone. A deadlock or timeout passes."""
+        """One member's data stops a group: write each alone, and a failure for what cannot be."""
         if len(settlements) > 1:
             for settlement in settlements:
                 self._write([settlement], notices)
-        elif _is_data_error(error) and settlements[0].event is not Event.FAIL:
+        elif settlements[0].event is not Event.FAIL:
             self._write([_unstorable(settlements[0], error)], notices)
-        elif _is_data_error(error):  # not even the failure fits: the lease, then the rescuer decide
+        else:  # not even the failure fits: the lease, then the rescuer decide
             log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
             self._desk.drop(settlements[0].fence)
-        else:
-            log.warning("a settle was refused, trying again: %s", brief(error))
-
-
-def _is_data_error(error: BaseException) -> bool:
-    """SQLSTATE 22* and 23*: what was sent can never be stored, so sending it again is useless."""
-    state = getattr(getattr(error, "orig", None), "sqlstate", None) or ""
-    return state.startswith(("22", "23"))
 
 
 def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:
     """Turn an outcome that the database refuses into a failure that says so."""
-    state = getattr(getattr(error, "orig", None), "sqlstate", "?")
-    cause = Cause(BAD_OUTCOME, clean(f"The database refused it with SQLSTATE {state}.", 200))
+    sentence = f"The database refused it with SQLSTATE {sqlstate(error)}."
+    cause = Cause(BAD_OUTCOME, clean(sentence, 200))
     return settlement._replace(event=Event.FAIL, result=None, cause=cause)

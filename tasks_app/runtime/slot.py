@@ -193,6 +193,22 @@ class Slot:
                 self._places_used += 1
                 self._write()
 
+    def follow(self, before: Run, run: Run, since: float, kill_at: float) -> None:
+        """Announce a task in the place of the one before it, which is over; in one write.
+
+        Both instants are of ``time.monotonic``.
+        """
+        with self._lock:
+            place = self._places.pop(before, None)
+            if place is not None:
+                self._places[run] = place
+                if not self._left:
+                    at = layout.run_at(self._index, place)
+                    self._file.write(at, layout.a_run(run, since, kill_at))
+                return
+        self.finish(before)
+        self.start(run, kill_at - since)
+
     def finish(self, run: Run) -> None:
         """Take the task off: its outcome is collected, or its settle was answered."""
         with self._lock:

@@ -115,7 +115,7 @@ def head(  # noqa: PLR0913  a record
 
 def a_run(run: Run, since: float, kill_at: float) -> bytes:
     """Return a run as it is written."""
-    return _RUN.pack(run.task_id, run.attempt, since, kill_at)
+    return _RUN.pack(run[0], run[1], since, kill_at)
 
 
 def occupied(memory: memoryview) -> list[int]:

@@ -19,9 +19,10 @@ from sqlalchemy.util import await_
 
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
-from tasks_app.pool.succeed import FENCE_LOST, asucceed, succeed
+from tasks_app.pool.succeed import asucceed, succeed
 from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
-from tasks_app.runtime.database import Database, is_unanswered
+from tasks_app.runtime.kept import KeptConnections
+from tasks_app.runtime.reactions import is_unanswered
 
 
 class HandlerSession(Session):
@@ -103,8 +104,8 @@ class Transaction(Access, Protocol):
 class PlainTransaction:
     """Of a plain handler."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, kept: KeptConnections) -> None:
+        self._kept = kept
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
 
@@ -113,7 +114,7 @@ class PlainTransaction:
         """A session that takes over the connection if there is one; once closed it stays closed."""
         if self._session is None:
             self._session = HandlerSession(
-                self._database.handler_engine if self._connection is None else self._connection,
+                self._kept.release() if self._connection is None else self._connection,
                 join_transaction_mode="control_fully",
                 close_resets_only=False,
             )
@@ -125,7 +126,7 @@ class PlainTransaction:
         if self._session is not None:
             return self._session.connection()
         if self._connection is None:
-            self._connection = self._database.handler_engine.connect()
+            self._connection = self._kept.take()
         return self._connection
 
     @property
@@ -139,8 +140,7 @@ class PlainTransaction:
     def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection.
 
-        A session commits by itself, so that its listeners hear of it. Without one, settle and
-        COMMIT are sent together: the settle fails where there is nothing to commit.
+        A session commits by itself, so that its listeners hear of it.
         """
         session = self._session
         if session is not None:
@@ -150,15 +150,11 @@ class PlainTransaction:
             raise RuntimeError(CLOSED)
         raw: Any = connection.connection.driver_connection
         try:
-            if session is not None:
-                succeed(raw, settlement)
-            else:
-                with raw.pipeline():
-                    succeed(raw, settlement)
-                    raw.commit()
-        except psycopg.Error as error:
-            if error.sqlstate == FENCE_LOST:
+            if not succeed(raw, settlement):
                 return None
+            if session is None:
+                raw.commit()
+        except psycopg.Error as error:
             raise _known(error, connection) from error
         if session is not None:
             session.commit_with_outcome()
@@ -171,7 +167,7 @@ class PlainTransaction:
         if session is not None:
             give_back(session.end, session.invalidate)
         if connection is not None:
-            give_back(connection.close, connection.invalidate)
+            give_back(lambda: self._kept.put_back(connection), connection.invalidate)
 
 
 class AsyncTransaction:
@@ -212,10 +208,9 @@ class AsyncTransaction:
             connection = await self.session.connection()
             raw: Any = (await connection.get_raw_connection()).driver_connection
             try:
-                await asucceed(raw, settlement)
-            except psycopg.Error as error:
-                if error.sqlstate == FENCE_LOST:
+                if not await asucceed(raw, settlement):
                     return None
+            except psycopg.Error as error:
                 raise _known(error, connection.sync_connection) from error
             await self.session.commit_with_outcome()
             return State.SUCCEEDED

@@ -23,6 +23,7 @@ from tasks_app.pool.release import release
 from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.slot import SlotFile, Stage
@@ -82,12 +83,15 @@ class Undertaker:
             with self._database.begin() as connection:
                 moved = release(connection, [task.fence for task in innocent])
             _tell(innocent, moved, Event.RELEASE)
+            _hint(innocent, moved)
         self._charge(view, guilty if view.running or self._leaves else claims)
         with self._database.begin() as connection:
             if claims_of(connection, view.owner):
                 return False
-            ledger.finish(connection, *view.messages)
+            messages = ledger.take_back(connection, view.messages)
             workers.leave(connection, view.owner)
+        for queue, ids in messages.items():
+            HINTS.offer(queue, ids)
         if self._slots.free(view):
             log.warning(
                 "buried child %s (pid %s): %s charged, %s given back",
@@ -109,6 +113,7 @@ class Undertaker:
             settlements = [self._verdict(view, task) for task in suspects]
             with self._database.begin() as connection:
                 moved = settle_group(connection, settlements)
+            HINTS.again(s for s in settlements if s.fence.task_id in moved)
             HOOKS.tell(
                 of_settlement(settlement, task, moved[task.task_id])
                 for settlement, task in zip(settlements, suspects, strict=True)
@@ -142,6 +147,13 @@ class Undertaker:
                 PROCESS_DIED, f"Its process {view.pid} was killed at its hard limit of {limit:g} s."
             )
         return Cause(PROCESS_DIED, f"Its process {view.pid} died while only this task ran in it.")
+
+
+def _hint(tasks: list[ClaimedTask], moved: dict[int, State]) -> None:
+    """The next scan is up to a second away; somebody may start them at once."""
+    for task in tasks:
+        if task.task_id in moved:
+            HINTS.offer(task.queue, [task.task_id])
 
 
 def _tell(tasks: list[ClaimedTask], moved: dict[int, State], event: Event) -> None:

@@ -20,6 +20,7 @@ from tasks_app.runtime.child import Child
 from tasks_app.runtime.dispatcher import tidy
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.rescuer import Rescuer
 
 log = quiet_logger(__name__)
@@ -54,6 +55,8 @@ class Work:
         while not self._desk.stopping.is_set():
             self._every(self._tidy)
             taken = self._claim()
+            if taken is None:
+                self._desk.stopping.wait(patience_s())
             self._child.executor.run_waiting(self._child.threads.number if taken else 0)
             if taken:
                 continue
@@ -97,6 +100,7 @@ class Work:
             duty()
         except SQLAlchemyError as error:
             log.warning("the database did not answer, again soon: %s", type(error).__name__)
+            self._desk.stopping.wait(patience_s())
 
     def _tidy(self) -> None:
         """Rescue, sweep and park once per scan interval; maintain once per hour."""

@@ -1,0 +1,49 @@
+"""Flower rules our workers, so nobody from elsewhere gets to it without a password.
+
+Flower's own default is to listen on every address, without one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from celery import Celery
+from celery.signals import import_modules
+
+from tasks_app.broker.local import is_local
+from tasks_app.broker.surroundings import ends_the_process
+from tasks_app.domain.errors import ConfigurationError
+
+HERE = "127.0.0.1"
+
+
+def guard_flower(app: Celery) -> None:
+    """Look at Flower's options before it listens; its first act is to import the app's modules."""
+
+    @import_modules.connect(sender=app, weak=False)
+    @ends_the_process
+    def look(**_: Any) -> None:
+        """Do nothing in a worker or beat, which import them, too."""
+        context = click.get_current_context(silent=True)
+        if context is not None and context.info_name == "flower":
+            from tornado.options import options  # noqa: PLC0415  it comes with Flower
+
+            check_address(options)
+
+
+def check_address(options: Any) -> None:
+    """Pass if there is a password or nobody from elsewhere; without an address take this machine's.
+
+    Raises:
+        ConfigurationError: everybody could shut workers down.
+    """
+    if options.basic_auth or options.auth or options.auth_provider or options.unix_socket:
+        return
+    if not options.address:
+        options.address = HERE
+    if not is_local(options.address):
+        raise ConfigurationError(
+            f"Flower has no password, and {options.address} is an address that others reach. "
+            "Set FLOWER_BASIC_AUTH=name:password, or FLOWER_ADDRESS=127.0.0.1."
+        )

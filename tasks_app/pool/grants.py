@@ -1,0 +1,58 @@
+"""Grants: what each kind of role may do, as SQL for the owner of the tables. Executes nothing."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from tasks_app.pool.tables import (
+    ALL,
+    ATTEMPT,
+    COMPLETED,
+    DISPATCH,
+    ERROR,
+    LEASE,
+    PACE,
+    PAUSE,
+    PENDING,
+    SCHEMA,
+    WORKER,
+    table,
+)
+
+
+class Kind(StrEnum):
+    """Who a role is for."""
+
+    PRODUCER = "producer"
+    """Creates tasks."""
+    WORKER = "worker"
+    """Runs them, and scans; makes no partitions, which are the owner's."""
+    READER = "reader"
+    """Looks."""
+    ADMIN = "admin"
+    """Looks, cancels, requeues, pauses, and clears old history away."""
+
+
+_DEFAULT = table("task_completed_default")
+_VERSION = table("tasks_app_version")
+_IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}"
+_EVERYTHING = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, PACE)
+_LOOK = f"SELECT ON {', '.join((ALL, *_EVERYTHING, _DEFAULT, _VERSION))}"
+_CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
+_GRANTS = {
+    Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _IDS),
+    Kind.WORKER: (
+        f"{_CHANGE} {', '.join(_EVERYTHING)}",
+        f"SELECT ON {ALL}, {_DEFAULT}, {_VERSION}",
+        _IDS,
+    ),
+    Kind.READER: (_LOOK,),
+    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join((PENDING, COMPLETED, ERROR, ATTEMPT, PAUSE))}"),
+}
+
+
+def grants_sql(kind: Kind, role: str) -> str:
+    """Return the statements that let ``role`` do what ``kind`` does."""
+    whom = '"' + role.replace('"', '""') + '"'
+    schema = (f'USAGE ON SCHEMA "{SCHEMA}"',) if SCHEMA else ()
+    return "".join(f"GRANT {what} TO {whom};\n" for what in (*schema, *_GRANTS[kind]))
