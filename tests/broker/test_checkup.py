@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from tasks_app.broker.checkup import examine_broker, examine_celery
+from tasks_app.broker.checkup import examine_access, examine_broker, examine_celery
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.effective import effective_celery_settings
 from tasks_app.domain.finding import Finding
@@ -35,7 +35,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("checkup_config", None)
 
 
-def app_with(broker: str, **theirs: object) -> Celery:
+def app_with(broker: object, **theirs: object) -> Celery:
     app = Celery(set_as_current=False)
     app.conf.update(celery_defaults(broker, 1.0) | theirs)
     return app
@@ -61,6 +61,30 @@ def test_a_broker_that_drops_messages_is_a_warning(broker: Valkey) -> None:
         client.close()
 
     assert said(findings)[1] == "warn broker: drops messages when it is full (allkeys-lru)"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [
+        ("redis://10.0.0.7:6379/0", True),
+        ("redis://broker", True),
+        ("redis://user@broker/0", True),
+        ("redis://127.0.0.1/0;redis://10.0.0.7/0", True),
+        (["redis://127.0.0.1/0", "redis://10.0.0.7/0"], True),
+        ("amqp://broker//", True),
+        ("redis://0.0.0.0/0", True),
+        (f"redis://:{SECRET}@10.0.0.7/0", False),
+        (f"amqp://user:{SECRET}@broker//", False),
+        ("redis://127.0.0.1:6379/0", False),
+        ("redis://[::1]/0", False),
+        ("redis://localhost/0", False),
+        ("memory://", False),
+    ],
+)
+def test_a_broker_elsewhere_without_a_password_is_a_warning(url: object, is_open: bool) -> None:
+    assert said(examine_access(app_with(url))) == [
+        "warn broker: is elsewhere, and its URL has no password"
+    ] * int(is_open)
 
 
 def test_a_broker_that_is_away_is_said_without_its_password() -> None:

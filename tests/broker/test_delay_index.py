@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +64,13 @@ def entry(task_id: int, due_in_s: float = 0.0, queue: str = "mail") -> Upcoming:
     return Upcoming(task_id, queue, due_in_s)
 
 
+def seconds_until_it_fails(index: DelayIndex) -> float:
+    began = time.monotonic()
+    with pytest.raises(Exception, match=r"[Tt]ime"):
+        index.move()
+    return time.monotonic() - began
+
+
 def hinted(redis: Redis, queue: str = "mail") -> list[list[int]]:
     """The ids of each message in the queue, first sent first."""
     bodies = [
@@ -90,6 +100,20 @@ class TestTheIndex:
 
         assert first.tasks == 0
         assert until(lambda: index.move().tasks == 1)
+
+    def test_a_redis_that_hangs_holds_nobody_up_for_longer_than_a_second(
+        self, index: DelayIndex, house: House
+    ) -> None:
+        """On a connection that was fine just now, and on a fresh one."""
+        index.move()
+        os.kill(house.broker.pid, signal.SIGSTOP)
+        try:
+            took = [seconds_until_it_fails(index) for _ in range(2)]
+        finally:
+            os.kill(house.broker.pid, signal.SIGCONT)
+
+        assert max(took) < 1.7
+        assert index.move().pumps
 
     def test_of_several_estimates_the_earliest_counts(
         self, index: DelayIndex, redis: Redis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,3 +71,32 @@ def test_no_two_have_one_name(hints: CeleryHints, queue: Queue) -> None:
     first, second = (queue.get(no_ack=True).headers["id"] for _ in range(2))
 
     assert first != second
+
+
+def test_for_redis_it_is_the_text_that_kombu_would_write(hints: CeleryHints, house: House) -> None:
+    if not house.broker.url_of(12).startswith("redis"):
+        pytest.skip("RabbitMQ has no such texts")
+    envelope, texts = hints._envelope, []
+    with hints._line._app.connection_for_write() as connection:
+        channel = connection.default_channel
+        channel._put = lambda queue, message, **_: texts.append(json.dumps(message))
+        envelope.put(channel, 'qu"eue', 7, [1, 2])
+
+    texts.append(envelope.text('qu"eue', 7, [1, 2]))
+
+    theirs, ours = (json.loads(_without_names(text)) for text in texts)
+    assert ours == theirs
+
+
+def _without_names(text: str) -> str:
+    return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "a name", text)
+
+
+def test_hints_to_redis_use_one_socket(hints: CeleryHints, queue: Queue) -> None:
+    if hints._line._app.connection_for_write().transport.driver_type != "redis":
+        pytest.skip("RabbitMQ has but one")
+    for _ in range(3):
+        hints.publish(queue.name, [1])
+        assert hints.depth(queue.name) is not None
+
+    assert hints._line._channel.client.connection_pool._created_connections == 1

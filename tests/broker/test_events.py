@@ -34,8 +34,8 @@ def worker(house: House, listener: Listener) -> CeleryProcess:
     """A worker without -E, which is asked for events as Flower asks, and a beat."""
     worker = house.worker(**FLOWER)
     house.beat(TASKS_APP_SCAN_INTERVAL="0.2s")
-    until(listener.workers, 20, "the worker's first event")
-    switch(listener, "enable")
+    # Its first event comes before it hears commands: what is sent in between reaches nobody.
+    until(lambda: switched(listener, "enable"), 30, "the worker's answer to a command")
     until(lambda: is_heard_of(house, listener), 20, "the first task's event")
     return worker
 
@@ -53,8 +53,13 @@ def is_heard_of(house: House, listener: Listener) -> bool:
 
 def switch(listener: Listener, how: str) -> None:
     """Let the worker send events of tasks, or not."""
+    assert switched(listener, how)
+
+
+def switched(listener: Listener, how: str) -> bool:
+    """Ask once, and tell whether it answered."""
     command = getattr(listener.app.control, f"{how}_events")
-    assert command(destination=list(listener.workers()), reply=True, timeout=5)
+    return bool(command(destination=list(listener.workers()), reply=True, timeout=5))
 
 
 def shown(listener: Listener, task_id: int, state: str) -> Any:

@@ -19,8 +19,8 @@ from tasks_app.domain.settings import Settings
 from tasks_app.runtime.hinter import Hint, Hinter
 from tasks_app.runtime.hints import EXIT_PATIENCE_S
 from tests.broker.conftest import House
-from tests.fault_proxy import FaultProxy
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.processes
 

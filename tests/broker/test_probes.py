@@ -19,8 +19,8 @@ from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.fault_proxy import FaultProxy
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
 
@@ -99,7 +99,7 @@ def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
 
     states = house.over([task_id], 30)
     seen += [healthy("worker"), healthy("db"), not healthy("beat")]
-    worker.says("Trying again in 4.00 seconds")
+    worker.says("Trying again in 2.00 seconds... (4/None)")
     seen.append(healthy("worker"))
     road.refusing = False
 

@@ -18,7 +18,7 @@ from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import PublishError
 from tasks_app.pool.ledger import Dispatch
 from tests.broker.conftest import House
-from tests.fault_proxy import FaultProxy
+from torture.fault_proxy import FaultProxy
 
 KEEPALIVE = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 

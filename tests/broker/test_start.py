@@ -56,6 +56,16 @@ def test_a_database_without_schema_is_refused(house: House, empty_url: str, comm
     assert re.search("The schema is missing; .*Run: tasks-app migrate$", said, re.MULTILINE)
 
 
+def test_a_database_that_forgets_commits_is_said(house: House) -> None:
+    house.sql("ALTER ROLE tasks_app SET synchronous_commit = off")
+    try:
+        process = house.start("worker", "-l", "INFO")
+        process.says("The database has synchronous_commit = off: a crash of the server loses")
+    finally:
+        house.sql("ALTER ROLE tasks_app RESET synchronous_commit")
+        process.end()
+
+
 def test_a_misspelt_module_of_handlers_is_said(house: House) -> None:
     """Celery logs what a signal's receiver raises: the worker looked healthy and knew no task."""
     said = last_words(house, "worker", TASKS_APP_IMPORTS="hose_handlers")

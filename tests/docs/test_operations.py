@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from tasks_app import NewTask, cancel_task, create_task, create_tasks, get_task
 from tasks_app.pool import lease, ledger, maintain, workers
+from tasks_app.pool.grants import Kind, grants_sql
 from tasks_app.pool.schema import check_schema
 from tests.docs.generated import settings_table, with_settings
 from tests.docs.reading import PROJECT, blocks, text_of
@@ -45,7 +46,7 @@ def test_the_settings_are_those_of_the_code() -> None:
 
 @pytest.mark.parametrize("block", SQL, ids=[block.splitlines()[0][:60] for block in SQL])
 def test_its_sql_runs(connection: Connection, block: str) -> None:
-    for role in ("producer", "worker", "reader"):
+    for role in Kind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     for day in re.findall(r"DROP TABLE task_completed_p(\d{4})(\d\d)(\d\d)", block):
         maintain.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
@@ -58,7 +59,7 @@ def test_its_sql_runs(connection: Connection, block: str) -> None:
 
 
 def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connection) -> None:
-    for role in ("producer", "worker", "reader"):
+    for role in Kind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql(GRANTS)
 
@@ -82,6 +83,12 @@ def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connectio
     assert (task_id.created, again.created) == (True, False)
     assert seen is not None
     assert seen.state == "CANCELLED"
+
+
+def test_the_privileges_are_those_that_the_command_prints() -> None:
+    for kind in Kind:
+        printed = grants_sql(kind, str(kind))
+        assert printed in GRANTS
 
 
 def test_what_is_to_be_left_alone_is_a_setting_of_celery_and_is_left_alone() -> None:

@@ -45,9 +45,9 @@ def a_task(**changes) -> ClaimedTask:
         retry=None,
         timeout_ms=None,
         hard_timeout_ms=None,
-        idempotency_key=uuid4(),
-        created_at=NOON,
-        due_at=NOON,
+        key_text=str(uuid4()),
+        created_s=0.0,
+        due_s=0.0,
         cancel_requested=False,
     )
     return task._replace(**changes)

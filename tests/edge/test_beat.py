@@ -18,8 +18,8 @@ from tasks_app.runtime.database import Database
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.scans import Scans
-from tests.fault_proxy import FaultProxy
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
 

@@ -23,8 +23,8 @@ from tasks_app.embedded.valkey import Valkey
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.edge.rabbit_node import Node, rabbitmq_program
-from tests.fault_proxy import FaultProxy
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400, method="thread")]
 

@@ -29,8 +29,8 @@ from tasks_app.runtime.dispatcher import SPARE_MESSAGES
 from tasks_app.runtime.hinter import DEEP, LOOK_EVERY, Hint, Hinter
 from tasks_app.runtime.hints import HINTS
 from tests.broker.conftest import House
-from tests.fault_proxy import FaultProxy
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 ROUNDS = 400
 PRODUCERS, RATE, OUTAGE_S = 2, 500, 60

@@ -19,8 +19,8 @@ from sqlalchemy.engine import make_url
 
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.fault_proxy import FaultProxy
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180, method="thread")]
 

@@ -69,8 +69,8 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
 
     assert set(levels(findings)) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
-        *("database", "schema", "privileges", "partitions", "autovacuum", "connections"),
-        *("transactions", "workers", "scan", "queues", "due tasks", "rescue"),
+        *("database", "schema", "privileges", "durability", "partitions", "autovacuum"),
+        *("connections", "transactions", "workers", "scan", "queues", "due tasks", "rescue"),
     ]
 
 
@@ -104,7 +104,7 @@ def test_another_schema_ends_the_check_up(engine: Engine, settings: Settings) ->
 def test_missing_privileges_are_named_until_they_are_granted(
     connection: Connection, settings: Settings
 ) -> None:
-    for role in ("producer", "worker", "reader"):
+    for role in ("producer", "worker", "reader", "admin"):
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     (before,) = database.privileges(connection, settings)
@@ -118,6 +118,17 @@ def test_missing_privileges_are_named_until_they_are_granted(
     assert "and 29 more" in before.fact
     assert "need the owner of the tables" in after.fact
     assert "hidden from this role" in blind.fact
+
+
+def test_a_server_that_forgets_commits_is_told(connection: Connection, settings: Settings) -> None:
+    good = database.durability(connection, settings)
+    connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+    bad = database.durability(connection, settings)
+
+    assert said([*good, *bad]) == [
+        "ok durability: what is committed outlives a crash of the server",
+        "warn durability: synchronous_commit = off",
+    ]
 
 
 def test_partitions_that_run_out_and_strays_are_seen(

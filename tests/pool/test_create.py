@@ -6,10 +6,12 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from tasks_app.domain.admission import admit
 from tasks_app.domain.task import NewTask, TaskRow
+from tasks_app.pool import raw
 from tasks_app.pool.create import CHUNK, create_many, create_one
 from tests.factory import claimed_task, count, pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
@@ -274,8 +276,85 @@ def test_one_bad_row_of_a_batch_leaves_nothing_of_it(engine: Engine) -> None:
     with two(engine) as (a, b):
         bad = a_row()._replace(priority=10)  # past admission, as a bug of ours would be
 
-        with pytest.raises(Exception, match="priority_is_0_to_9"):
+        with pytest.raises(Exception, match="numbers_are_sane"):
             create_many(a, [a_row(), bad])
         a.rollback()
 
         assert count(b) == 0
+
+
+class TestBelowSqlalchemy:
+    """Where nobody listens, statements go to psycopg itself; nobody can tell."""
+
+    @pytest.fixture(autouse=True)
+    def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What psycopg got past SQLAlchemy."""
+        sent: list[str] = []
+        do = raw.do
+        monkeypatch.setattr(raw, "do", lambda c, step: sent.append(step.sql) or do(c, step))
+        return sent
+
+    def test_the_transaction_is_begun_and_the_callers_to_end(
+        self, engine: Engine, sent: list[str]
+    ) -> None:
+        with engine.connect() as connection:
+            kept = create_one(connection, a_row())
+            connection.commit()
+            undone = create_one(connection, a_row())
+            connection.rollback()
+
+            assert len(sent) == 2
+            assert row_of(connection, kept) is not None
+            assert row_of(connection, undone) is None
+
+    def test_an_error_is_sqlalchemys_and_undoes_the_savepoint(
+        self, engine: Engine, sent: list[str]
+    ) -> None:
+        with engine.begin() as connection:
+            kept = create_one(connection, a_row())
+            with (
+                pytest.raises(IntegrityError, match="numbers_are_sane") as error,
+                connection.begin_nested(),
+            ):
+                create_one(connection, a_row()._replace(priority=10))
+
+            assert sent[1] == error.value.statement
+            assert error.value.params["priority"] == 10
+            assert row_of(connection, kept) is not None
+
+    def test_a_lost_connection_is_known_to_sqlalchemy(
+        self, engine: Engine, sent: list[str]
+    ) -> None:
+        with engine.connect() as connection, engine.connect() as other:
+            pid = connection.connection.driver_connection.info.backend_pid
+            other.execute(text("SELECT pg_terminate_backend(:pid, 9000)"), {"pid": pid})
+
+            with pytest.raises(OperationalError) as lost:
+                create_one(connection, a_row())
+
+            assert len(sent) == 1
+            assert lost.value.connection_invalidated
+            assert connection.invalidated
+
+    @pytest.mark.parametrize("whom", ["engine", "connection"])
+    def test_a_listener_hears_of_it(self, engine: Engine, sent: list[str], whom: str) -> None:
+        heard: list[str] = []
+        heeded = create_engine(engine.url)
+        with heeded.connect() as connection:
+            target = {"engine": heeded, "connection": connection}[whom]
+            event.listen(target, "before_cursor_execute", lambda *a: heard.append(a[2]))
+            create_one(connection, a_row())
+        heeded.dispose()
+
+        assert (len(heard), sent) == (1, [])
+
+    def test_an_echo_shows_it(
+        self, engine: Engine, sent: list[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        echoing = create_engine(engine.url, echo=True)
+        with echoing.connect() as connection:
+            create_one(connection, a_row())
+        echoing.dispose()
+
+        assert sent == []
+        assert "INSERT INTO task_pending" in caplog.text

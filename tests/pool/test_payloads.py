@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from uuid import uuid4
 
 import pytest
@@ -45,7 +46,9 @@ VALUES = st.recursive(
 )
 PAYLOADS = st.dictionaries(TEXT, VALUES, max_size=4) | VALUES
 many = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=int(os.environ.get("FUZZ_COUNT", "300")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -86,6 +86,10 @@ Verb = Callable[[Connection, int], Any]
 DUE = [n for n in WAITING if n % 2 == 0]
 VERBS: dict[str, tuple[Verb, int]] = {
     "due": (lambda c, n: due(c, {"q0": n}), GROUP),
+    "due, further on": (
+        lambda c, n: due(c, {"q0": n}, after={("q0", p): (0.0, 1) for p in range(10)}),
+        GROUP,
+    ),
     "upcoming": (lambda c, n: upcoming(c, ["q1"], timedelta(hours=2), n), 10),
     "claim": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), GROUP),
     "claim_one": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), 1),

@@ -128,3 +128,20 @@ def test_a_queue_of_thousands_gives_exactly_what_was_asked_for(connection: Conne
     created = create_many(connection, [a_row()] * 3000, now=NOON)
 
     assert ids(connection, most=700) == created[:700]
+
+
+def test_a_scan_can_go_on_behind_a_row_of_each_priority(connection: Connection) -> None:
+    def made(priority: int, minutes: int) -> int:
+        return pending_task(connection, priority=priority, run_at=NOON + timedelta(minutes=minutes))
+
+    high = [made(0, 1), made(0, 2)]
+    low = [made(9, 0), made(9, 1), made(9, 1), made(9, 2)]
+    urgent = made(3, 0)
+    (all_,) = due(connection, {"default": 9}, now=LATER)
+    at = dict(zip(all_.ids, all_.scan_at, strict=True))
+    after = {("default", 0): (at[high[0]], high[0]), ("default", 9): (at[low[1]], low[1])}
+
+    (rest,) = due(connection, {"none": 9, "default": 9}, after=after, now=LATER)
+
+    assert rest.ids == [high[1], urgent, *low[2:]]
+    assert rest.priorities == [0, 3, 9, 9]

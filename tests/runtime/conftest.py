@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.runtime.bench import Bench
+from tests.runtime.refusing import Refusals, refusing
 
 
 @pytest.fixture
@@ -20,3 +21,10 @@ def bench(engine: Engine, database_url: str, tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(engine, database_url, tmp_path)
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def refusals(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
+    """A layer that refuses statements; it is lifted before the bench stops its children."""
+    with refusing(monkeypatch) as refusals:
+        yield refusals

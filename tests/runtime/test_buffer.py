@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 from tasks_app import InvalidTaskError, TaskBuffer, TaskBufferFullError, TasksError
 from tasks_app.runtime import buffer as buffer_room
 from tasks_app.runtime import delivery as delivery_room
-from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import Bench
 from tests.runtime.test_hints import Ear, ear, told  # noqa: F401  a fixture
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 LONG = "1h"
 """A buffer that does not write by time."""

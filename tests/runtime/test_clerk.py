@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 
 from tasks_app import cancel_task
@@ -17,9 +17,9 @@ from tasks_app.embedded.postgres import Postgres
 from tasks_app.pool import ledger
 from tasks_app.pool.schema import migrate
 from tests.factory import LEASE
-from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import Bench
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 LOCK = text("SELECT FROM task_pending WHERE id = :id FOR UPDATE")
 
@@ -397,3 +397,20 @@ def test_a_child_asks_a_database_that_is_away_at_most_twice_a_second(bench: Benc
         thread.join(10)
     assert 6 / took <= 2.5
     assert bench.state(task_id) == "SUCCEEDED"
+
+
+def test_claim_and_settle_are_planned_before_the_first_message(bench: Bench) -> None:
+    bench.succeeding()
+    waits = bench.create()
+    child = bench.child(start=False)
+    statements: list[str] = []
+    event.listen(
+        child.database.engine, "before_cursor_execute",
+        lambda *args: statements.append(args[2]),
+    )  # fmt: skip
+
+    child.start()
+    until(lambda: sum("task_completed" in statement for statement in statements) == 2)
+
+    assert sum("attempt = p.attempt + 1" in statement for statement in statements) == 2
+    assert bench.task(waits).attempt == 0

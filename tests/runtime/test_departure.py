@@ -16,9 +16,9 @@ from tasks_app.pool import ledger
 from tasks_app.runtime import departure, settler
 from tasks_app.runtime.child import Child
 from tests.factory import LEASE
-from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # how a clerk ends here: see ``ended``

@@ -18,8 +18,8 @@ def task(number: int) -> ClaimedTask:
     return ClaimedTask(
         fence=Fence(number, 1, uuid4()), name="t", queue="default", biz_key=None, payload="{}",
         headers=None, failures=0, crashes=0, retry_level=0, max_attempts=3, at_most_once=False,
-        retry=None, timeout_ms=None, hard_timeout_ms=None, idempotency_key=uuid4(),
-        created_at=NOW, due_at=NOW, cancel_requested=False,
+        retry=None, timeout_ms=None, hard_timeout_ms=None, key_text=str(uuid4()),
+        created_s=0.0, due_s=0.0, cancel_requested=False,
     )  # fmt: skip
 
 
@@ -321,3 +321,15 @@ class TestTheCrew:
 
 def lonely(number: int) -> ClaimedTask:
     return task(number)._replace(crashes=1)
+
+
+def test_who_loses_its_connection_right_after_everybody_did_is_not_suspected() -> None:
+    desk = Desk()
+    first, second = task(1), task(2)
+    desk.receive([first, second])
+    for claimed in (first, second):
+        desk.start_next()
+        desk.give_back(claimed, LEASE, suspect=True)
+        desk.acquit()
+
+    assert [item.suspect for item in desk.returning()] == [False, False]

@@ -561,10 +561,10 @@ def test_fast_tasks_are_published_as_far_ahead_as_they_are_worked_off(
 
 def test_the_next_pass_comes_soon_while_work_moves_and_later_without_room() -> None:
     moving, done = Scanned(published=9, more=True), Scanned(published=9)
-    full = [Scanned(more=True, still=passes) for passes in range(4)]
+    full = [Scanned(more=True, still=passes) for passes in range(7)]
 
     assert [scanned.again_in(1.0) for scanned in (moving, done)] == [0.05, 1.0]
-    assert [scanned.again_in(1.0) for scanned in full] == [0.05, 0.1, 0.2, 0.25]
+    assert [scanned.again_in(1.0) for scanned in full] == [*[0.05] * 4, 0.1, 0.2, 0.25]
     assert moving.again_in(0.01) == 0.01
 
 
@@ -584,6 +584,44 @@ def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
 
     assert (first.published, second.published) == (3_000, 500)
     assert second.more
+
+
+def test_a_pass_in_between_goes_on_where_the_last_one_ended(scene: Scene) -> None:
+    """It finds what is more urgent; what came in behind its back waits for the next whole pass."""
+    scene.worker("t")
+    early = scene.bench.create(run_at=NOW - timedelta(hours=1), enabled=False)
+    first = [scene.bench.create() for _ in range(3)]
+    scene.dispatcher.run_once()
+    behind = scene.bench.create()
+    scene.bench.sql(
+        "UPDATE task_pending SET due_at = :at, scan_at = :at WHERE id = :id",
+        at=NOW - timedelta(hours=1), id=behind,
+    )  # fmt: skip
+    ahead, urgent = scene.bench.create(), scene.bench.create(priority=0)
+
+    scene.dispatcher.run_once(fill_up=True)
+    between = scene.memory.ids()
+    scene.dispatcher.run_once()
+
+    assert between == [*first, urgent, ahead]
+    assert scene.memory.ids() == [*between, behind]
+    assert scene.bench.state(early) == "SKIPPED"
+
+
+def test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for(
+    scene: Scene,
+) -> None:
+    scene.worker("t")
+    ids = [scene.bench.create() for _ in range(80)]
+
+    rounds = 0
+    while len(scene.memory.ids()) < len(ids) and rounds < 60:
+        scene.dispatcher.run_once(fill_up=True)
+        scene.finish()
+        rounds += 1
+
+    assert scene.memory.ids() == ids
+    assert rounds > 1  # not all of them fitted into the first pass
 
 
 def test_the_next_pass_comes_when_the_next_row_is_due(bench: Bench, memory: Memory) -> None:

@@ -15,10 +15,12 @@ from sqlalchemy.orm import Session
 from tasks_app import create_task
 from tasks_app.pool.rescue import rescue_expired
 from tests.factory import LEASE
-from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
+INSERT = b"INSERT INTO effect"
+"""What handlers do, and no clerk, whose COMMIT might be lost in place of theirs."""
 KILL_ME = text("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
@@ -254,6 +256,21 @@ def test_effects_roll_back_when_the_lease_was_lost_meanwhile(bench: Bench) -> No
     assert first.desk.empty
 
 
+def test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile(
+    bench: Bench,
+) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> None:
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+        bench.sql("UPDATE task_pending SET lease_token = gen_random_uuid()")
+
+    task_id = bench.create()
+
+    bench.execute([task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
+
+
 class TestWithoutASession:
     """What is written through ctx.connection alone is settled and committed in one go."""
 
@@ -336,7 +353,7 @@ class TestWithoutASession:
 
         task_id = bench.create()
         url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0)) as proxy:
+        with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
             child.execute(None, [task_id])
             until(lambda: child.desk.empty)
@@ -519,7 +536,7 @@ class TestTheConnectionIsLost:
 
         task_id = bench.create()
         url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0)) as proxy:
+        with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
 
             child.execute(None, [task_id])
@@ -547,7 +564,7 @@ class TestTheConnectionIsLost:
 
         task_id = bench.create()
         url = make_url(bench.url)
-        with FaultProxy((url.host or "", url.port or 0)) as proxy:
+        with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
 
             child.execute(None, [task_id])
@@ -582,17 +599,20 @@ def test_an_exit_inside_the_commit_leaves_nothing_running(bench: Bench) -> None:
 
 
 def test_the_handlers_transaction_holds_no_lock_on_the_row_while_it_runs(bench: Bench) -> None:
-    """Renewal and cancel must get through to a running task."""
+    """Renewal and cancel must get through to a running task, within the moment of a renewal."""
 
     @bench.handler()
     def h(ctx: Any) -> None:
         effect(ctx)
-        try:
-            bench.sql(
-                "SELECT id FROM task_pending WHERE id = :id FOR UPDATE NOWAIT", id=ctx.task_id
-            )
-        except OperationalError as error:
-            bench.runs.append(error)
+        with bench.engine.begin() as user:
+            user.execute(text("SET LOCAL lock_timeout = '5s'"))
+            try:
+                user.execute(
+                    text("SELECT id FROM task_pending WHERE id = :id FOR UPDATE"),
+                    {"id": ctx.task_id},
+                )
+            except OperationalError as error:
+                bench.runs.append(error)
 
     task_id = bench.create()
 

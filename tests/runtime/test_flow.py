@@ -63,3 +63,13 @@ def test_two_looks_within_a_moment_say_nothing_of_the_rate() -> None:
     flow.look([message(2)], 0.11)
 
     assert flow.per_s == before
+
+
+def test_an_estimate_is_trusted_for_twice_as_long_as_was_watched() -> None:
+    """The first tasks of a cold child take their time, and say little of those behind them."""
+    flow = flow_with(message(1, 10), message(2, 10))
+
+    flow.look([message(2, 10)], 0.1)
+    flow.sent([message(number) for number in range(3, 11)])
+
+    assert flow.half_s() == 0.2

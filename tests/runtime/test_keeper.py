@@ -17,10 +17,10 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.keeper import Keeper
 from tasks_app.runtime.maintainer import Maintainer
 from tests.factory import claimed_task
-from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan'"
 PAST = datetime.now(UTC) - timedelta(minutes=10)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
-from pydantic import BaseModel
-from sqlalchemy import text
+from pydantic import BaseModel, model_validator
+from sqlalchemy import event, text
 
 from tasks_app import Cancel, Fail, Retry, Skip, Snooze
 from tests.runtime.bench import EFFECT, Bench
@@ -252,6 +253,18 @@ class Order(BaseModel):
     lines: list[int] = []
 
 
+class Watched(BaseModel):
+    """A payload that tells when it is read."""
+
+    look: ClassVar[Callable[[], None]] = lambda: None
+
+    @model_validator(mode="before")
+    @classmethod
+    def read(cls, payload: Any) -> Any:
+        cls.look()
+        return payload
+
+
 class TestPayload:
     def test_a_model_arrives_as_a_model(self, bench: Bench) -> None:
         @bench.handler()
@@ -279,6 +292,28 @@ class TestPayload:
         assert (task.state, bench.runs) == ("FAILED", [])
         assert "payload.lines[1]" in (task.error or "")
         assert "two" not in (task.error or "")
+
+    def test_the_slot_names_a_task_before_its_payload_is_read(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A payload that kills whoever reads it is charged to its own task."""
+        seen = []
+
+        def look() -> None:
+            seen.append([run.task_id for v in bench.slots.occupied() for run in v.running])
+
+        monkeypatch.setattr(Watched, "look", staticmethod(look))
+
+        @bench.handler()
+        def h(ctx: Any, payload: Watched) -> None:
+            bench.runs.append(ctx.task_id)
+
+        task_id = bench.create(payload={})
+
+        bench.drain()
+
+        assert bench.runs == [task_id]
+        assert seen[0] == [task_id]
 
     def test_a_large_payload_is_fetched_on_its_own(self, bench: Bench) -> None:
         @bench.handler()
@@ -353,6 +388,21 @@ class TestAtMostOnce:
 
         p, r, s = "PENDING", "RUNNING", "SUCCEEDED"
         assert bench.runs == [[r, p, p], [s, r, p], [s, s, r]]
+
+    def test_the_slot_names_it_until_its_outcome_is_answered(self, bench: Bench) -> None:
+        """Collected, it would be nobody's: its child could die, and it would run again."""
+        bench.succeeding(at_most_once=True)
+        task_id, child, named = bench.create(), bench.child(), []
+
+        @event.listens_for(child.database.engine, "before_cursor_execute")
+        def look(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if bench.runs and "INSERT INTO task_completed" in statement:
+                named.append([run.task_id for v in bench.slots.occupied() for run in v.running])
+
+        child.execute(None, [task_id])
+
+        assert bench.state(task_id) == "SUCCEEDED"
+        assert named[:1] == [[task_id]]
 
     def test_an_exception_sends_it_to_the_error_pool(self, bench: Bench) -> None:
         bench.raising(ValueError("half done"), at_most_once=True)

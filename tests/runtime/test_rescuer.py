@@ -11,9 +11,9 @@ from sqlalchemy.exc import OperationalError
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.rescuer import Rescuer
 from tests.factory import claimed_task
-from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import Bench
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 LATER = datetime.now(UTC) + timedelta(hours=1)
 

@@ -287,3 +287,32 @@ def test_who_does_not_let_go_is_killed(slots: SlotFile, stranger: Stranger) -> N
 
     assert holdout.reap() == signal.SIGKILL
     assert psutil.pid_exists(idle.pid)
+
+
+def test_a_run_that_follows_another_stands_in_its_place(slots: SlotFile) -> None:
+    slot = slots.take("me")
+    slot.start(Run(1, 1), 60)
+    slot.start(Run(2, 1), 60)
+
+    slot.follow(Run(1, 1), Run(3, 2), 100.0, 107.0)
+
+    (view,) = slots.occupied()
+    assert view.running == (Run(3, 2), Run(2, 1))
+    assert (view.since, view.kill_at) == (100.0, 107.0)
+
+
+def test_a_run_can_follow_one_that_the_list_had_no_room_for(
+    slots: SlotFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks_app.runtime.slot.MOST_RUNS", 1)
+    slot = slots.take("me")
+    slot.start(Run(1, 1), 60)
+    slot.start(Run(2, 1), 60)
+
+    slot.follow(Run(2, 1), Run(3, 1), 0.0, 60.0)
+    (view,) = slots.occupied()
+    slot.finish(Run(3, 1))
+    (after,) = slots.occupied()
+
+    assert (view.running, view.untold) == ((Run(1, 1),), 1)
+    assert (after.running, after.untold) == ((Run(1, 1),), 0)

@@ -17,6 +17,7 @@ from tasks_app.pool.claim import claim, claims_of
 from tasks_app.pool.release import release
 from tasks_app.runtime import slot
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.undertaker import Undertaker
 from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
@@ -72,6 +73,26 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     assert bench.dispatches() == 0
     assert bench.sql("SELECT count(*) FROM task_worker") == 0
     assert bench.slots.occupied() == []
+
+
+def test_what_goes_back_is_hinted_at_before_the_next_scan(
+    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that ran, its neighbours, and those of the message that were not claimed."""
+    hinted: set[int] = set()
+    monkeypatch.setattr(HINTS, "offer", lambda _queue, ids: hinted.update(ids))
+    monkeypatch.setattr(
+        HINTS, "again", lambda settled: hinted.update(s.fence.task_id for s in settled)
+    )
+    bench.succeeding(retry="0s,0s")
+    claimed, rest = [bench.create() for _ in range(3)], [bench.create() for _ in range(3)]
+    with bench.engine.begin() as connection:
+        message = ledger.add(connection, "default", [*claimed, *rest], LEASE)
+    dead(claimed, running=1, dispatch_id=message.id)
+
+    undertaker(bench).look()
+
+    assert hinted == {*claimed, *rest}
 
 
 def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> None:

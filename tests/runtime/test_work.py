@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.fault_proxy import FaultProxy
 from tests.runtime.bench import Bench
 from tests.waiting import until
+from torture.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.timeout(60, method="thread")  # limits in handlers use the alarm
 
@@ -156,7 +156,7 @@ def test_a_drain_does_not_take_silence_for_emptiness(bench: Bench) -> None:
         ids = [bench.create() for _ in range(3)]
         thread = bench.beside(lambda: work.run(drain=True))
         refused = proxy.refused
-        until(lambda: proxy.refused > refused + 20)
+        until(lambda: proxy.refused > refused + 3)
 
         assert thread.is_alive()
         proxy.refusing = False

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
@@ -62,6 +63,25 @@ def who(ctx: TaskContext) -> dict[str, Any]:
 def poison(ctx: TaskContext) -> None:
     """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("dies.once", retry="0s,0s")
+def dies_once(ctx: TaskContext, payload: dict[str, str]) -> float:
+    """Write down when, and kill the process; the next time tell when it began."""
+    if ctx.attempt == 1:
+        Path(payload["path"]).write_text(repr(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return time.time()
+
+
+@handler("marks")
+def marks(ctx: TaskContext, payload: dict[str, str]) -> None:
+    """Leave a line in a file; wait until a second one is there, once somebody asked for it."""
+    with Path(payload["path"]).open("a") as file:
+        file.write(f"{ctx.task_id}\n")
+    go_on = Path(payload.get("go_on", payload["path"]))
+    while not go_on.exists():
+        time.sleep(0.01)
 
 
 @handler("quit", retry="0s,0s")

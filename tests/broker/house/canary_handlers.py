@@ -1,0 +1,89 @@
+"""Handlers that get secrets, compute with them, and fail in all the ways in which secrets leak."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import text
+
+from tasks_app import TaskContext, handler
+
+INSERT = text("INSERT INTO effect (task_id, note) VALUES (:id, :note)")
+ONCE = "0.1s"
+
+
+class Order(BaseModel):
+    """What ``canary.typed`` wants."""
+
+    card: int
+
+
+@handler("canary.ok")
+def ok(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Write it and return it."""
+    ctx.session.execute(INSERT, {"id": ctx.task_id, "note": payload["card"]})
+    return {"echo": payload["card"], "list": [payload["card"]]}
+
+
+@handler("canary.raises", retry=ONCE)
+def raises(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Tell it, with a local variable beside."""
+    local = payload["card"] + " in a local variable"
+    raise ValueError(f"card {payload['card']} refused\nsecond line: {local}")
+
+
+@handler("canary.local", retry=ONCE)
+def local(ctx: TaskContext, payload: dict[str, Any]) -> float:
+    """Fail beside it."""
+    card = payload["card"]
+    return len(card) / 0
+
+
+@handler("canary.sql", retry=ONCE)
+def sql(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Give it to a statement that fails."""
+    ctx.session.execute(text("SELECT 1 / CAST(:zero AS int), :card"), {"zero": 0, **payload})
+
+
+@handler("canary.batch", commit="batch", retry=ONCE)
+def batch(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """The same with others in one transaction."""
+    sql(ctx, payload)
+
+
+@handler("canary.async", retry=ONCE)
+async def asynchronous(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """The same in an event loop."""
+    await asyncio.sleep(0)
+    await ctx.session.execute(text("SELECT 1 / CAST(:zero AS int), :card"), {"zero": 0, **payload})
+
+
+@handler("canary.result", max_attempts=1)
+def result(ctx: TaskContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Return what cannot be stored."""
+    return {"bad": float("nan"), "text": payload["card"] + "\x00", "set": {payload["card"]}}
+
+
+@handler("canary.typed", max_attempts=1)
+def typed(ctx: TaskContext, payload: Order) -> None:
+    """Never get it: it is of another type."""
+
+
+@handler("canary.late", timeout="200ms", max_attempts=1)
+def late(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Hold it past the limit."""
+    card = payload["card"]
+    while card:
+        time.sleep(0.01)
+
+
+@handler("canary.dies", retry=ONCE)
+def dies(ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Hold it while the process dies."""
+    card = payload["card"]
+    os.kill(os.getpid(), signal.SIGKILL if card else 0)

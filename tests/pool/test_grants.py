@@ -1,0 +1,135 @@
+"""Real roles that log in to a real PostgreSQL: each may do its own, and is refused the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy.exc import ProgrammingError
+
+from tasks_app import NewTask, cancel_task, create_task, create_tasks, requeue_task
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause
+from tasks_app.pool import browse, lease, ledger, pause, rescue, scan, settle, workers
+from tasks_app.pool.grants import Kind, grants_sql
+from tasks_app.pool.schema import check_schema
+from tests.factory import claimed_task, ending, pending_task
+
+PASSWORD = "of-this-test"
+NAME = 'role "{}" of this test'
+"""One that has to be quoted."""
+
+
+@pytest.fixture(scope="module")
+def roles(shared_engine: Engine, database_url: str) -> Iterator[dict[Kind, Engine]]:
+    """An engine for each kind of role."""
+    engines = {}
+    with shared_engine.begin() as connection:
+        for kind in Kind:
+            name = NAME.format(kind)
+            quoted = connection.dialect.identifier_preparer.quote(name)
+            connection.exec_driver_sql(f"CREATE ROLE {quoted} LOGIN PASSWORD '{PASSWORD}'")
+            connection.exec_driver_sql(grants_sql(kind, name))
+            url = make_url(database_url).set(username=name, password=PASSWORD)
+            engines[kind] = create_engine(url)
+    yield engines
+    with shared_engine.begin() as connection:
+        for kind, engine in engines.items():
+            engine.dispose()
+            quoted = connection.dialect.identifier_preparer.quote(NAME.format(kind))
+            connection.exec_driver_sql(f"DROP OWNED BY {quoted}")
+            connection.exec_driver_sql(f"DROP ROLE {quoted}")
+
+
+class Rows:
+    """What is there to be worked on."""
+
+    def __init__(self, engine: Engine) -> None:
+        with engine.begin() as connection:
+            self.waiting = pending_task(connection)
+            self.running = claimed_task(connection)
+            failed = claimed_task(connection)
+            cause = Cause("E", "m")
+            settle.settle_one(connection, ending(failed, Event.FAIL, cause=cause))
+            self.failed = failed.task_id
+
+
+def run(connection: Connection, rows: Rows) -> None:
+    """All that a worker's child does in a life."""
+    check_schema(connection)
+    workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    scan.due(connection, {"default": 10})
+    ledger.add(connection, "default", [rows.waiting], timedelta(seconds=1))
+    task = claimed_task(connection, rows.waiting)
+    settle.settle_group(connection, [ending(task)])
+    lease.hold(connection, "scan", holder="h", token=uuid4(), rank=1, ttl=timedelta(seconds=1))
+    rescue.rescue_expired(connection, lease=timedelta(0), max_crashes=1)
+
+
+def look(connection: Connection, rows: Rows) -> None:
+    """All that somebody looks at."""
+    assert browse.get(connection, rows.waiting)
+    assert browse.find(connection)
+    browse.attempts(connection, rows.failed)
+    browse.stats(connection)
+    workers.live(connection, timedelta(seconds=1))
+    pause.paused(connection)
+
+
+DO: dict[str, Callable[[Connection, Rows], object]] = {
+    "create": lambda c, _: create_task(c, "t", unique_key="k"),
+    "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
+    "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
+    "run": run,
+    "look": look,
+    "read results": lambda c, _: c.execute(text("SELECT result FROM task_completed")),
+    "cancel": lambda c, rows: cancel_task(c, rows.waiting),
+    "requeue": lambda c, rows: requeue_task(c, rows.failed),
+    "pause": lambda c, _: pause.pause(c, "mail", "why"),
+    "forge a lease": lambda c, _: c.execute(text("DELETE FROM task_lease")),
+    "forge a ledger": lambda c, _: c.execute(text("DELETE FROM task_dispatch")),
+    "clear history": lambda c, _: c.execute(text("DELETE FROM task_attempt")),
+    "change a payload": lambda c, _: c.execute(text("UPDATE task_pending SET payload = '{}'")),
+    "empty a pool": lambda c, _: c.execute(text("TRUNCATE task_error")),
+    "change a table": lambda c, _: c.execute(text("ALTER TABLE task_error ADD COLUMN x int")),
+    "drop a day": lambda c, _: c.execute(text("DROP TABLE task_completed_default")),
+    "become another": lambda c, _: c.execute(text("SET ROLE tasks_app")),
+}
+CREATE = {"create", "create many", "create by SQL"}
+MAY = {
+    Kind.PRODUCER: CREATE,
+    Kind.WORKER: {
+        *CREATE,
+        *("run", "look", "read results", "cancel", "requeue", "pause"),
+        *("forge a lease", "forge a ledger", "clear history", "change a payload"),
+    },
+    Kind.READER: {"look", "read results"},
+    Kind.ADMIN: {
+        *("look", "read results", "cancel", "requeue", "pause"),
+        *("clear history", "change a payload", "create", "create by SQL"),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_role_may_do_its_own_and_nothing_else(
+    engine: Engine, roles: dict[Kind, Engine], kind: Kind
+) -> None:
+    rows, may = Rows(engine), set()
+    with roles[kind].connect() as connection:
+        assert connection.execute(text("SELECT current_user")).scalar() == NAME.format(kind)
+        for verb, act in DO.items():
+            try:
+                act(connection, rows)
+                may.add(verb)
+            except ProgrammingError as refusal:
+                if not re.search("permission denied|must be owner", str(refusal)):
+                    raise
+            finally:
+                connection.rollback()
+
+    assert may == MAY[kind]

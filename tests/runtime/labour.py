@@ -1,0 +1,124 @@
+"""Tasks of all kinds that statements are needed for, and whoever works on them."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tasks_app.pool.lease import Rank
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.deputy import Deputy
+from tasks_app.runtime.keeper import Keeper
+from tests.factory import claimed_task, pending_task
+from tests.runtime.bench import Bench, effect
+from tests.runtime.memory import Memory
+from tests.waiting import until
+
+LEASE_S = 9
+PAST = datetime.now(UTC) - timedelta(minutes=10)
+NOW = "UPDATE task_pending SET due_at = now(), scan_at = now() WHERE crashes > 0 AND due_at > now()"
+LEFT = "SELECT count(*) FROM task_pending"
+
+
+class Labour:
+    """A child with a deputy that scans, or a worker without a broker."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.memory = Memory()
+        self._over = bench.event()
+        waits = ",".join(["1s"] * 9)
+
+        @bench.handler("quick")
+        def quick(ctx: Any) -> None:
+            bench.runs.append(ctx.task_id)
+
+        @bench.handler("once", at_most_once=True)
+        def once(ctx: Any) -> None:
+            bench.runs.append(ctx.task_id)
+
+        @bench.handler("effect", retry=waits)
+        def with_effect(ctx: Any) -> None:
+            effect(ctx)
+
+        @bench.handler("again", retry="0s,0s")
+        def again(ctx: Any) -> None:
+            if ctx.failures == 0:
+                raise LookupError
+
+        @bench.handler("slow")
+        def slow(ctx: Any) -> None:
+            time.sleep(0.3)
+
+    def tasks(self) -> None:
+        """Create them."""
+        bench = self.bench
+        with bench.engine.begin() as connection:
+            self.late = pending_task(connection, "quick", now=PAST, expires_at=PAST)
+            self.vanished = int(claimed_task(connection, name="quick", now=PAST).task_id)
+        self.runs_once = [bench.create("quick") for _ in range(6)] + [self.vanished]
+        self.effects = [bench.create("effect") for _ in range(3)]
+        self.others = [bench.create("again"), bench.create("slow"), bench.create("slow")]
+        self.runs_once += [bench.create("quick") for _ in range(4)]
+        self.once = bench.create("once")
+
+    def begin(self, *, with_broker: bool) -> None:
+        """Start whoever works."""
+        if with_broker:
+            self._begin_with_broker()
+        else:
+            self._begin_without()
+
+    def _begin_with_broker(self) -> None:
+        """Start a child, a deputy that scans, and a consumer between them."""
+        bench = self.bench
+        options = {"lease": LEASE_S, "give_back_after": 0.1}
+        self.child = bench.child(**options)
+        database = Database(bench.url)
+        keeper = Keeper(
+            bench.settings(**options), database, self.memory, "deputy", rank=Rank.DEPUTY
+        )
+        keeper._rescuer.let_renew = lambda: None  # type: ignore[method-assign]
+        self.deputy = Deputy(bench.settings(**options), keeper, self.child)
+        self.deputy.start()
+        bench.at_end(self.deputy.stop)
+        bench.at_end(lambda: self.deputy._thread.join(5))
+        bench.at_end(database.dispose)
+        self.worker = bench.beside(self._consume)
+
+    def _begin_without(self) -> None:
+        """Start a worker that claims from the pool."""
+        work = self.bench.work(lease=LEASE_S, give_back_after=0.1, scan_interval=0.5)
+        work._rescuer.let_renew = lambda: None  # type: ignore[method-assign]
+        self.child = work._child
+        self.worker = self.bench.beside(work.run)
+
+    def _consume(self) -> None:
+        while not self._over.is_set():
+            self.child._clerk.renew_soon()
+            if self.memory.messages:
+                _, dispatch_id, ids = self.memory.messages.pop(0)
+                self.child.execute(dispatch_id, ids)
+            self._over.wait(0.005)
+
+    def over(self, timeout_s: float = 25) -> bool:
+        """Wait until all is done; what was rescued need not wait for its distance."""
+        return until(
+            lambda: (self.bench.sql(NOW), self.bench.sql(LEFT) == 0)[1], timeout_s, "the end"
+        )
+
+    def check(self) -> None:
+        """Nothing is lost, nothing ran twice, everybody lives."""
+        bench = self.bench
+        done = [*self.runs_once, *self.effects, *self.others, self.once]
+        assert bench.states(done) == ["SUCCEEDED"] * len(done)
+        assert bench.state(self.late) == "EXPIRED"
+        runs = [
+            task_id for task_id in [*self.runs_once, self.once] if bench.runs.count(task_id) != 1
+        ]
+        assert not runs
+        assert [bench.effects(task_id) for task_id in self.effects] == [1, 1, 1]
+        assert self.worker.is_alive()
+        assert self.child._clerk._thread.is_alive()
+        until(lambda: self.child.desk.empty, what="an empty desk")

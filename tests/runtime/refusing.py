@@ -1,0 +1,135 @@
+"""A layer below SQLAlchemy that refuses chosen statements with a SQLSTATE of PostgreSQL's.
+
+Errors that end a session close the connection, too, as the server does.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.runtime.bench import Bench
+from tests.runtime.labour import Labour
+from tests.waiting import until
+
+FATAL = ("08", "57P", "25P03", "25P04")
+STATEMENTS = {
+    "claim": r"^(?!.*generate_series).*policies",
+    "claim next": r"generate_series\(0, 9\)",
+    "settle successes": r"AS f\(id, attempt, token, result, run_ms\)",
+    "settle others": r"AS f\(id, attempt, token, target",
+    "succeed": r"WITH gone AS \(\s*DELETE FROM task_pending",
+    "heartbeat": r"INSERT INTO task_worker",
+    "renew": r"UPDATE task_pending p SET lease_until",
+    "release": r"AS interval\) AS back_at, p\.failures",
+    "rescue": r"p\.lease_until < ",
+    "enter": r"INSERT INTO task_dispatch",
+    "finish": r"DELETE FROM task_dispatch",
+    "scan": r"AS priorities",
+    "hold": r"INSERT INTO task_lease",
+    "sweep": r"'expired' END AS kind",
+    "pace": r"INSERT INTO task_pace",
+}
+"""What each of our statements is recognised by."""
+WITH_BROKER = tuple(name for name in STATEMENTS if name != "claim next")
+CODES = (
+    "40P01", "40001", "55P03", "57014", "57P01", "57P02", "57P03", "08006", "08001", "53300",
+    "53100", "53200", "25006", "25P03", "25P04", "42501", "42P01", "42703", "58030", "XX000",
+)  # fmt: skip
+FOR_A_WHILE_S = 4.0
+MOST_PER_S = 2.0
+
+
+class Refusals:
+    """What is refused now, and what has been."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._wanted: tuple[re.Pattern[str], ...] = ()
+        self._code = ""
+        self._left = 0.0
+        self.at: list[float] = []
+        """When each was refused."""
+        self.kinds: set[str] = set()
+
+    def refuse(self, code: str, *names: str, times: float = float("inf")) -> None:
+        """Refuse these statements from now on, or so often."""
+        with self._mutex:
+            self._wanted = tuple(re.compile(STATEMENTS[name], re.DOTALL) for name in names)
+            self._code, self._left = code, times
+            self.at.clear()
+            self.kinds.clear()
+
+    def end(self) -> None:
+        """Refuse nothing more."""
+        with self._mutex:
+            self._wanted = ()
+
+    def judge(self, cursor: psycopg.Cursor[Any], query: object) -> None:
+        """Raise if the statement is to be refused."""
+        sql = query.decode() if isinstance(query, bytes) else str(query)
+        with self._mutex:
+            if self._left <= 0:
+                return
+            found = next((wanted for wanted in self._wanted if wanted.search(sql)), None)
+            if found is None:
+                return
+            self.kinds.add(found.pattern)
+            self._left -= 1
+            self.at.append(time.monotonic())
+        if self._code.startswith(FATAL):
+            cursor.connection.pgconn.finish()
+        raise errors.lookup(self._code)(f"refused by the test: {self._code}")
+
+
+@contextmanager
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusals]:
+    """Lay the layer below every psycopg connection of this process."""
+    faults = Refusals()
+    execute = psycopg.Cursor.execute
+
+    def judged(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
+        faults.judge(cursor, query)
+        return execute(cursor, query, *args, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", judged)
+    yield faults
+    faults.end()
+
+
+def get_over(bench: Bench, faults: Refusals, code: str, name: str, times: int = 2) -> None:
+    """Refuse a statement so often: all is done in the end, and nothing twice."""
+    labour = Labour(bench)
+    labour.tasks()
+    faults.refuse(code, name, times=times)
+    labour.begin(with_broker=name != "claim next")
+    labour.over()
+    labour.check()
+    assert faults.at, f"{name} was never asked for"
+
+
+def endure(bench: Bench, faults: Refusals, code: str, *names: str) -> None:
+    """Refuse statements for a while: this process asks seldom, then all is as above.
+
+    A settle in the handler's own transaction is not repeated: its task is, by its policy.
+    """
+    labour = Labour(bench)
+    labour.tasks()
+    began = time.monotonic()
+    faults.refuse(code, *names)
+    labour.begin(with_broker="claim next" not in names)
+    until(lambda: time.monotonic() - began > FOR_A_WHILE_S, FOR_A_WHILE_S + 1)
+    faults.end()
+    asked = (len(faults.at) - len(faults.kinds)) / FOR_A_WHILE_S  # not the first time of each
+    labour.over()
+    labour.check()
+    assert faults.at, f"{names} were never asked for"
+    assert asked <= MOST_PER_S or names == ("succeed",), [at - began for at in faults.at]
