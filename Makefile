@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model torture-smoke edge bench bench-quick bench-memory bench-gate scale test-pg16 format docs lock clean
+.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz edge bench bench-quick bench-memory bench-gate scale test-pg16 format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -40,8 +40,26 @@ check: $(READY)  ## format, lint, types, floors, the quick part of the model
 model: $(READY)  ## every configuration and mutant of the protocol's model (minutes)
 	@$(BIN)/python -m verification
 
+mutants: $(READY)  ## take one rule after the other out of the product: does a test notice? (ten minutes)
+	@$(BIN)/python -m torture.mutants $(ARGS)
+
+torture: $(READY)  ## each of 70 kinds of faults alone, three seeds, and a table (an hour)
+	@$(BIN)/python -m torture matrix $(ARGS)
+
+zombies: $(READY)  ## a thousand processes stopped beyond their lease; all that they write is refused (minutes)
+	@$(BIN)/python -m torture.zombies $(ARGS)
+
+late-commits: $(READY)  ## 2,000 producers' transactions held up to 20 s; none may be missed (minutes)
+	@$(BIN)/python -m torture.late $(ARGS)
+
 torture-smoke: $(READY)  ## kill -9 everything during 20,000 tasks, then count (about 3 minutes)
 	@$(BIN)/python -m torture $(ARGS)
+
+COUNT ?= 10000
+SEED ?= $(shell date +%s)
+fuzz: $(READY)  ## forged messages, odd payloads, a canary; COUNT=10000 of them, replay with SEED=
+	@FUZZ_COUNT=$(COUNT) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s -m "edge or not edge" --timeout 900 --hypothesis-seed=$(SEED) \
+		tests/fuzz tests/broker/test_flower_guard.py tests/pool/test_payloads.py $(ARGS)
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)
