@@ -74,7 +74,9 @@ def _matrix(options: argparse.Namespace) -> int:
     lines = []
     started = time.monotonic()
     for line in matrix.try_kinds(
-        matrix.chosen(options.only), matrix.seeds(options.seeds, options.first_seed)
+        matrix.chosen(options.only),
+        matrix.seeds(options.seeds, options.first_seed),
+        options.jobs,
     ):
         lines.append(line)
         print(
@@ -112,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="matrix: words in the names of kinds")
     parser.add_argument("--seeds", type=int, default=3, help="matrix: how many of each kind")
     parser.add_argument("--first-seed", type=int, help="matrix: replay")
+    parser.add_argument("--jobs", type=int, default=1, help="matrix: runs side by side")
     parser.add_argument("--minutes", type=float, help="matrix: begin nothing more after so many")
     parser.add_argument("--output", type=Path, help="matrix: write the table there")
     return parser.parse_args()

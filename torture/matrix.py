@@ -6,6 +6,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +43,10 @@ class Line:
         return self.report.passed and self.injections > 0
 
 
-def try_kinds(kinds: Sequence[Kind], seeds: Sequence[int]) -> Iterator[Line]:
-    """Try each kind with each seed; all kinds with the first seed first."""
-    for seed in seeds:
-        for kind in kinds:
-            yield _try(kind, seed)
+def try_kinds(kinds: list[Kind], seeds: Sequence[int], jobs: int) -> Iterator[Line]:
+    """Try each kind with each seed, some runs side by side; all kinds with the first seed first."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(_try, kinds * len(seeds), [seed for seed in seeds for _ in kinds])
 
 
 def chosen(words: str) -> list[Kind]:

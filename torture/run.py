@@ -32,6 +32,8 @@ HERE = Path(__file__).parent
 CELERY = ("celery", "-A", "tasks_app")
 BATCH = 100
 START_S = 60.0
+MIGRATING = threading.Lock()
+"""Alembic knows one database at a time."""
 ROLLED_BACK = 0.05
 """Share of producers' transactions that roll back."""
 
@@ -151,7 +153,7 @@ def _judged(plan: Plan, world: World, folder: Path, committed: int, recovery_s: 
 
 
 def _prepare(engine: Engine) -> None:
-    with engine.begin() as connection:
+    with MIGRATING, engine.begin() as connection:
         migrate(connection)
         connection.execute(text("CREATE TABLE effect (task_id bigint, attempt integer)"))
         connection.execute(text("CREATE TABLE committed (id bigint PRIMARY KEY)"))
