@@ -48,6 +48,7 @@ def _together(options: argparse.Namespace) -> int:
         failpoints,
         cancels=options.everything,
         engine=options.engine,
+        children=options.children,
     )
     folder = Path(tempfile.mkdtemp(prefix="tasks_app-torture-"))
     print(f"torture: seed {plan.seed}, {plan.tasks} tasks, lease {plan.lease_s:g} s, in {folder}")
@@ -111,6 +112,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--everything", action="store_true", help="all kinds at once")
     parser.add_argument("--rarer", type=float, default=20, help="failpoints, than in the matrix")
     parser.add_argument("--engine", action="store_true", help="tasks-app work, without Celery")
+    parser.add_argument("--children", type=int, default=2, help="of each worker")
     parser.add_argument("--only", default="", help="matrix: words in the names of kinds")
     parser.add_argument("--seeds", type=int, default=3, help="matrix: how many of each kind")
     parser.add_argument("--first-seed", type=int, help="matrix: replay")

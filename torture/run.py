@@ -53,6 +53,8 @@ class Plan:
     """What may happen inside of workers and beats, as :mod:`torture.failpoints` reads it."""
     workers: int = 2
     beats: int = 2
+    children: int = 2
+    """Of each worker; threads in an engine."""
     pause_s: tuple[float, float] = (0.5, 2.5)
     """Between two faults from outside."""
     cancels: bool = False
@@ -209,8 +211,8 @@ def _world(plan: Plan, folder: Path, servers: Stack, engine: Engine) -> Iterator
 
 def _worker(plan: Plan, number: int) -> list[str]:
     if plan.engine:
-        return ["tasks_app", "work", "-c", "2"]
-    return [*CELERY, "worker", "-c", "2", "-n", f"w{number}@%h"]
+        return ["tasks_app", "work", "-c", str(plan.children)]
+    return [*CELERY, "worker", "-c", str(plan.children), "-n", f"w{number}@%h"]
 
 
 def _through(url: Any, line: FaultProxy) -> str:
