@@ -49,6 +49,7 @@ def _together(options: argparse.Namespace) -> int:
         cancels=options.everything,
         engine=options.engine,
         children=options.children,
+        pause_s=tuple(options.pause),
     )
     folder = Path(tempfile.mkdtemp(prefix="tasks_app-torture-"))
     print(f"torture: seed {plan.seed}, {plan.tasks} tasks, lease {plan.lease_s:g} s, in {folder}")
@@ -112,6 +113,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--everything", action="store_true", help="all kinds at once")
     parser.add_argument("--rarer", type=float, default=20, help="failpoints, than in the matrix")
     parser.add_argument("--engine", action="store_true", help="tasks-app work, without Celery")
+    parser.add_argument(
+        "--pause", type=float, nargs=2, default=(0.5, 2.5), help="seconds between two faults"
+    )
     parser.add_argument("--children", type=int, default=2, help="of each worker")
     parser.add_argument("--only", default="", help="matrix: words in the names of kinds")
     parser.add_argument("--seeds", type=int, default=3, help="matrix: how many of each kind")
