@@ -27,8 +27,9 @@ FLOATS_WITH_EXPONENT = 1e16
 _CONTAINERS = frozenset({dict, list, tuple})
 _NUL = "\\u0000"
 _DECODER = json.JSONDecoder()
-_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
 """What ``json.loads`` uses, without its looking at each text for what a str cannot hold."""
+_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
+"""And without the white space around it."""
 ToJson: TypeAlias = Callable[[Any], Any]
 """Returns what stands for a value that JSON does not know; TypeError: nothing does."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,28 +12,25 @@ from sqlalchemy import Connection
 from tasks_app.domain.errors import NoQueueError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
-from tasks_app.pool import browse, ledger, workers
+from tasks_app.pool import ledger, workers
 from tasks_app.pool.ledger import Dispatch
-from tasks_app.pool.park import park
 from tasks_app.pool.pause import paused
 from tasks_app.pool.scan import Due, due
-from tasks_app.pool.sweep import sweep
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.amnesia import forgotten_queues
 from tasks_app.runtime.bookmarks import Bookmarks
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.flow import Flow
 from tasks_app.runtime.grouping import grouped
-from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
+from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.known_paces import KnownPaces
 from tasks_app.runtime.outlook import Outlook
 from tasks_app.runtime.publisher import DelayIndex, Publisher
+from tasks_app.runtime.scanned import Scanned
+from tasks_app.runtime.tidy import tidy
 
 log = quiet_logger(__name__)
 
-AGAIN_S = 0.05
-"""Shortest pause between two passes: while rows are left over and nobody knows how fast they go,
-and while one due instant follows the other."""
 SPARE_MESSAGES = 4
 """Messages per queue beyond two for each child: what waits in the broker while the scan sleeps."""
 REACH = 4
@@ -74,45 +70,6 @@ class Lane:
         """Return what is not out; a row that was rescheduled since its message was made is not."""
         sent_at = self.hidden.get
         return [(i, name) for i, name, scan_at in found.rows() if scan_at > sent_at(i, 0.0)]
-
-
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """What one pass did."""
-
-    published: int = 0
-    """Ids in new messages."""
-    republished: int = 0
-    """Messages that went out again."""
-    more: bool = False
-    """Rows were left over: scan again as soon as there is room."""
-    skipped: bool = False
-    """Somebody else was scanning."""
-    next_due_s: float | None = None
-    """In how many seconds the next row becomes due that nobody else hints at."""
-    half_s: float | None = None
-    """In how many seconds half of what is out will be worked off, as far as that is known."""
-    still: int = 0
-    """How many passes before this one published nothing, either."""
-
-    @property
-    def did_something(self) -> bool:
-        """Whether the next pass likely has something to do, too."""
-        return bool(self.published or self.republished or self.more)
-
-    def again_in(self, interval_s: float) -> float:
-        """Return the pause before the next pass: short while work moves, longer without room.
-
-        Who has nothing to do wakes up for the next row, not a whole interval after it.
-        """
-        if not self.more:
-            wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)
-            return min(interval_s, wanted)
-        if self.half_s is not None:
-            return min(interval_s / 4, self.half_s)
-        if self.published:
-            return min(interval_s, AGAIN_S)
-        return min(interval_s / 4, AGAIN_S * 2.0 ** min(max(0, self.still - 3), 9))
 
 
 class Dispatcher:
@@ -274,39 +231,3 @@ class Dispatcher:
                 raise error
             log.info("%s", error)
         return out
-
-
-def tidy(
-    connection: Connection,
-    found: list[tuple[int, str]],
-    barred: frozenset[int],
-    names: set[str],
-    settings: Settings,
-    swept: list[Notice],
-    *,
-    now: datetime | None = None,
-) -> list[tuple[int, str]]:
-    """Return what may run; sweep what is barred, and park what nobody knows.
-
-    What there is to tell of the swept ones is added to ``swept``; it is true after the COMMIT.
-    """
-    if not barred and {name for _, name in found} <= names:  # the everyday answer
-        return found
-    unknown: dict[str, list[int]] = defaultdict(list)
-    gone: list[int] = []
-    ready: list[tuple[int, str]] = []
-    for task_id, name in found:
-        if task_id in barred:
-            gone.append(task_id)
-        elif name not in names:
-            unknown[name].append(task_id)
-        else:
-            ready.append((task_id, name))
-    if gone:
-        gone = list(sweep(connection, gone, now=now))
-        if HOOKS.wanted:
-            swept += [of_outline(o, Kind.RELEASED) for o in browse.outlines(connection, gone)]
-    for name, ids in unknown.items():
-        reason = f"no live worker of this queue has a handler named {name}"
-        park(connection, ids, reason, settings.park_for, now=now)
-    return ready

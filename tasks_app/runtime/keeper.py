@@ -12,13 +12,14 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool.glance import glance
 from tasks_app.pool.lease import SCAN, Rank
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.dispatcher import Dispatcher, Scanned
+from tasks_app.runtime.dispatcher import Dispatcher
 from tasks_app.runtime.leadership import TTL, Leadership
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.outlook import AHEAD
 from tasks_app.runtime.publisher import DelayIndex, Publisher
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.rescuer import Rescuer
+from tasks_app.runtime.scanned import Scanned
 
 log = quiet_logger(__name__)
 

@@ -17,11 +17,11 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool.scan import due
 from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.child import Child
-from tasks_app.runtime.dispatcher import tidy
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.rescuer import Rescuer
+from tasks_app.runtime.tidy import tidy
 
 log = quiet_logger(__name__)
 

@@ -16,8 +16,9 @@ from tasks_app.pool import ledger, pace, workers
 from tasks_app.pool.ledger import Dispatch
 from tasks_app.runtime import dispatcher as room
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher, Scanned
+from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher
 from tasks_app.runtime.hooks import HOOKS, Notice
+from tasks_app.runtime.scanned import Scanned
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
