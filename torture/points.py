@@ -48,8 +48,8 @@ PLACES: dict[str, str] = {
     "bury.committed": "tasks_app.runtime.undertaker:Undertaker.look",
     "rescue.before": "tasks_app.runtime.rescuer:rescue_expired",
     "rescue.committed": "tasks_app.runtime.rescuer:Rescuer.run_once",
-    "sweep.before": "tasks_app.runtime.dispatcher:sweep",
-    "sweep.done": "tasks_app.runtime.dispatcher:sweep",
+    "sweep.before": "tasks_app.runtime.tidy:sweep",
+    "sweep.done": "tasks_app.runtime.tidy:sweep",
     "maintain.before": "tasks_app.runtime.maintainer:add_partition",
 }
 
