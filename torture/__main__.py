@@ -18,6 +18,7 @@ from torture.failpoints import read
 from torture.faults import FAULTS
 from torture.kinds import together
 from torture.run import Plan, run
+from torture.surroundings import FOLDERS, NEWEST, Surroundings
 from torture.world import World
 
 
@@ -25,13 +26,19 @@ def main() -> int:
     """Carry out what is asked for."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     options = _options()
+    options.surroundings = Surroundings(options.postgres, options.pgbouncer, options.rabbitmq)
+    if missing := options.surroundings.why_not():
+        print(missing)
+        return 2
     return _matrix(options) if options.command == "matrix" else _together(options)
 
 
 def _together(options: argparse.Namespace) -> int:
     failpoints, draw = options.failpoints, _draw
     if options.everything:
-        kinds, failpoints = together(engine=options.engine, rarer=options.rarer)
+        kinds, failpoints = together(
+            options.surroundings, engine=options.engine, rarer=options.rarer
+        )
 
         def draw(world: World) -> str:
             name, hurt = world.rng.choice(kinds)
@@ -48,11 +55,13 @@ def _together(options: argparse.Namespace) -> int:
         failpoints,
         cancels=options.everything,
         engine=options.engine,
+        surroundings=options.surroundings,
         children=options.children,
         pause_s=tuple(options.pause),
     )
     folder = Path(tempfile.mkdtemp(prefix="tasks_app-torture-"))
     print(f"torture: seed {plan.seed}, {plan.tasks} tasks, lease {plan.lease_s:g} s, in {folder}")
+    print(f"on {plan.surroundings.words}")
     started = time.monotonic()
     report = run(plan, folder, draw, lambda line: print(line, flush=True))
     print(f"\nfaults in {time.monotonic() - started:.0f} s:")
@@ -76,9 +85,10 @@ def _matrix(options: argparse.Namespace) -> int:
     lines = []
     started = time.monotonic()
     for line in matrix.try_kinds(
-        matrix.chosen(options.only),
+        matrix.chosen(options.only, options.surroundings),
         matrix.seeds(options.seeds, options.first_seed),
         options.jobs,
+        options.surroundings,
     ):
         lines.append(line)
         print(
@@ -93,7 +103,7 @@ def _matrix(options: argparse.Namespace) -> int:
             print("no time for the rest")
             break
     if options.output:
-        options.output.write_text(matrix.page(lines))
+        options.output.write_text(matrix.page(lines, options.surroundings))
     return 0 if all(line.passed for line in lines) else 1
 
 
@@ -110,6 +120,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--failpoints", default="", help="such as 'claim.committed=kill@0.01; effect.before=cut'"
     )
+    parser.add_argument(
+        "--postgres", type=int, choices=FOLDERS, default=NEWEST, help="which version"
+    )
+    parser.add_argument("--pgbouncer", action="store_true", help="transaction mode, in between")
+    parser.add_argument("--rabbitmq", action="store_true", help="a node of its own, as the broker")
     parser.add_argument("--everything", action="store_true", help="all kinds at once")
     parser.add_argument("--rarer", type=float, default=20, help="failpoints, than in the matrix")
     parser.add_argument("--engine", action="store_true", help="tasks-app work, without Celery")

@@ -36,10 +36,11 @@ def kill_beat(world: World) -> None:
 
 def kill_broker(world: World) -> None:
     """The broker, and everything that it held (F16)."""
-    world.broker.kill()
-    world.broker.wipe()
+    broker = world.servers.broker
+    broker.kill()
+    broker.wipe()
     time.sleep(world.rng.uniform(0, 1))
-    world.broker.start()
+    broker.start()
 
 
 def freeze_worker(world: World) -> None:

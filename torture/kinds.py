@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torture import faults, operators, outages
 from torture.failpoints import Failpoint, read
+from torture.surroundings import Surroundings
 from torture.world import Hurt
 
 OFTEN, RARELY = 0.2, 0.015
@@ -121,6 +122,14 @@ KINDS: tuple[Kind, ...] = (
     _around("F57", operators.cancel_and_requeue, cancels=True),
 )  # fmt: skip
 
+OF_A_POOLER: tuple[Kind, ...] = (
+    _around("F11", outages.cut_pooler),
+    _around("F12", outages.hush_pooler),
+    _around("F22", outages.restart_pooler),
+    _around("F24", outages.lose_commit_behind, loses=True),
+)
+"""Only where a PgBouncer stands between."""
+
 BROKEN_LINES = frozenset({
     *(faults.kill_broker, faults.kill_beat, faults.freeze_beat),
     *(outages.cut_broker, outages.hush_broker, outages.restart_broker, outages.flush_broker),
@@ -130,11 +139,18 @@ BROKEN_LINES = frozenset({
 """What only those feel who have a broker or a beat."""
 
 
-def together(*, engine: bool, rarer: float) -> tuple[list[tuple[str, Hurt]], str]:
+def kinds_on(surroundings: Surroundings) -> tuple[Kind, ...]:
+    """Return all that can happen there."""
+    return (*KINDS, *OF_A_POOLER) if surroundings.pgbouncer else KINDS
+
+
+def together(
+    surroundings: Surroundings, *, engine: bool, rarer: float
+) -> tuple[list[tuple[str, Hurt]], str]:
     """Return what to draw from, and all failpoints, each so many times rarer than alone."""
     around = [
         (kind.name, kind.hurt)
-        for kind in KINDS
+        for kind in kinds_on(surroundings)
         if kind.hurt and not (engine and kind.hurt in BROKEN_LINES)
     ]
     inside = [

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from torture.kinds import KINDS, Kind
+from torture.kinds import Kind, kinds_on
 from torture.run import Plan, Report, run
+from torture.surroundings import Surroundings
 from torture.world import World
 
 REFUSED = "stale writes refused by the fence"
@@ -35,7 +36,9 @@ class Line:
     def injections(self) -> int:
         """How often it happened."""
         world = self.report.world
-        return world.database.lost if self.kind.loses else sum(world.counts.values())
+        lines = (world.database, world.servers.behind)
+        lost = sum(line.lost for line in lines if line)
+        return lost if self.kind.loses else sum(world.counts.values())
 
     @property
     def passed(self) -> bool:
@@ -43,19 +46,26 @@ class Line:
         return self.report.passed and self.injections > 0
 
 
-def try_kinds(kinds: list[Kind], seeds: Sequence[int], jobs: int) -> Iterator[Line]:
+def try_kinds(
+    kinds: list[Kind], seeds: Sequence[int], jobs: int, surroundings: Surroundings
+) -> Iterator[Line]:
     """Try each kind with each seed, some runs side by side; all kinds with the first seed first."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(_try, kinds * len(seeds), [seed for seed in seeds for _ in kinds])
+        yield from pool.map(
+            lambda kind, seed: _try(kind, seed, surroundings),
+            kinds * len(seeds),
+            [seed for seed in seeds for _ in kinds],
+        )
 
 
-def chosen(words: str) -> list[Kind]:
+def chosen(words: str, surroundings: Surroundings) -> list[Kind]:
     """Return the kinds whose name holds one of the words; all without any."""
     wanted = [word.strip() for word in words.split(",") if word.strip()]
-    return [kind for kind in KINDS if not wanted or any(word in kind.name for word in wanted)]
+    kinds = kinds_on(surroundings)
+    return [kind for kind in kinds if not wanted or any(word in kind.name for word in wanted)]
 
 
-def _try(kind: Kind, seed: int) -> Line:
+def _try(kind: Kind, seed: int, surroundings: Surroundings) -> Line:
     plan = Plan(
         seed,
         TASKS,
@@ -67,6 +77,7 @@ def _try(kind: Kind, seed: int) -> Line:
         beats=2,
         pause_s=(0.4, 1.2),
         cancels=kind.cancels,
+        surroundings=surroundings,
     )
 
     def draw(world: World) -> str:
@@ -80,21 +91,22 @@ def _try(kind: Kind, seed: int) -> Line:
     return Line(kind, seed, report, time.monotonic() - started)
 
 
-def page(lines: Sequence[Line]) -> str:
+def page(lines: Sequence[Line], surroundings: Surroundings) -> str:
     """Write the report as Markdown."""
     passed = sum(line.passed for line in lines)
     seeds = sorted({line.seed for line in lines})
     return f"""# Torture: each kind of fault alone
 
-Written by `make torture ARGS="--output docs/torture-report.md"`. Each run has a PostgreSQL, a
-Valkey, a Celery worker with two children and two beats of its own, all behind a TCP proxy, and
-{TASKS} tasks that write one row each, in {SPREAD_S:g} s; the lease is {LEASE_S:g} s. Effects
-have no unique constraint: a second one would be seen. A run passes if the fault happened, and every
-task that was committed and not cancelled succeeded with exactly one effect, of the attempt that
-settled.
+Written by `make torture ARGS="--output docs/torture-report.md"`. Each run has
+{surroundings.words}, a Celery worker with two children and two beats of its own,
+all behind a TCP proxy, and {TASKS} tasks that write one row each, in {SPREAD_S:g} s; the lease is
+{LEASE_S:g} s. Effects have no unique constraint: a second one would be seen. A run passes if the
+fault happened, and every task that was committed and not cancelled succeeded with exactly one
+effect, of the attempt that settled.
 
-{passed} of {len(lines)} runs passed. One kind again: `python -m torture matrix --only "F24"
---seeds 1 --first-seed {seeds[0]}`. The seed decides what is drawn, not how processes interleave.
+{passed} of {len(lines)} runs passed. One kind again:
+`python -m torture matrix{surroundings.options} --only "F24" --seeds 1 --first-seed {seeds[0]}`.
+The seed decides what is drawn, not how processes interleave.
 
 {table(lines)}
 """

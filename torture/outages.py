@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import psycopg
-import redis
 from sqlalchemy import text
 
 from torture.world import World
@@ -68,8 +66,8 @@ def hush_broker(world: World) -> None:
 
 def restart_database(world: World) -> None:
     """The database's processes are killed; it recovers from its log (F22)."""
-    world.postgres.kill()
-    world.postgres.start()
+    world.servers.postgres.kill()
+    world.servers.postgres.start()
 
 
 def terminate_backends(world: World) -> None:
@@ -128,58 +126,71 @@ def hold_snapshot(world: World) -> None:
 
 def restart_broker(world: World) -> None:
     """The broker is killed and comes back with what it had written down (F15)."""
-    world.broker.kill()
+    world.servers.broker.kill()
     time.sleep(world.rng.uniform(0, 1))
-    world.broker.start()
+    world.servers.broker.start()
 
 
 def flush_broker(world: World) -> None:
     """The broker forgets everything (F16)."""
-    with redis.Redis.from_url(world.broker.url) as client:
-        client.flushall()
+    world.servers.broker.forget()
 
 
 def fill_broker(world: World) -> None:
     """The broker has no memory left (F19)."""
-    with redis.Redis.from_url(world.broker.url) as client:
-        client.config_set("maxmemory", "1")
+    with world.servers.broker.full():
         time.sleep(world.rng.uniform(0.5, 1.5))
-        client.config_set("maxmemory", "0")
 
 
 def repeat_messages(world: World) -> None:
     """Every message that waits is delivered ten times more (F17)."""
-    with redis.Redis.from_url(world.broker.url) as client:
-        for queue in _queues(client):
-            waiting = client.lrange(queue, 0, 20)
-            world.recorded += waiting
-            for message in waiting * 10:
-                client.lpush(queue, message)
+    waiting = world.servers.broker.waiting()
+    world.recorded += waiting
+    world.servers.broker.deliver(waiting * 10)
 
 
 def replay_messages(world: World) -> None:
     """Messages of long ago are delivered again (F18)."""
     repeat_messages(world)
-    with redis.Redis.from_url(world.broker.url) as client:
-        for queue in _queues(client):
-            for message in world.rng.choices(world.recorded, k=50) if world.recorded else []:
-                client.lpush(queue, message)
+    if world.recorded:
+        world.servers.broker.deliver(world.rng.choices(world.recorded, k=50))
 
 
 def forge_messages(world: World) -> None:
     """Strangers put into our queue what comes to their minds (F49)."""
-    bodies = [b"", b"{}", b"[]", b"\x00\xff", b'{"body": "W10=", "headers": {}}', b"9" * 5_000]
-    with redis.Redis.from_url(world.broker.url) as client:
-        for body in bodies:
-            client.lpush("default", body)
+    world.servers.broker.forge(
+        [b"", b"{}", b"[]", b"\x00\xff", b'{"body": "W10=", "headers": {}}', b"9" * 5_000]
+    )
 
 
 def lose_messages(world: World) -> None:
     """Half of what waits in the broker vanishes."""
-    with redis.Redis.from_url(world.broker.url) as client:
-        for queue in _queues(client):
-            client.ltrim(queue, 0, client.llen(queue) // 2)
+    world.servers.broker.lose_half()
 
 
-def _queues(client: Any) -> list[bytes]:
-    return [key for key in client.keys("*default*") if client.type(key) == b"list"]
+def restart_pooler(world: World) -> None:
+    """A PgBouncer is killed and comes back (F22)."""
+    if pooler := world.servers.pooler:
+        pooler.kill()
+        time.sleep(world.rng.uniform(0, 1))
+        pooler.start()
+
+
+def cut_pooler(world: World) -> None:
+    """Every connection between PgBouncer and the database is reset (F11)."""
+    if behind := world.servers.behind:
+        behind.cut()
+
+
+def hush_pooler(world: World) -> None:
+    """All between PgBouncer and the database stays open, and nothing gets through (F12)."""
+    if behind := world.servers.behind:
+        behind.black_out()
+        time.sleep(world.lease_s * 0.7)
+        behind.let_through()
+
+
+def lose_commit_behind(world: World) -> None:
+    """A PgBouncer does not hear that a COMMIT was carried out (F24)."""
+    if behind := world.servers.behind:
+        behind.lose_reply_to(b"COMMIT")

@@ -16,13 +16,13 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.embedded import Stack, temporary
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from torture.failpoints import CALM, HITS, hits
 from torture.fault_proxy import FaultProxy
 from torture.operators import COMMITTED
 from torture.processes import Service
+from torture.surroundings import Servers, Surroundings
 from torture.verdict import Check, judge, remarks
 from torture.world import World
 
@@ -61,6 +61,7 @@ class Plan:
     """Operators cancel some."""
     engine: bool = False
     """Without Celery: workers are ``tasks-app work``, which need neither beat nor broker."""
+    surroundings: Surroundings = Surroundings()  # noqa: RUF009  frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ def running(plan: Plan, folder: Path) -> Iterator[World]:
 def servers_of(plan: Plan, folder: Path) -> Iterator[World]:
     """Yield a world with its servers, in which nobody works yet."""
     with ExitStack() as stack:
-        servers = stack.enter_context(temporary(persist=True))
-        engine = create_engine(servers.urls.database, pool_size=100)
+        servers = stack.enter_context(plan.surroundings.servers())
+        engine = create_engine(servers.postgres.url, pool_size=100)
         stack.callback(engine.dispose)
         _prepare(engine)
         yield stack.enter_context(_world(plan, folder, servers, engine))
@@ -170,8 +171,8 @@ def _days(engine: Engine) -> list[Any]:
 
 
 @contextmanager
-def _world(plan: Plan, folder: Path, servers: Stack, engine: Engine) -> Iterator[World]:
-    database, broker = make_url(servers.urls.database), make_url(servers.urls.broker)
+def _world(plan: Plan, folder: Path, servers: Servers, engine: Engine) -> Iterator[World]:
+    database, broker = make_url(servers.database_url), make_url(servers.broker.url)
     with (
         FaultProxy((database.host or "", database.port or 0)) as database_line,
         FaultProxy((broker.host or "", broker.port or 0)) as broker_line,
@@ -182,6 +183,7 @@ def _world(plan: Plan, folder: Path, servers: Stack, engine: Engine) -> Iterator
             "TASKS_APP_IMPORTS": "torture.handlers",
             "TASKS_APP_LEASE": f"{plan.lease_s}s",
             "TASKS_APP_REPUBLISH_AFTER": f"{plan.lease_s}s",
+            **servers.settings,
             "TORTURE_FAILPOINTS": plan.failpoints,
             "TORTURE_SEED": str(plan.seed),
             "TORTURE_FOLDER": str(folder),
@@ -199,8 +201,7 @@ def _world(plan: Plan, folder: Path, servers: Stack, engine: Engine) -> Iterator
         yield World(
             workers,
             beats,
-            servers.postgres,
-            servers.valkey,
+            servers,
             database_line,
             broker_line,
             engine,

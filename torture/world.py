@@ -11,10 +11,9 @@ from typing import Any
 import psycopg
 from sqlalchemy import Engine
 
-from tasks_app.embedded.postgres import Postgres
-from tasks_app.embedded.valkey import Valkey
 from torture.fault_proxy import FaultProxy
 from torture.processes import Service
+from torture.surroundings import Servers
 
 Hurt = Callable[["World"], object]
 
@@ -25,14 +24,13 @@ class World:
 
     workers: list[Service]
     beats: list[Service]
-    postgres: Postgres
-    broker: Valkey
+    servers: Servers
     database: FaultProxy
-    """Between our processes and PostgreSQL."""
+    """Between our processes and PostgreSQL, or what stands before it."""
     broker_line: FaultProxy
     """Between our processes and the broker."""
     engine: Engine
-    """The torturer's own, past the proxy."""
+    """The torturer's own, straight to PostgreSQL."""
     lease_s: float
     rng: random.Random
     counts: Counter[str] = field(default_factory=Counter)

@@ -22,9 +22,9 @@ from sqlalchemy import Engine
 from tasks_app.embedded.valkey import Valkey
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.edge.rabbit_node import Node, rabbitmq_program
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
+from torture.rabbit_node import Node, rabbitmq_program
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400, method="thread")]
 

@@ -8,23 +8,47 @@ import pytest
 
 from torture import matrix
 from torture.failpoints import read
-from torture.kinds import KINDS, Kind
+from torture.kinds import KINDS, OF_A_POOLER, Kind, together
+from torture.surroundings import Surroundings
 
 
 def test_there_are_more_than_forty_and_no_two_have_one_name() -> None:
-    names = [kind.name for kind in KINDS]
+    names = [kind.name for kind in (*KINDS, *OF_A_POOLER)]
 
     assert len(set(names)) == len(names) >= 40
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [*KINDS, *OF_A_POOLER], ids=lambda kind: kind.name)
 def test_each_kind_does_something(kind: Kind) -> None:
     assert re.fullmatch(r"F\d\d ([a-z]|SIG).*", kind.name)
     assert bool(kind.hurt) != bool(read(kind.failpoints))
 
 
 def test_kinds_are_chosen_by_words_of_their_names() -> None:
-    assert matrix.chosen("F17, half of what")
-    assert {kind.name[:3] for kind in matrix.chosen("F17,F18")} == {"F17", "F18"}
-    assert matrix.chosen("") == list(KINDS)
-    assert matrix.chosen("no such thing") == []
+    usual = Surroundings()
+
+    assert matrix.chosen("F17, half of what", usual)
+    assert {kind.name[:3] for kind in matrix.chosen("F17,F18", usual)} == {"F17", "F18"}
+    assert matrix.chosen("", usual) == list(KINDS)
+    assert matrix.chosen("no such thing", usual) == []
+
+
+def test_what_happens_to_a_pooler_is_drawn_only_where_there_is_one() -> None:
+    names = {kind.name for kind in OF_A_POOLER}
+
+    for surroundings in (Surroundings(), Surroundings(pgbouncer=True)):
+        drawn = {name for name, _ in together(surroundings, engine=False, rarer=1)[0]}
+        there = names if surroundings.pgbouncer else set()
+
+        assert drawn & names == there
+        assert {kind.name for kind in matrix.chosen("", surroundings)} & names == there
+
+
+def test_a_page_names_what_its_runs_stood_on_and_how_to_have_it_again() -> None:
+    surroundings = Surroundings(16, pgbouncer=True, rabbitmq=True)
+
+    assert surroundings.options == " --postgres 16 --pgbouncer --rabbitmq"
+    assert (
+        "a PostgreSQL 16 behind a PgBouncer in transaction mode, a RabbitMQ" in surroundings.words
+    )
+    assert Surroundings().options == ""

@@ -1,0 +1,106 @@
+"""What the servers of a run are: which PostgreSQL, what stands before it, which broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+from sqlalchemy import make_url
+
+from tasks_app.embedded import Postgres, cluster, programs, temporary
+from tasks_app.embedded.cluster import ROLE
+from tasks_app.embedded.ports import HOST
+from torture.brokers import Broker, ValkeyBroker
+from torture.fault_proxy import FaultProxy
+from torture.pgbouncer import PgBouncer, pgbouncer_program
+from torture.rabbit_broker import RabbitBroker
+from torture.rabbit_node import Node, rabbitmq_program
+
+FOLDERS = {18: "pginstall18", 16: "pginstall"}
+"""Where the wheel has each PostgreSQL."""
+NEWEST = max(FOLDERS)
+ROLE_BEHIND_A_POOLER = (
+    f"ALTER ROLE {ROLE} SET client_connection_check_interval = 500",
+    f"ALTER ROLE {ROLE} SET idle_in_transaction_session_timeout = '5s'",
+)
+"""As docs/operations.md says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Those of one run, all up."""
+
+    postgres: Postgres
+    broker: Broker
+    database_url: str
+    """Where our processes find the database, if nobody stands between."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What our processes must be told of it."""
+    pooler: PgBouncer | None = None
+    behind: FaultProxy | None = None
+    """Between the pooler and PostgreSQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run stands on."""
+
+    postgres: int = NEWEST
+    pgbouncer: bool = False
+    rabbitmq: bool = False
+
+    @property
+    def words(self) -> str:
+        """Name the servers."""
+        pooler = " behind a PgBouncer in transaction mode" if self.pgbouncer else ""
+        return (
+            f"a PostgreSQL {self.postgres}{pooler}, a {'RabbitMQ' if self.rabbitmq else 'Valkey'}"
+        )
+
+    @property
+    def options(self) -> str:
+        """Return what asks for them."""
+        asked = {
+            f" --postgres {self.postgres}": self.postgres != NEWEST,
+            " --pgbouncer": self.pgbouncer,
+            " --rabbitmq": self.rabbitmq,
+        }
+        return "".join(option for option, is_asked in asked.items() if is_asked)
+
+    def why_not(self) -> str | None:
+        """Return what is missing on this machine; None: nothing."""
+        if self.pgbouncer and pgbouncer_program() is None:
+            return "PgBouncer is not installed here. Install it, or leave --pgbouncer away."
+        if self.rabbitmq and rabbitmq_program("rabbitmq-server") is None:
+            return "RabbitMQ is not installed here. Install it, or leave --rabbitmq away."
+        return None
+
+    @contextmanager
+    def servers(self) -> Iterator[Servers]:
+        """Start them, with an empty database; stop and remove them afterwards."""
+        programs.POSTGRES_FOLDER = FOLDERS[self.postgres]
+        if self.postgres != NEWEST:
+            cluster.LOCALE = ()  # type: ignore[assignment]  # 16 has none that is built in
+        with ExitStack() as stack:
+            wheels = stack.enter_context(temporary(persist=True))
+            broker: Broker = ValkeyBroker(wheels.valkey)
+            if self.rabbitmq:
+                wheels.valkey.stop()
+                broker = RabbitBroker(stack.enter_context(Node()))
+            postgres = wheels.postgres
+            if not self.pgbouncer:
+                yield Servers(postgres, broker, postgres.url)
+                return
+            url = make_url(postgres.url)
+            direct = url.set(drivername="postgresql").render_as_string(hide_password=False)
+            with psycopg.connect(direct, autocommit=True) as connection:
+                for statement in ROLE_BEHIND_A_POOLER:
+                    connection.execute(statement.encode())
+            behind = stack.enter_context(FaultProxy((HOST, postgres.port)))
+            pooler = PgBouncer(wheels.folder, behind.port, url.password or "")
+            stack.enter_context(pooler)
+            yield Servers(
+                postgres, broker, pooler.url, {"TASKS_APP_PREPARE": "off"}, pooler, behind
+            )
