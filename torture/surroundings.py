@@ -21,10 +21,7 @@ from torture.rabbit_node import Node, rabbitmq_program
 FOLDERS = {18: "pginstall18", 16: "pginstall"}
 """Where the wheel has each PostgreSQL."""
 NEWEST = max(FOLDERS)
-ROLE_BEHIND_A_POOLER = (
-    f"ALTER ROLE {ROLE} SET client_connection_check_interval = 500",
-    f"ALTER ROLE {ROLE} SET idle_in_transaction_session_timeout = '5s'",
-)
+ROLE_BEHIND_A_POOLER = (f"ALTER ROLE {ROLE} SET client_connection_check_interval = 500",)
 """As docs/operations.md says."""
 
 

@@ -27,17 +27,25 @@ _NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # ms: a silent partition is noticed while a lease still holds
 }
-_CHECK = "-c client_connection_check_interval=500"
+_CHECK = {"client_connection_check_interval": "500"}
 """A killed client's statement would otherwise hold its locks for as long as it runs."""
-_OURS = (
-    f"{_CHECK} -c lock_timeout=1000 -c statement_timeout=30000"
+_OURS = {
+    **_CHECK,
+    # Or a clerk that waits for somebody's lock looks dead, and its child is killed.
+    "lock_timeout": "1000",
+    "statement_timeout": "30000",
     # A process that is stopped or cut off within a transaction must not keep its locks: the
     # scanner's would end all scanning.
-    " -c idle_in_transaction_session_timeout=5000"
+    "idle_in_transaction_session_timeout": "5000",
     # Our statements look rows up by key, a group at a time. Planned while the pool was empty, or
     # by statistics of yesterday, they would read whole tables: so there is one plan, and no choice.
-    " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off"
-    " -c enable_hashjoin=off -c enable_mergejoin=off"
+    "plan_cache_mode": "force_generic_plan",
+    **dict.fromkeys(
+        ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
+    ),
+}
+_FOR_A_TRANSACTION = "SELECT " + ", ".join(
+    f"set_config('{name}', '{value}', true)" for name, value in _OURS.items()
 )
 _MARK = "_tasks_app_ours"
 
@@ -97,7 +105,12 @@ class Database:
         """Open a connection on which each statement commits by itself: one round trip, not three.
 
         Whether a statement that was not answered has committed, nobody knows, as with a COMMIT.
+        Behind a pooler, where settings last for a transaction, the block is one.
         """
+        if not self._prepare:
+            with self.begin() as connection:
+                yield connection
+            return
         self._fresh()
         with self._autocommit.connect() as connection:
             yield connection
@@ -118,20 +131,23 @@ class Database:
                 self._engine.dispose(close=False)
                 self._handler_engine.dispose(close=False)
             self._engine = self._make(_OURS, 5)
+            if not self._prepare:
+                event.listen(self._engine, "begin", _settle_in)
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._handler_engine = self._make(_CHECK, self._handlers)
             lend(self._handler_engine)
             self._pid = os.getpid()
 
-    def _arguments(self, options: str) -> dict[str, Any]:
+    def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
         """A pooler takes no options at the start, and deals out its servers anew each time."""
-        if self._prepare and options == _OURS:  # few statements, each again and again
+        if not self._prepare:
+            return {**_NETWORK, "prepare_threshold": None}
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        if settings is _OURS:  # few statements, each again and again
             return {**_NETWORK, "options": options, "prepare_threshold": 1}
-        if self._prepare:
-            return {**_NETWORK, "options": options}
-        return {**_NETWORK, "prepare_threshold": None}
+        return {**_NETWORK, "options": options}
 
-    def _make(self, options: str, size: int) -> Engine:
+    def _make(self, settings: dict[str, str], size: int) -> Engine:
         engine = create_engine(
             self._url,
             isolation_level="READ COMMITTED",
@@ -139,11 +155,16 @@ class Database:
             pool_size=size,
             max_overflow=5,
             pool_pre_ping=False,
-            connect_args=self._arguments(options),
+            connect_args=self._arguments(settings),
         )
         event.listen(engine, "handle_error", _mark)
         keep_from_forks(engine)
         return engine
+
+
+def _settle_in(connection: Connection) -> None:
+    """Ask for our settings, until the end of the transaction that has just begun."""
+    connection.exec_driver_sql(_FOR_A_TRANSACTION)
 
 
 def _mark(context: ExceptionContext) -> None:

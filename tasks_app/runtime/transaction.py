@@ -155,7 +155,10 @@ class PlainTransaction:
             if session is None:
                 raw.commit()
         except psycopg.Error as error:
-            raise _known(error, connection) from error
+            known = _known(error)
+            if is_unanswered(known):
+                connection.invalidate(known)
+            raise known from error
         if session is not None:
             session.commit_with_outcome()
         return State.SUCCEEDED
@@ -211,7 +214,10 @@ class AsyncTransaction:
                 if not await asucceed(raw, settlement):
                     return None
             except psycopg.Error as error:
-                raise _known(error, connection.sync_connection) from error
+                known = _known(error)
+                if is_unanswered(known):
+                    await connection.invalidate(known)
+                raise known from error
             await self.session.commit_with_outcome()
             return State.SUCCEEDED
 
@@ -234,12 +240,10 @@ class AsyncTransaction:
             await_(closed())
 
 
-def _known(error: psycopg.Error, connection: Connection | None) -> DBAPIError:
+def _known(error: psycopg.Error) -> DBAPIError:
     """Return the error as SQLAlchemy would have raised it, without the outcome in its text."""
     known = DBAPIError.instance("settle", None, error, psycopg.Error, hide_parameters=True)
     assert isinstance(known, DBAPIError)  # noqa: S101  as psycopg's own are translated
-    if connection is not None and is_unanswered(known):
-        connection.invalidate(known)
     return known
 
 

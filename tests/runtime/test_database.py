@@ -12,7 +12,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.pool.claim import claim
 from tasks_app.pool.settle import settle_group
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.database import Database, is_lost
+from tasks_app.runtime.reactions import is_unanswered
 from tests.factory import claimer, ending, pending_task, pool_of_task
 
 OFTEN = 12
@@ -37,6 +38,7 @@ def work(database: Database, engine: Engine) -> None:
             (task,) = claim(connection, [task_id], claimer(), uuid4())
         with database.single() as connection:
             settle_group(connection, [ending(task)])
+        with database.engine.connect() as connection:
             connection.connection.driver_connection.pgconn.exec_(b"DISCARD ALL")
         with engine.connect() as connection:
             assert pool_of_task(connection, task_id) == "completed SUCCEEDED"
@@ -53,10 +55,39 @@ def test_behind_a_pooler_no_statement_hangs_on_its_connection(
         work(database, engine)
 
 
-def test_our_options_are_sent_unless_a_pooler_would_refuse_them(
+@pytest.mark.parametrize("way", ["begin", "single"])
+def test_our_settings_hold_in_all_that_we_do(database: Database, way: str) -> None:
+    """Without its lock_timeout a clerk that waits for somebody's lock looks dead."""
+    for _ in range(2):
+        with getattr(database, way)() as connection:
+            assert connection.execute(OPTIONS).one() == ("off", "1s")
+
+
+def test_a_pooler_gets_its_server_back_without_our_settings(
     database: Database, request: pytest.FixtureRequest
 ) -> None:
     with database.begin() as connection:
-        found = connection.execute(OPTIONS).one()
+        connection.execute(OPTIONS)
+    with database.engine.connect() as connection:
+        server = connection.connection.driver_connection
+        found = server.execute(OPTIONS.text).fetchone()
 
     assert found == (("off", "1s") if "prepared" in request.node.name else ("on", "0"))
+
+
+@pytest.mark.parametrize("way", ["begin", "single"])
+def test_a_connection_that_died_meanwhile_is_unanswered_once(
+    database: Database, engine: Engine, way: str
+) -> None:
+    with database.begin() as connection:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    with engine.connect() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+
+    with pytest.raises(DBAPIError) as raised, getattr(database, way)() as connection:
+        connection.execute(OPTIONS)
+
+    assert is_unanswered(raised.value)
+    assert is_lost(raised.value)
+    with getattr(database, way)() as connection:
+        assert connection.execute(OPTIONS).one() == ("off", "1s")

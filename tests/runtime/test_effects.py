@@ -493,6 +493,24 @@ class TestTheConnectionIsLost:
         task = bench.task(task_id)
         assert (task.state, task.failures) == ("PENDING", 0)
 
+    def test_an_async_settle_on_a_dead_connection_closes_it_without_a_word(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Outside its greenlet, SQLAlchemy logs an error with a traceback for each."""
+
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> None:
+            pid = (await ctx.session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+            bench.sql("SELECT pg_terminate_backend(:pid, 5000)", pid=pid)
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures) == ("PENDING", 0)
+        assert [r.getMessage() for r in caplog.records if r.name.startswith("sqlalchemy")] == []
+
     def test_at_most_once_is_not_run_again_after_it(self, bench: Bench) -> None:
         @bench.handler(at_most_once=True)
         def h(ctx: Any) -> None:
