@@ -116,7 +116,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--spread", type=float, default=110.0, help="seconds of creating and killing"
     )
-    parser.add_argument("--quiet", type=float, default=60.0, help="seconds for the rest")
+    parser.add_argument(
+        "--quiet", type=float, default=60.0, help="seconds that the rest may stand still"
+    )
     parser.add_argument(
         "--failpoints", default="", help="such as 'claim.committed=kill@0.01; effect.before=cut'"
     )

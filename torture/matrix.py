@@ -20,7 +20,7 @@ COLUMNS = (
     *("fault", "seeds", "injections", "tasks", "broken promises", "refused stale writes"),
     *("slowest recovery s", "verdict"),
 )
-TASKS, SPREAD_S, QUIET_S, LEASE_S = 600, 7.0, 60.0, 2.0
+TASKS, SPREAD_S, QUIET_S, LEASE_S = 600, 7.0, 25.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
