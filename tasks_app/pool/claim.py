@@ -124,6 +124,7 @@ _NEXT = _statement(
             SELECT {_CANDIDATE} FROM {PENDING} p
             WHERE p.queue = q.queue AND p.priority = r.priority
               AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
+              AND p.scan_at > coalesce({NOW} - CAST(:within AS interval), '-infinity')
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
               AND {admits(Event.CLAIM)} AND {_KNOWN} AND {_READY}
               AND (CAST(:lonely AS boolean) OR NOT {_ALONE})
@@ -178,7 +179,7 @@ def waiting(connection: Connection, ids: Sequence[int]) -> list[int]:
     return [task_id for task_id in ids if task_id in there]
 
 
-def claim_next(
+def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
     connection: Connection,
     queues: Sequence[str],
     most: int,
@@ -186,12 +187,14 @@ def claim_next(
     token: UUID,
     *,
     lonely: bool = True,
+    within: timedelta | None = None,
     now: datetime | None = None,
 ) -> list[ClaimedTask]:
     """Take up to ``most`` due tasks straight from the pool, in order of priority.
 
     Also those that the scan leaves to their hint: who claims here hears no hints. Without
-    ``lonely`` none that would have to run alone.
+    ``lonely`` none that would have to run alone. ``within`` leaves out what is due for longer, and
+    does not read it.
     """
     rows = connection.execute(
         _NEXT,
@@ -200,6 +203,7 @@ def claim_next(
             "queues": list(queues),
             "most": most,
             "lonely": lonely,
+            "within": within,
             "hint_wait": HINT_WAIT,
             "now": now,
         },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from uuid import UUID, uuid4
 
@@ -16,6 +18,7 @@ from tasks_app.pool.release import release_token
 from tasks_app.pool.settle import settle_nothing
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.front import Front
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.registry import Registry
 
@@ -33,6 +36,7 @@ class Claims:
         self._desk = desk
         self._owner = owner
         self._rehearsed = False
+        self._fronts: defaultdict[object, Front] = defaultdict(Front)
         specs = tuple(registry)
         self._all = self._claimer(specs)
         self.plain = self._claimer(spec for spec in specs if not spec.is_async)
@@ -75,12 +79,18 @@ class Claims:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
         token = uuid4()
+        front = self._fronts[claimer.names, lonely, tuple(queues)]
+        began = time.monotonic()
+        within = front.within(began)
         try:
             with self._database.single() as connection:
-                claimed = claim_next(connection, queues, most, claimer, token, lonely=lonely)
+                claimed = claim_next(
+                    connection, queues, most, claimer, token, lonely=lonely, within=within
+                )
         except SQLAlchemyError as error:
             self._doubt(token, error)
             raise
+        front.was_read(began, within, found=len(claimed))
         self._receive(claimed)
         return len(claimed)
 
