@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
@@ -34,6 +34,7 @@ class Due:
         return zip(self.ids, self.names, self.scan_at, strict=True)
 
 
+_SINCE = f"coalesce({NOW} - CAST(:within AS interval), '-infinity')"
 _DUE = text(f"""
     SELECT q.queue, d.* FROM unnest(CAST(:queues AS text[]), CAST(:most AS int[]))
         WITH ORDINALITY AS q(queue, most, number)
@@ -51,11 +52,11 @@ _DUE = text(f"""
                 WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND p.scan_at <= {NOW}
                   AND (p.scan_at, p.id) > (
-                    coalesce(to_timestamp((CAST(:after_at AS float8[]))[n.place]), '-infinity'),
+                    coalesce(to_timestamp((CAST(:after_at AS float8[]))[n.place]), {_SINCE}),
                     coalesce((CAST(:after_id AS bigint[]))[n.place], 0))
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE {has_pending("q.queue")} AND d.ids IS NOT NULL
+    WHERE {has_pending("q.queue", _SINCE)} AND d.ids IS NOT NULL
 """)
 
 
@@ -68,13 +69,15 @@ def due(
     wanted: Mapping[str, int],
     *,
     after: Mapping[tuple[str, int], Place] | None = None,
+    within: timedelta | None = None,
     now: datetime | None = None,
 ) -> list[Due]:
     """Return up to so many due rows of each queue: by priority, then scan_at, then id.
 
     Queues without any are left out. ``after`` says for queues and priorities where to begin.
+    ``within`` leaves out what is due for longer, and does not read it.
     """
-    values = {"queues": list(wanted), "most": list(wanted.values()), "now": now}
+    values = {"queues": list(wanted), "most": list(wanted.values()), "within": within, "now": now}
     places: list[Place | None] = []
     if after:
         places = [after.get((queue, priority)) for queue in wanted for priority in range(10)]

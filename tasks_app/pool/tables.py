@@ -63,13 +63,15 @@ def admits_by_id(event: Event) -> str:
     return f"p.state NOT IN ({quoted(*others)})"
 
 
-def has_pending(queue: str) -> str:
+def has_pending(queue: str, after: str = "'-infinity'") -> str:
     """Return the condition that the queue has a PENDING row: of an idle one, one probe, not ten.
 
-    No EXISTS: that may become a join, by a guess at two sizes.
+    Entries up to ``after`` are passed over within the index: they may all be dead. No EXISTS: that
+    may become a join, by a guess at two sizes.
     """
     return f"""(
         SELECT true FROM {PENDING} e WHERE e.queue = {queue} AND e.state = '{State.PENDING}'
+          AND e.scan_at > {after}
         ORDER BY e.priority LIMIT 1)"""
 
 

@@ -26,7 +26,7 @@ class Upcoming(NamedTuple):
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
     FROM (SELECT q.queue FROM unnest(CAST(:queues AS text[])) AS q(queue)
-          WHERE {has_pending("q.queue")} OFFSET 0) AS q
+          WHERE {has_pending("q.queue", NOW)} OFFSET 0) AS q
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
         SELECT p.id, p.scan_at, p.due_at FROM {PENDING} p

@@ -90,7 +90,7 @@ class Claims:
         except SQLAlchemyError as error:
             self._doubt(token, error)
             raise
-        front.was_read(began, within, found=len(claimed))
+        front.was_read(began, within, left=len(claimed))
         self._receive(claimed)
         return len(claimed)
 

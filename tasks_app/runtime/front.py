@@ -1,10 +1,10 @@
-"""Front: where a claim from the pool begins to read, at the front of the index or near its end.
+"""Front: where a pass over due rows begins to read, at the front of the index or near its end.
 
 What is over leaves dead entries at the front. They are gone in a moment, unless somebody's old
 transaction keeps vacuum from its work: then each pass from the front reads all of them, more and
 more. Passes that begin there are therefore made rarer as they become slower. Those in between read
-what became due since a pass found nothing to take; what is older and was committed late, locked,
-paused or dated back meanwhile, the next whole pass finds.
+what became due since a pass left nothing behind; what is older and was committed late, locked,
+given back, paused or dated back meanwhile, the next whole pass finds.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from datetime import timedelta
 
 SLOW_S = 0.01
 """A whole pass that is faster is no burden: then all are whole."""
-REST = 50
-"""Slow whole passes take a fiftieth of the time …"""
+REST = 200
+"""Slow whole passes take a two-hundredth of the time, so that of a hundred hardly one is slow …"""
 LONGEST_REST_S = 30.0
 """… unless they are so slow that their rows would wait too long."""
 MARGIN_S = 5.0
@@ -25,7 +25,9 @@ MARGIN_S = 5.0
 class Front:
     """The passes of one kind: for the same queues and names."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, slow_s: float = SLOW_S, rest: float = REST) -> None:
+        self._slow_s = slow_s
+        self._rest = rest
         self._whole_at = 0.0
         self._empty_at: float | None = None
 
@@ -35,12 +37,12 @@ class Front:
             return None
         return timedelta(seconds=began - self._empty_at + MARGIN_S)
 
-    def was_read(self, began: float, within: timedelta | None, *, found: int) -> None:
-        """Learn from a pass that is over."""
+    def was_read(self, began: float, within: timedelta | None, *, left: int) -> None:
+        """Learn from a pass that is over, and may have left some behind."""
         now = time.monotonic()
         if within is None:
             took = now - began
-            rest = min(REST * took, LONGEST_REST_S) if took > SLOW_S else 0.0
+            rest = min(self._rest * took, LONGEST_REST_S) if took > self._slow_s else 0.0
             self._whole_at = now + rest
-        if not found:
+        if not left:
             self._empty_at = began

@@ -17,6 +17,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool.scan import due
 from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.child import Child
+from tasks_app.runtime.front import Front
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.reactions import patience_s
@@ -48,6 +49,7 @@ class Work:
         self._rescuer = Rescuer(settings, child.database)
         self._maintainer = Maintainer(child.database, child.identity.owner)
         self._tidy_at = 0.0
+        self._front = Front()
 
     def run(self, *, drain: bool = False) -> None:
         """Work until the desk is stopped; with ``drain``, until nothing is due or running."""
@@ -110,9 +112,13 @@ class Work:
         self._tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
         swept: list[Notice] = []
+        began, full = time.monotonic(), 0
+        within, most = self._front.within(began), dict.fromkeys(self._queues, TIDY_AT_MOST)
         with self._child.database.begin() as connection:
-            for found in due(connection, dict.fromkeys(self._queues, TIDY_AT_MOST)):
+            for found in due(connection, most, within=within):
+                full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
                 tidy(connection, rows, found.barred, self._names, self._settings, swept)
+        self._front.was_read(began, within, left=full)
         HOOKS.tell(swept)
         self._maintainer.run_if_due()

@@ -15,12 +15,14 @@ from tasks_app.domain.errors import PublishError
 from tasks_app.pool import ledger, pace, workers
 from tasks_app.pool.ledger import Dispatch
 from tasks_app.runtime import dispatcher as room
+from tasks_app.runtime import front
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.scanned import Scanned
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
+from tests.waiting import until
 
 NOW = datetime.now(UTC)
 CLAIM = """
@@ -238,6 +240,24 @@ def test_a_row_that_commits_late_is_found_behind_higher_ids(scene: Scene) -> Non
     scene.dispatcher.run_once()
 
     assert scene.memory.take() == [early]
+
+
+def test_where_the_front_is_slow_to_read_some_passes_look_for_new_rows_only(
+    bench: Bench, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "SLOW_S", 0.0)
+    monkeypatch.setattr(room, "REST", 1_000_000)
+    monkeypatch.setattr(front, "LONGEST_REST_S", 4.0)
+    scene = Scene(bench, memory)
+    scene.worker()
+    scene.dispatcher.run_once()
+    late = bench.create(run_at=datetime.now(UTC) - timedelta(hours=1))  # as committed late
+    new = bench.create()
+
+    scene.dispatcher.run_once()
+    assert memory.ids() == [new]
+    until(lambda: scene.dispatcher.run_once().published)
+    assert memory.ids() == [new, late]
 
 
 class TestWhatMustNotRun:
