@@ -16,7 +16,7 @@ SLOW_S = 0.01
 """A whole pass that is faster is no burden: then all are whole."""
 REST = 200
 """Slow whole passes take a two-hundredth of the time, so that of a hundred hardly one is slow …"""
-LONGEST_REST_S = 30.0
+LONGEST_REST_S = 10.0
 """… unless they are so slow that their rows would wait too long."""
 MARGIN_S = 5.0
 """So late a transaction may commit without having to wait for a whole pass."""
@@ -29,6 +29,8 @@ class Front:
         self._slow_s = slow_s
         self._rest = rest
         self._whole_at = 0.0
+        self._lately_s = 0.0
+        """How long the last whole pass took."""
         self._empty_at: float | None = None
 
     def within(self, began: float) -> timedelta | None:
@@ -38,10 +40,14 @@ class Front:
         return timedelta(seconds=began - self._empty_at + MARGIN_S)
 
     def was_read(self, began: float, within: timedelta | None, *, left: int) -> None:
-        """Learn from a pass that is over, and may have left some behind."""
+        """Learn from a pass that is over, and may have left some behind.
+
+        One slow pass says nothing: the machine, or the database, may have stood still meanwhile.
+        """
         now = time.monotonic()
         if within is None:
-            took = now - began
+            took = min(now - began, self._lately_s)
+            self._lately_s = now - began
             rest = min(self._rest * took, LONGEST_REST_S) if took > self._slow_s else 0.0
             self._whole_at = now + rest
         if not left:
