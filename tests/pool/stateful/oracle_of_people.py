@@ -1,0 +1,174 @@
+"""What the verbs of producers, operators and the scan must answer and write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from tasks_app.domain.states import State
+from tasks_app.domain.task import TaskRow
+from tasks_app.pool.cancel import Cancelled, CancelledMany
+from tasks_app.pool.requeue import Requeued
+from tests.pool.stateful.oracle_of_runs import over
+from tests.pool.stateful.world import Expected, Row, View
+
+Created = list[tuple[TaskRow, int, bool]]
+"""What was asked for, the id that came back, and whether it is said to be new."""
+
+
+def new_row(row: TaskRow, task_id: int, now: datetime) -> Row:
+    due = (row.run_at or now) + row.delay
+    return Row(
+        id=task_id,
+        name=row.name,
+        queue=row.queue,
+        priority=row.priority,
+        biz_key=row.biz_key,
+        unique_key=row.unique_key,
+        payload=json.loads(row.payload),
+        enabled=row.enabled,
+        max_attempts=row.max_attempts,
+        due_at=due,
+        scan_at=due + row.hint_wait,
+        expires_at=row.expires_at,
+        created_at=now,
+        retry_level=row.retry_level,
+    )
+
+
+def create(view: View, created: Created, now: datetime) -> Expected:
+    """The ids are the database's; the first of a unique_key makes the task, the others get it."""
+    expected = Expected([])
+    taken: dict[tuple[str, str], int] = {}
+    for row, task_id, _ in created:
+        after = new_row(row, task_id, now)
+        holder = view.holder_of(after.key)
+        held = taken.get(after.key, holder and holder.id) if after.key else None
+        if held is not None:
+            expected.answer.append((held, False))
+            continue
+        if after.key:
+            taken[after.key] = task_id
+        expected.changes[task_id] = after
+        expected.answer.append((task_id, True))
+    return expected
+
+
+def told(row: Row, now: datetime) -> Row:
+    return row.but(cancel_requested_at=row.cancel_requested_at or now)
+
+
+def cancelled(row: Row, now: datetime) -> Row:
+    return over(row, State.CANCELLED) if row.state is State.PENDING else told(row, now)
+
+
+def cancel(view: View, task_id: int, now: datetime) -> Expected:
+    row = view.pending(task_id)
+    if row is None:
+        return Expected(Cancelled.ALREADY_OVER if view.get(task_id) else Cancelled.NOT_FOUND)
+    view.wait_for(task_id)
+    runs = row.state is State.RUNNING
+    answer = Cancelled.REQUESTED if runs else Cancelled.CANCELLED
+    return Expected(answer, {task_id: cancelled(row, now)})
+
+
+def cancel_many(view: View, name: str | None, biz_key: str | None, now: datetime) -> Expected:
+    rows = [
+        row for row in view.rows() if name in (None, row.name) and biz_key in (None, row.biz_key)
+    ]
+    for row in rows:
+        view.wait_for(row.id)
+    running = sum(row.state is State.RUNNING for row in rows)
+    answer = CancelledMany(len(rows) - running, running)
+    return Expected(answer, {row.id: cancelled(row, now) for row in rows})
+
+
+def requeue(view: View, task_id: int, now: datetime) -> Expected:
+    """Answers the id of who has the unique_key, if somebody has it."""
+    row = view.get(task_id)
+    if row is None:
+        return Expected(Requeued.NOT_FOUND)
+    if not row.is_over:
+        return Expected(Requeued.STILL_PENDING)
+    view.wait_for(task_id)
+    after = row.but(
+        state=State.PENDING,
+        failures=0,
+        crashes=0,
+        retry_level=0,
+        due_at=now,
+        scan_at=now,
+        owner=None,
+        started_at=None,
+        cancel_requested_at=None,
+        enabled=True,
+        expires_at=row.expires_at if row.expires_at and row.expires_at > now else None,
+        error=None,
+        result=None,
+    )
+    holder = view.holder_of(after.key)
+    if holder is not None:
+        return Expected(holder.id, holds={task_id})
+    return Expected(Requeued.REQUEUED, {task_id: after})
+
+
+def enable(view: View, task_id: int, *, enabled: bool) -> Expected:
+    row = view.pending(task_id)
+    if row is None:
+        return Expected(0)
+    view.wait_for(task_id)
+    return Expected(1, {task_id: row.but(enabled=enabled)})
+
+
+def pause(view: View, queue: str, reason: str) -> Expected:
+    view.wait_for(queue)
+    if view.get(queue) is not None:
+        return Expected(answer=False)
+    return Expected(answer=True, changes={queue: reason})
+
+
+def resume(view: View, queues: Sequence[str]) -> Expected:
+    there = [queue for queue in queues if view.get(queue) is not None]
+    for queue in there:
+        view.wait_for(queue)
+    return Expected(set(there), dict.fromkeys(there))
+
+
+def park(view: View, ids: Sequence[int], reason: str, wait: timedelta, now: datetime) -> Expected:
+    rows = [view.pending(task_id) for task_id in ids]
+    return Expected(
+        None,
+        {
+            row.id: row.but(scan_at=max(now, row.due_at) + wait, parked=reason)
+            for row in rows
+            if row and row.state is State.PENDING and row.scan_at <= now and view.free(row.id)
+        },
+    )
+
+
+def sweep(view: View, ids: Sequence[int], now: datetime) -> Expected:
+    expected = Expected({})
+    for row in map(view.pending, ids):
+        if not row or row.state is not State.PENDING or row.due_at > now or not view.free(row.id):
+            continue
+        if not row.enabled:
+            why = "disabled: The task was disabled when it became due."
+            after = over(row, State.SKIPPED, why)
+        elif row.expires_at and row.expires_at <= now:
+            why = "expired: The task became due, or was to be tried again, after its expires_at."
+            after = over(row, State.EXPIRED, why)
+        else:
+            continue
+        expected.changes[row.id], expected.answer[row.id] = after, after.state
+    return expected
+
+
+def due(view: View, queue: str, most: int, now: datetime) -> list[int]:
+    """What a scan of a queue finds, in the order in which it shall run."""
+    rows = [
+        row
+        for row in view.rows()
+        if row.queue == queue and row.state is State.PENDING and row.scan_at <= now
+    ]
+    return [r.id for r in sorted(rows, key=lambda row: (row.priority, row.scan_at, row.id))][:most]

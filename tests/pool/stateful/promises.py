@@ -1,0 +1,85 @@
+"""What must be true after every step, whatever the model says: from the rows alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+from hypothesis.stateful import invariant
+
+from tasks_app.domain.states import State
+from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
+from tests.pool.stateful.rules_of_operators import Operators
+from tests.pool.stateful.rules_of_rescuers import Rescuers
+from tests.pool.stateful.rules_of_workers import Workers
+from tests.pool.stateful.world import Row
+
+
+class Promises(Workers, Rescuers, Operators):
+    """Looks at what is committed after each step, and compares it with what it saw before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[int, Row] = {}
+        self.keys: dict[int, UUID] = {}
+        self.tokens: dict[tuple[int, int], UUID] = {}
+        self.watcher = self.engine.connect()
+
+    @invariant()
+    def the_promises_hold_and_the_rows_are_those_of_the_model(self) -> None:
+        self.steps += 1
+        read = read_rows(self.watcher)
+        pauses, notes = read_pauses(self.watcher), read_notes(self.watcher)
+        self.watcher.rollback()
+        rows = {row.id: row for row, _ in read}
+        self._each_id_lies_in_one_pool(read, rows)
+        self._no_task_is_lost(rows)
+        for row in rows.values():
+            self._attempts_grow_and_have_one_owner(row)
+            before = self.before.get(row.id)
+            if before is not None and before != row:
+                self._it_moved_as_it_may(before, row)
+        self._effects_and_successes_are_one(rows, notes)
+        self.before = rows
+        assert rows | pauses == self.world.things
+        assert notes == self.world.notes
+
+    def _each_id_lies_in_one_pool(self, read: list[tuple[Row, Any]], rows: dict[int, Row]) -> None:
+        assert len(read) == len(rows), "an id lies twice"
+        for row, key in read:
+            assert self.keys.setdefault(row.id, key) == key, "another idempotency_key"
+
+    def _no_task_is_lost(self, rows: dict[int, Row]) -> None:
+        assert self.before.keys() <= rows.keys(), "a task is nowhere"
+
+    def _attempts_grow_and_have_one_owner(self, row: Row) -> None:
+        if row.state is State.RUNNING:
+            known = self.tokens.setdefault((row.id, row.attempt), row.token)
+            assert known == row.token, "two claims have one attempt"
+
+    def _it_moved_as_it_may(self, before: Row, row: Row) -> None:
+        assert row.attempt >= before.attempt, "the attempt fell"
+        assert (row.name, row.created_at) == (before.name, before.created_at)
+        if before.is_over:
+            assert row.id in self.requeued, "what is over moved, and nobody requeued it"
+            self.requeued.discard(row.id)
+        elif before.cancel_requested_at and row.attempt == before.attempt:
+            told = row.cancel_requested_at or row.id in self.requeued
+            assert told, "a wish to cancel was forgotten"
+            assert row.state not in (State.PENDING, State.FAILED), "who was to stop came back"
+        else:
+            assert row.failures <= before.failures + row.attempt - before.attempt + 1
+
+    def _effects_and_successes_are_one(self, rows: dict[int, Row], notes: Counter) -> None:
+        for (event, task_id, attempt), times in notes.items():
+            if event != "effect":
+                continue
+            assert times == 1, "an effect took place twice"
+            row = rows[task_id]
+            if row.attempt == attempt:  # else it was requeued, and claimed again
+                assert row.state not in (State.RUNNING, State.FAILED), "an effect without success"
+
+    def teardown(self) -> None:
+        self.watcher.close()
+        super().teardown()

@@ -1,0 +1,137 @@
+"""Operators and the scan, and how their transactions end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.errors import UniqueKeyTakenError
+from tasks_app.pool.cancel import cancel, cancel_many
+from tasks_app.pool.park import park
+from tasks_app.pool.pause import pause, resume
+from tasks_app.pool.requeue import Requeued, requeue
+from tasks_app.pool.scan import due
+from tasks_app.pool.sweep import sweep
+from tests.pool.stateful import oracle_of_people as people
+from tests.pool.stateful.picks import Pick, Picks, one, some
+from tests.pool.stateful.seats import seats, ways_out
+from tests.pool.stateful.world import Expected, View
+
+ENABLE = text("UPDATE task_pending SET enabled = :enabled WHERE id = :id")
+QUEUES = ("q1", "q2", "*")
+
+
+class Operators(Picks):
+    """People, who leave their transactions open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requeued: set[int] = set()
+        """For the rule that a task which is over moves for nobody else."""
+
+    @rule(seat=seats, pick=one, way_out=ways_out)
+    def cancel(self, seat: int, pick: Pick, way_out: str) -> None:
+        now, task_id = self.now, self.id_of(pick)
+        self.do(
+            seat,
+            lambda c: cancel(c, task_id, now=now),
+            lambda view, _: people.cancel(view, task_id, now),
+            way_out,
+        )
+
+    @rule(seat=seats, by=st.sampled_from((("b", None), (None, "order:1"), ("a", "order:1"))))
+    def cancel_many(self, seat: int, by: tuple[str | None, str | None]) -> None:
+        now, (name, biz_key) = self.now, by
+        self.do(
+            seat,
+            lambda c: cancel_many(c, name=name, biz_key=biz_key, now=now),
+            lambda view, _: people.cancel_many(view, name, biz_key, now),
+        )
+
+    @rule(seat=seats, pick=one, way_out=ways_out)
+    def requeue(self, seat: int, pick: Pick, way_out: str) -> None:
+        now, task_id = self.now, self.id_of(pick, over=True)
+
+        def call(connection: Connection) -> Any:
+            try:
+                return requeue(connection, task_id, now=now)
+            except UniqueKeyTakenError as taken:
+                return int(str(taken).partition("by task ")[2].partition(".")[0])
+
+        mine = self.world.open.get(seat)
+        if mine and task_id in mine.changes:
+            return  # nobody ends a run and requeues it in one transaction
+        answer = self.do(seat, call, lambda view, _: people.requeue(view, task_id, now), way_out)
+        if answer is Requeued.REQUEUED:
+            self.requeued.add(task_id)
+
+    @rule(seat=seats, pick=one, enabled=st.booleans(), way_out=ways_out)
+    def enable(self, seat: int, pick: Pick, way_out: str, *, enabled: bool) -> None:
+        task_id = self.id_of(pick)
+        values = {"id": task_id, "enabled": enabled}
+        self.do(
+            seat,
+            lambda c: c.execute(ENABLE, values).rowcount,
+            lambda view, _: people.enable(view, task_id, enabled=enabled),
+            way_out,
+        )
+
+    @rule(seat=seats, queue=st.sampled_from(QUEUES), way_out=ways_out)
+    def pause(self, seat: int, queue: str, way_out: str) -> None:
+        self.do(
+            seat,
+            lambda c: pause(c, queue, "a leak", now=self.now),
+            lambda view, _: people.pause(view, queue, "a leak"),
+            way_out,
+        )
+
+    @rule(seat=seats, queue=st.sampled_from(QUEUES))
+    def resume(self, seat: int, queue: str) -> None:
+        queues = QUEUES if queue == "*" else (queue,)
+        self.do(
+            seat,
+            lambda c: set(resume(c, queue)),
+            lambda view, _: people.resume(view, queues),
+        )
+
+    @rule(seat=seats, picks=some, wait=st.sampled_from((2, 15)))
+    def park(self, seat: int, picks: list[Pick], wait: int) -> None:
+        now, span, ids = self.now, timedelta(seconds=wait), self.ids_of(picks)
+        self.do(
+            seat,
+            lambda c: park(c, ids, "late", span, now=now),
+            lambda view, _: people.park(view, ids, "late", span, now),
+        )
+
+    @rule(seat=seats, picks=some)
+    def sweep(self, seat: int, picks: list[Pick]) -> None:
+        now, ids = self.now, self.ids_of(picks)
+        self.do(
+            seat,
+            lambda c: sweep(c, ids, now=now),
+            lambda view, _: people.sweep(view, ids, now),
+        )
+
+    @rule(seat=seats, most=st.sampled_from((1, 3, 500)))
+    def scan(self, seat: int, most: int) -> None:
+        now = self.now
+
+        def foresee(view: View, _: Any) -> Expected:
+            found = {queue: people.due(view, queue, most, now) for queue in ("q1", "q2")}
+            return Expected({queue: ids for queue, ids in found.items() if ids})
+
+        self.do(
+            seat,
+            lambda c: {d.queue: d.ids for d in due(c, {"q1": most, "q2": most}, now=now)},
+            foresee,
+        )
+
+    @precondition(lambda self: self.world.open)
+    @rule(data=st.data(), commits=st.booleans())
+    def end_a_transaction(self, data: st.DataObject, *, commits: bool) -> None:
+        seat = data.draw(st.sampled_from(sorted(self.world.open)), "seat")
+        self.end(seat, commits=commits)

@@ -1,0 +1,62 @@
+"""All verbs of the pool in any order, in open transactions too, against a model in a dictionary."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from sqlalchemy import Engine, create_engine, text
+
+from tests.pool.stateful.promises import Promises
+
+EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
+"""So many at random, from the seed that is told; 0: always the same ones, in every `make test`."""
+QUICK = 60
+STEPS = 40
+
+
+@pytest.fixture
+def impatient(engine: Engine, database_url: str) -> Iterator[Engine]:
+    """Connections on which whoever waits unforeseen fails soon."""
+    options = "-c lock_timeout=2s -c synchronous_commit=off"
+    impatient = create_engine(
+        database_url,
+        isolation_level="READ COMMITTED",
+        pool_size=8,
+        connect_args={"options": options},
+    )
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE stateful_effect (task_id bigint, attempt int)"))
+    yield impatient
+    impatient.dispose()
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE stateful_effect"))
+
+
+@pytest.mark.timeout(0)
+def test_the_pool_does_what_the_model_does(impatient: Engine) -> None:
+    class Machine(Promises):
+        engine = impatient
+        tally: ClassVar = Counter()
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=EXAMPLES or QUICK,
+            stateful_step_count=STEPS,
+            derandomize=not EXAMPLES,
+            database=None,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+    for (rule, what), times in sorted(Machine.tally.items()):
+        print(f"{rule:>30} {what:<15} {times:>7}")
+    print(f"{Machine.tally.total():>54}")
