@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +13,11 @@ from tasks_app.domain.states import State
 from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
 from tests.pool.stateful.rules_of_operators import Operators
 from tests.pool.stateful.rules_of_rescuers import Rescuers
-from tests.pool.stateful.rules_of_workers import Workers
+from tests.pool.stateful.rules_of_workers import EVERYBODY, Workers
+from tests.pool.stateful.seats import AT_ONCE
 from tests.pool.stateful.world import Row
+
+DAY = timedelta(days=1)
 
 
 class Promises(Workers, Rescuers, Operators):
@@ -24,14 +28,12 @@ class Promises(Workers, Rescuers, Operators):
         self.before: dict[int, Row] = {}
         self.keys: dict[int, UUID] = {}
         self.tokens: dict[tuple[int, int], UUID] = {}
-        self.watcher = self.engine.connect()
+        self.watcher = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
     @invariant()
     def the_promises_hold_and_the_rows_are_those_of_the_model(self) -> None:
-        self.steps += 1
         read = read_rows(self.watcher)
         pauses, notes = read_pauses(self.watcher), read_notes(self.watcher)
-        self.watcher.rollback()
         rows = {row.id: row for row, _ in read}
         self._each_id_lies_in_one_pool(read, rows)
         self._no_task_is_lost(rows)
@@ -44,6 +46,7 @@ class Promises(Workers, Rescuers, Operators):
         self.before = rows
         assert rows | pauses == self.world.things
         assert notes == self.world.notes
+        self.sound = True
 
     def _each_id_lies_in_one_pool(self, read: list[tuple[Row, Any]], rows: dict[int, Row]) -> None:
         assert len(read) == len(rows), "an id lies twice"
@@ -81,5 +84,29 @@ class Promises(Workers, Rescuers, Operators):
                 assert row.state not in (State.RUNNING, State.FAILED), "an effect without success"
 
     def teardown(self) -> None:
-        self.watcher.close()
-        super().teardown()
+        try:
+            if self.sound:
+                self._whatever_happened_each_task_ends()
+        finally:
+            self.watcher.close()
+            super().teardown()
+
+    def _whatever_happened_each_task_ends(self) -> None:
+        """Once nobody's transaction, pause or lease is in the way."""
+        for seat in sorted(self.world.open):
+            self.end(seat, commits=False)
+        self.resume(AT_ONCE, "*")
+        self.later(DAY)
+        self.rescue_expired(AT_ONCE, 500, 0.5)
+        while left := self._unfinished():
+            self.later(DAY)
+            self.sweep_ids(AT_ONCE, left)
+            known = len(self.runs)
+            self.claim_next(AT_ONCE, ["q1", "q2"], 9, EVERYBODY, lonely=True)
+            taken = [(task, "succeed") for task in self.runs[known:]]
+            self.settle_all(AT_ONCE, taken, DAY)
+            self.the_promises_hold_and_the_rows_are_those_of_the_model()
+            assert len(self._unfinished()) < len(left), "a task is stuck"
+
+    def _unfinished(self) -> list[int]:
+        return [row.id for row in self.world.view(AT_ONCE).rows()]

@@ -34,8 +34,9 @@ LEASE = timedelta(seconds=30)
 NO = Cause("E", "no")
 EFFECT = text("INSERT INTO stateful_effect VALUES (:task_id, :attempt)")
 ALL = {"a": (3, False), "b": (1, False), "once": (3, True)}
+EVERYBODY = Worker("w1", ALL)
 workers = st.sampled_from(
-    (Worker("w1", ALL), Worker("w2", ALL), Worker("w3", {"a": (2, False)})),
+    (EVERYBODY, EVERYBODY, Worker("w2", ALL), Worker("w3", {"a": (2, False)})),
 )
 words = st.sampled_from(("succeed", "fail", "charge", "skip", "cancel", "snooze", "release"))
 waits = st.sampled_from((0, 5, 40)).map(lambda seconds: timedelta(seconds=seconds))
@@ -79,9 +80,9 @@ class Workers(Producers):
     @initialize(wishes=st.lists(wishes, min_size=4, max_size=6))
     def a_day_begins(self, wishes: list[dict]) -> None:
         """With tasks that are due, so that little of the day is spent on waiting for them."""
-        due: dict = {"enabled": True, "delay": None, "expires": None, "wait_first": False}
+        due: dict = {"delay": None, "expires": None, "wait_first": False}
         self.produce(AT_ONCE, [self.row(wish | due) for wish in wishes])
-        self.claim_ids(AT_ONCE, self.ids[1:4], Worker("w1", ALL))
+        self.claim_ids(AT_ONCE, self.ids[1:4], EVERYBODY)
 
     @rule(seat=seats, picks=some, worker=workers)
     def claim(self, seat: int, picks: list[Pick], worker: Worker) -> None:
@@ -157,8 +158,11 @@ class Workers(Producers):
     def settle_group(
         self, seat: int, picks: list[Pick], word: str, other: str, wait: timedelta
     ) -> None:
-        now, tasks = self.now, self.runs_of(picks)
-        ends = [(task, other if n else word) for n, task in enumerate(tasks)]
+        ends = [(task, other if n else word) for n, task in enumerate(self.runs_of(picks))]
+        self.settle_all(seat, ends, wait)
+
+    def settle_all(self, seat: int, ends: list[tuple[ClaimedTask, str]], wait: timedelta) -> None:
+        now = self.now
         settlements = [settlement(task, how, wait) for task, how in ends]
         endings = [Ending(task.fence, how, wait) for task, how in ends]
         self.do(
@@ -173,13 +177,14 @@ class Workers(Producers):
         task = self.run_of(pick)
 
         def call(connection: Connection) -> bool:
-            savepoint = connection.begin_nested()
-            connection.execute(EFFECT, {"task_id": task.task_id, "attempt": task.fence.attempt})
+            effect = {"task_id": task.task_id, "attempt": task.fence.attempt}
             driver: Any = connection.connection.driver_connection
-            if succeed(driver, settlement(task, "succeed", LEASE)):
-                return True
-            savepoint.rollback()
-            return False
+            with connection.begin_nested() as savepoint:
+                connection.execute(EFFECT, effect)
+                ours = succeed(driver, settlement(task, "succeed", LEASE))
+                if not ours:
+                    savepoint.rollback()
+            return ours
 
         self.do(seat, call, lambda view, _: runs.succeed(view, task.fence), way_out)
 
