@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz edge bench bench-quick bench-memory bench-gate scale test-pg16 format docs lock clean
+.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -60,6 +60,11 @@ SEED ?= $(shell date +%s)
 fuzz: $(READY)  ## forged messages, odd payloads, a canary; COUNT=10000 of them, replay with SEED=
 	@FUZZ_COUNT=$(COUNT) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s -m "edge or not edge" --timeout 900 --hypothesis-seed=$(SEED) \
 		tests/fuzz tests/broker/test_flower_guard.py tests/pool/test_payloads.py $(ARGS)
+
+EXAMPLES ?= 2000
+stateful: $(READY)  ## all verbs of the pool in any order against a model; EXAMPLES=2000 days, replay with SEED=
+	@echo "SEED=$(SEED)"
+	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py $(ARGS)
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)
