@@ -16,9 +16,9 @@ FORGED = ClaimedTask(
     Fence(NOBODYS, 1, UUID(int=1)),
     *("a", "q1", None, "{}", None, 0, 0, 0, 3, False, None, None, None, "", 0.0, 0.0, False),
 )
-Pick = tuple[bool, int]
-"""Whether of what matters now, and its number, from the newest on."""
-one = st.tuples(st.sampled_from((True, True, True, False)), st.integers(0, 9))
+Pick = tuple[str, int]
+"""Of which kind, and its number, from the newest on."""
+one = st.tuples(st.sampled_from(("current", "current", "late", "any")), st.integers(0, 9))
 some = st.lists(one, min_size=1, max_size=5)
 
 
@@ -32,18 +32,23 @@ class Picks(Seats):
 
     def id_of(self, pick: Pick, *, over: bool = False) -> int:
         """Of what is committed, and is over or is not; or any."""
-        matters, number = pick
+        kind, number = pick
         rows = [row for row in self.world.things.values() if isinstance(row, Row)]
         such = [row.id for row in rows if row.is_over is over]
-        there = such if matters and such else self.ids
+        there = such if kind != "any" and such else self.ids
         return there[-1 - number % len(there)]
 
     def run_of(self, pick: Pick) -> ClaimedTask:
-        """Of those that hold their task, for the database or for an open transaction; or any."""
-        matters, number = pick
-        tokens = {(row.id, row.attempt, row.token) for row in self._running()}
-        held = [run for run in self.runs if run.fence in tokens]
-        there = held if matters and held else self.runs
+        """Of those that hold their task; or whose task is another run's by now; or any."""
+        kind, number = pick
+        running = self._running()
+        fences = {(row.id, row.attempt, row.token) for row in running}
+        ids = {row.id for row in running}
+        such = {
+            "current": [run for run in self.runs if run.fence in fences],
+            "late": [r for r in self.runs if r.task_id in ids and r.fence not in fences],
+        }
+        there = such.get(kind) or self.runs
         return there[-1 - number % len(there)]
 
     def ids_of(self, picks: list[Pick]) -> list[int]:

@@ -27,7 +27,7 @@ from tests.pool.stateful.oracle_of_claims import Worker
 from tests.pool.stateful.oracle_of_runs import Ending
 from tests.pool.stateful.picks import Pick, one, some
 from tests.pool.stateful.rules_of_producers import Producers, wishes
-from tests.pool.stateful.seats import AT_ONCE, GIVE_UP, seats, ways_out
+from tests.pool.stateful.seats import AT_ONCE, GIVE_UP, LAST, seats, ways_out
 from tests.pool.stateful.world import Expected, Row, View
 
 LEASE = timedelta(seconds=30)
@@ -88,13 +88,22 @@ class Workers(Producers):
     def claim(self, seat: int, picks: list[Pick], worker: Worker) -> None:
         self.claim_ids(seat, self.ids_of(picks), worker)
 
-    @rule(seat=seats, picks=some, worker=workers, pick=one)
+    @rule(picks=some, worker=workers, pick=one)
     def claim_with_a_token_that_was_used(
-        self, seat: int, picks: list[Pick], worker: Worker, pick: Pick
+        self, picks: list[Pick], worker: Worker, pick: Pick
     ) -> None:
-        """As after a fork that copied the generator's state: the attempt tells them apart."""
+        """As after a fork that copied the generator's state: only the attempt tells them apart."""
         fence = self.run_of(pick).fence
-        self.claim_ids(seat, [fence.task_id, *self.ids_of(picks)], worker, fence.token)
+        self.release_token_of(AT_ONCE, fence.token)
+        self.claim_ids(AT_ONCE, [fence.task_id, *self.ids_of(picks)], worker, fence.token)
+
+    @rule(picks=some, worker=workers)
+    def claim_in_vain_and_again(self, picks: list[Pick], worker: Worker) -> None:
+        """The first COMMIT does not take place: only the token tells the two attempts apart."""
+        ids = self.ids_of(picks)
+        self.claim_ids(LAST, ids, worker)
+        self.end(LAST, commits=False)
+        self.claim_ids(AT_ONCE, ids, worker)
 
     @rule(
         seat=seats,
@@ -214,7 +223,10 @@ class Workers(Producers):
 
     @rule(seat=seats, pick=one)
     def release_token(self, seat: int, pick: Pick) -> None:
-        now, token = self.now, self.run_of(pick).fence.token
+        self.release_token_of(seat, self.run_of(pick).fence.token)
+
+    def release_token_of(self, seat: int, token: UUID) -> None:
+        now = self.now
 
         def foresee(view: View, _: Any) -> Expected:
             rows = [row for row in view.rows() if row.token == token and view.free(row.id)]

@@ -21,7 +21,8 @@ from tests.pool.stateful.world import Expected, View, Waits, World
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 BRIEFLY = text("SET LOCAL lock_timeout = '10ms'")
 AT_ONCE = 0
-SEATS = (AT_ONCE, 1, 2)
+LAST = 2
+SEATS = (AT_ONCE, 1, LAST)
 CLEAN = "; ".join(
     f"DELETE FROM {table}"
     for table in (
