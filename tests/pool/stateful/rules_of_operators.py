@@ -34,7 +34,15 @@ class Operators(Picks):
 
     @rule(seat=seats, pick=one, way_out=ways_out)
     def cancel(self, seat: int, pick: Pick, way_out: str) -> None:
-        now, task_id = self.now, self.id_of(pick)
+        self.cancel_task(seat, self.id_of(pick), way_out)
+
+    @rule(seat=seats, pick=one, way_out=ways_out)
+    def cancel_what_runs(self, seat: int, pick: Pick, way_out: str) -> None:
+        """Also if its claim has not committed yet."""
+        self.cancel_task(seat, self.run_of(pick).task_id, way_out)
+
+    def cancel_task(self, seat: int, task_id: int, way_out: str) -> None:
+        now = self.now
         self.do(
             seat,
             lambda c: cancel(c, task_id, now=now),

@@ -38,7 +38,9 @@ EVERYBODY = Worker("w1", ALL)
 workers = st.sampled_from(
     (EVERYBODY, EVERYBODY, Worker("w2", ALL), Worker("w3", {"a": (2, False)})),
 )
-words = st.sampled_from(("succeed", "fail", "charge", "skip", "cancel", "snooze", "release"))
+words = st.sampled_from(
+    ("succeed", "fail", "charge", "charge", "skip", "cancel", "snooze", "release")
+)
 waits = st.sampled_from((0, 5, 40)).map(lambda seconds: timedelta(seconds=seconds))
 
 
@@ -259,6 +261,17 @@ class Workers(Producers):
             return expected
 
         self.do(seat, lambda c: amend(c, task.fence, json.dumps({"n": n})), foresee, way_out)
+
+    @rule(number=st.integers(0, 9), word=words)
+    def a_late_run_writes(self, number: int, word: str) -> None:
+        """All that it could, while its task is another's."""
+        late = ("late", number)
+        self.write_an_effect_and_succeed(AT_ONCE, late, GIVE_UP)
+        self.settle_one(AT_ONCE, late, word, LEASE, GIVE_UP)
+        self.settle_group(AT_ONCE, [late], word, word, LEASE)
+        self.amend(AT_ONCE, late, 20, GIVE_UP)
+        self.renew(AT_ONCE, [late])
+        self.release_one(AT_ONCE, late, LEASE, GIVE_UP)
 
     @rule(seat=seats, picks=some, others=some, worker=workers)
     def look(self, seat: int, picks: list[Pick], others: list[Pick], worker: Worker) -> None:
