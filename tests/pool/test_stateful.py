@@ -16,7 +16,7 @@ from tests.pool.stateful.promises import Promises
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
 """So many at random, from the seed that is told; 0: always the same ones, in every `make test`."""
-QUICK = 30
+QUICK = 60
 STEPS = 40
 MANY = 500
 """Of so many examples no rule is without an effect."""

@@ -76,9 +76,11 @@ class Expected:
 class Waits(Exception):  # noqa: N818  it is no error
     """The verb would wait for the transaction of ``seat``."""
 
-    def __init__(self, seat: int) -> None:
+    def __init__(self, seat: int, task_id: int | None = None) -> None:
         super().__init__(seat)
         self.seat = seat
+        self.task_id = task_id
+        """Whose row it waits for, if it is one of the pending pool."""
 
 
 @dataclass
@@ -155,7 +157,7 @@ class View:
     def wait_for(self, key: int | str) -> None:
         for seat, other in self._others():
             if key in other.holds:
-                raise Waits(seat)
+                raise Waits(seat, key if isinstance(key, int) and self.pending(key) else None)
 
     def holder_of(self, key: tuple[str, str] | None) -> Row | None:
         """The row with this unique key; waits for whoever has written one with it."""
