@@ -94,6 +94,10 @@ class Claims:
         self._receive(claimed)
         return len(claimed)
 
+    def begin_at_the_front(self) -> None:
+        """Let the next claims from the pool read all that is due."""
+        self._fronts.clear()
+
     def all_async(self, claimed: Sequence[ClaimedTask]) -> bool:
         """Whether none of them takes a thread."""
         return all(task.name in self.asynchronous.names for task in claimed)

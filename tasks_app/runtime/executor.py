@@ -137,6 +137,15 @@ class Executor:
                 break
         self._settler.flush_quietly()
 
+    def top_up_whole(self, queues: Sequence[str]) -> int:
+        """Do as :meth:`top_up`, and read all that is due for it, however long that takes.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        self._claims.begin_at_the_front()
+        return self.top_up(queues)
+
     def top_up(self, queues: Sequence[str], *, lonely: bool = True) -> int:
         """Claim from the pool what threads and crew have room for; return how many tasks.
 

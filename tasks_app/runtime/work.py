@@ -82,7 +82,7 @@ class Work:
         self._tidy_at = 0.0
         self._every(self._tidy)
         try:
-            return self._child.bury() == 0 and self._claim() == 0
+            return self._child.bury() == 0 and not self._child.executor.top_up_whole(self._queues)
         except SQLAlchemyError:
             return False
 

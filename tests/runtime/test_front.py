@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -93,20 +94,25 @@ def test_the_next_whole_pass_is_never_far(clock: Clock) -> None:
     assert clock.read(front, 0.0) is None
 
 
-def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = {"slow_s": 0.0, "rest": 1_000_000}  # as if each were
-    monkeypatch.setattr(Front.__init__, "__kwdefaults__", slow)
-    monkeypatch.setattr(fronts, "LONGEST_REST_S", 4.0)
-    read: list[timedelta | None] = []
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[timedelta | None]:
+    """What each pass is to read, as if all from the front were slow."""
+    asked: list[timedelta | None] = []
     within = Front.within
 
     def watched(front: Front, began: float) -> timedelta | None:
-        read.append(within(front, began))
-        return read[-1]
+        asked.append(within(front, began))
+        return asked[-1]
 
     monkeypatch.setattr(Front, "within", watched)
+    monkeypatch.setattr(Front.__init__, "__kwdefaults__", {"slow_s": 0.0, "rest": 1_000_000})
+    return asked
+
+
+def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, read: list[timedelta | None]
+) -> None:
+    monkeypatch.setattr(fronts, "LONGEST_REST_S", 4.0)
     bench.succeeding()
     work = bench.work()
     bench.beside(work.run)
@@ -119,3 +125,22 @@ def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
     until(lambda: len(bench.runs) == 2)
     assert bench.runs == [new, old]
     assert None in read[1:]
+
+
+def test_a_worker_that_drains_reads_all_once_more_before_it_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, read: list[timedelta | None]
+) -> None:
+    monkeypatch.setattr(fronts, "LONGEST_REST_S", 60.0)
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+        if len(bench.runs) == 1:
+            until(lambda: sum(within is not None for within in read) > 10)
+            bench.create(run_at=datetime.now(UTC) - timedelta(hours=1))
+
+    bench.create()
+
+    bench.work(concurrency=2).run(drain=True)
+
+    assert len(bench.runs) == 2
