@@ -19,6 +19,7 @@ from torture.faults import FAULTS
 from torture.kinds import together
 from torture.run import Plan, run
 from torture.surroundings import FOLDERS, NEWEST, Surroundings
+from torture.together import section
 from torture.world import World
 
 
@@ -64,14 +65,19 @@ def _together(options: argparse.Namespace) -> int:
     print(f"on {plan.surroundings.words}")
     started = time.monotonic()
     report = run(plan, folder, draw, lambda line: print(line, flush=True))
-    print(f"\nfaults in {time.monotonic() - started:.0f} s:")
+    seconds = time.monotonic() - started
+    print(f"\nfaults in {seconds:.0f} s:")
     for what, number in (*sorted(report.world.counts.items()), *report.remarks):
         print(f"  {number:>6}  {what}")
     print()
     for check in report.checks:
         print(f"  {'ok ' if check.holds else 'BAD'}  {check.sentence}: {check.figure}")
     passed = "PASSED" if report.passed else "FAILED"
-    print(f"\n{passed}  {' '.join(['replay: python -m torture', *sys.argv[1:]])}, seed {plan.seed}")
+    command = " ".join(["python -m torture", *sys.argv[1:]])
+    print(f"\n{passed}  replay: {command}, seed {plan.seed}")
+    if options.output:
+        with options.output.open("a") as page:
+            page.write(section(plan, report, seconds, command))
     return 0 if report.passed else 1
 
 
@@ -139,7 +145,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, help="matrix: replay")
     parser.add_argument("--jobs", type=int, default=1, help="matrix: runs side by side")
     parser.add_argument("--minutes", type=float, help="matrix: begin nothing more after so many")
-    parser.add_argument("--output", type=Path, help="matrix: write the table there")
+    parser.add_argument(
+        "--output", type=Path, help="write the report there; a run of all adds to it"
+    )
     return parser.parse_args()
 
 
