@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         TasksError,
         UniqueKeyTakenError,
     )
+    from tasks_app.domain.explain.explanation import Explanation
+    from tasks_app.domain.finding import Finding
     from tasks_app.domain.outcome import Cancel, Fail, Retry, Skip, Snooze
     from tasks_app.domain.retry import Exponential, Fixed, Levels
     from tasks_app.domain.settings import Settings
@@ -25,7 +27,13 @@ if TYPE_CHECKING:
     from tasks_app.runtime.context import TaskContext
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.middleware import middleware
-    from tasks_app.runtime.operator import cancel_task, cancel_tasks, get_task, requeue_task
+    from tasks_app.runtime.operator import (
+        cancel_task,
+        cancel_tasks,
+        explain_task,
+        get_task,
+        requeue_task,
+    )
     from tasks_app.runtime.producer import (
         acreate_task,
         acreate_tasks,
@@ -38,8 +46,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Cancel",
     "Cancelled",
+    "Explanation",
     "Exponential",
     "Fail",
+    "Finding",
     "Fixed",
     "HandlerTimeoutError",
     "InvalidTaskError",
@@ -65,6 +75,7 @@ __all__ = [
     "cancel_tasks",
     "create_task",
     "create_tasks",
+    "explain_task",
     "get_task",
     "handler",
     "hint_tasks",
@@ -76,6 +87,8 @@ __all__ = [
 _ROOMS = {
     "domain.errors": "HandlerTimeoutError InvalidTaskError TaskBufferFullError TasksError"
     " UniqueKeyTakenError",
+    "domain.explain.explanation": "Explanation",
+    "domain.finding": "Finding",
     "domain.outcome": "Cancel Fail Retry Skip Snooze",
     "domain.retry": "Exponential Fixed Levels",
     "domain.settings": "Settings",
@@ -86,7 +99,7 @@ _ROOMS = {
     "runtime.context": "TaskContext",
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
-    "runtime.operator": "cancel_task cancel_tasks get_task requeue_task",
+    "runtime.operator": "cancel_task cancel_tasks explain_task get_task requeue_task",
     "runtime.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
     "runtime.registry": "handler",
 }

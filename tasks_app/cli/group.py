@@ -21,6 +21,7 @@ COMMANDS = {
     "grants": "tasks_app.cli.grants:grants",
     "list": "tasks_app.cli.views:list_",
     "show": "tasks_app.cli.views:show",
+    "explain": "tasks_app.cli.explain:explain",
     "stats": "tasks_app.cli.views:stats",
     "create": "tasks_app.cli.tasks:create",
     "cancel": "tasks_app.cli.tasks:cancel",

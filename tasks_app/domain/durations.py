@@ -45,6 +45,15 @@ def format_duration(span: timedelta) -> str:
     return f"{microseconds // 1000}.{microseconds % 1000:03}ms" if microseconds else "0s"
 
 
+def rough(span: timedelta) -> str:
+    """Return a span as people say it: two of a unit at least."""
+    seconds = max(0, int(span.total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
 def _span(seconds: float) -> timedelta:
     if not 0 <= seconds <= LONGEST.total_seconds():  # NaN is neither
         raise ValueError("is outside 0 .. 3660 days")

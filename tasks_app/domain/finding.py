@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of a check-up."""
+    """One line of a check-up, or one reason why a task waits."""
 
     level: Level
     subject: str
@@ -28,9 +28,9 @@ class Finding:
     """Database or broker did not answer: other checks could not even begin."""
 
 
-def ok(subject: str, fact: str) -> Finding:
+def ok(subject: str, fact: str, advice: str = "") -> Finding:
     """All is well."""
-    return Finding(Level.OK, subject, fact)
+    return Finding(Level.OK, subject, fact, advice)
 
 
 def warn(subject: str, fact: str, advice: str) -> Finding:

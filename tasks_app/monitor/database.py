@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.durations import rough
 from tasks_app.domain.errors import SchemaError
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.settings import Settings
@@ -140,12 +141,3 @@ def _named(found: list[condition.OpenTransaction]) -> str:
 def _some(words: list[str]) -> str:
     more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
     return ", ".join(words[:SHOWN]) + more
-
-
-def rough(span: timedelta) -> str:
-    """Return a span as people say it: two of a unit at least."""
-    seconds = max(0, int(span.total_seconds()))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.durations import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.settings import Settings
-from tasks_app.monitor.database import Check, rough
+from tasks_app.monitor.database import Check
 from tasks_app.pool import condition, lease, pause, workers
 from tasks_app.pool.tables import EVERY_QUEUE
-
-PATIENCE = timedelta(minutes=1)
-"""What is due for longer is late, whatever the reason."""
-LATE_SCANS = 5
+from tasks_app.runtime.operator import LATE_SCANS, PATIENCE
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
@@ -100,9 +98,14 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
 def paused(connection: Connection, _settings: Settings) -> list[Finding]:
     """Did somebody stop a queue, and forget it?"""
     return [
-        warn("queues", _stopped(each), f"When it may go on: tasks-app resume {each.queue}")
+        warn("queues", _stopped(each), f"When it may go on: tasks-app resume {_given(each)}")
         for each in pause.paused(connection)
     ]
+
+
+def _given(each: pause.Pause) -> str:
+    """A bare star would be the shell's."""
+    return "--all" if each.queue == EVERY_QUEUE else each.queue
 
 
 def _stopped(each: pause.Pause) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+from tasks_app import explain_task
 from tasks_app.cli.main import main
 from tasks_app.embedded import Stack
 from tasks_app.pool.schema import newest
@@ -330,3 +331,33 @@ def test_up_urls_down_in_a_folder(open_folder: Path, monkeypatch: pytest.MonkeyP
     assert "Using the embedded servers" in migrated.stderr
     assert second.returncode == 2
     assert (down.returncode, after.returncode) == (0, 1)
+
+
+def test_explain_says_what_is_the_case_and_what_to_do(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        task_id = pending_task(connection, "cli.echo", delay="1h")
+    shell("pause", "--all", "--reason", "moving")
+
+    done = shell("explain", str(task_id))
+    said = shell.json("explain", str(task_id))
+    nobody = shell("explain", "999999999")
+
+    assert (done.returncode, nobody.returncode) == (0, 1)
+    lines = done.stdout.splitlines()
+    assert re.match(r"It is not due yet, but in 59 min \(.*Z\): it was created so", lines[0])
+    assert lines[1] == "Nothing to do: it starts by itself then."
+    assert re.search(r"^Also: Every queue was paused .*Z\): moving\.$", done.stdout, re.MULTILINE)
+    assert "When it may go on: tasks-app resume --all" in lines
+    assert re.search(r"^due_at +\d{4}-.*Z  in 59 min$", done.stdout, re.MULTILINE)
+    assert [f["subject"] for f in said["findings"]] == ["not due", "paused", "no worker"]
+    assert said["facts"]["name"] == "cli.echo"
+    assert "There is no task 999999999 in any pool." in nobody.stdout
+
+
+def test_explain_is_a_function_for_programs_too(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        task_id = claimed_task(connection).task_id
+        explanation = explain_task(connection, task_id)
+
+    assert [finding.subject for finding in explanation.findings] == ["running"]
+    assert explanation.known

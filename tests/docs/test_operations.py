@@ -15,7 +15,7 @@ from tasks_app.pool import lease, ledger, maintain, workers
 from tasks_app.pool.grants import Kind, grants_sql
 from tasks_app.pool.schema import check_schema
 from tests.docs.generated import settings_table, with_settings
-from tests.docs.reading import PROJECT, blocks, text_of
+from tests.docs.reading import PROJECT, blocks, section, text_of
 
 PAGE = text_of("docs/operations.md")
 SQL = blocks(PAGE, "sql")
@@ -103,3 +103,16 @@ def test_our_celeryconfig_holds_settings_of_celery_only_and_imports_nothing_of_o
 
     assert set(celeryconfig()) <= set(DEFAULTS)
     assert re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE) == ["__future__"]
+
+
+def test_the_subjects_of_explain_are_those_of_its_rules() -> None:
+    listed = section(PAGE, "When something is wrong").split("| subject |", 1)[1]
+    rooms = (PROJECT / "tasks_app" / "domain" / "explain").glob("*.py")
+    used = {
+        subject
+        for room in rooms
+        for subject in re.findall(r'(?:ok|warn|fail)\(\s*"([a-z ]+)"', room.read_text())
+    }
+
+    assert set(re.findall(r"`([a-z ]+)`", listed)) - {"at_most_once"} == used
+    assert len(used) > 10

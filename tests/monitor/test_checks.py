@@ -278,6 +278,16 @@ def test_queues_that_somebody_stopped_are_told(connection: Connection, settings:
     assert finding.advice == "When it may go on: tasks-app resume mail"
 
 
+def test_a_pause_of_all_ends_with_a_command_that_a_shell_leaves_alone(
+    connection: Connection, settings: Settings
+) -> None:
+    pause.pause(connection, "*")
+
+    (finding,) = work.paused(connection, settings)
+
+    assert finding.advice == "When it may go on: tasks-app resume --all"
+
+
 def test_what_waits_for_long_is_told(connection: Connection, settings: Settings) -> None:
     create_task(connection, "t")
     fresh = work.waiting(connection, settings)

@@ -11,7 +11,14 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
-from tasks_app import NewTask, cancel_task, create_task, create_tasks, requeue_task
+from tasks_app import (
+    NewTask,
+    cancel_task,
+    create_task,
+    create_tasks,
+    explain_task,
+    requeue_task,
+)
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
 from tasks_app.pool import browse, lease, ledger, pause, rescue, scan, settle, workers
@@ -78,6 +85,7 @@ def look(connection: Connection, rows: Rows) -> None:
     browse.stats(connection)
     workers.live(connection, timedelta(seconds=1))
     pause.paused(connection)
+    assert explain_task(connection, rows.waiting).known
 
 
 DO: dict[str, Callable[[Connection, Rows], object]] = {

@@ -1,0 +1,88 @@
+"""Rules for tasks that are due, and whose turn has not come."""
+
+from __future__ import annotations
+
+from tasks_app.domain.explain.facts import MOST_AHEAD, Facts
+from tasks_app.domain.explain.words import count, when
+from tasks_app.domain.finding import Finding, ok, warn
+
+
+def in_broker(facts: Facts) -> Finding | None:
+    """A message carries it."""
+    row, message = facts.due, facts.message
+    if row is None or message is None:
+        return None
+    again = when(message.publish_at, facts.now)
+    times = "once" if message.publishes == 1 else f"{message.publishes} times"
+    fact = (
+        f"It is in the broker or in a child's hands: message {message.id} with "
+        f"{count(message.tasks, 'task')} was made {when(message.created_at, facts.now)} and "
+        f"published {times}"
+    )
+    if message.publishes == 1:
+        wait = f"Nothing to do: a child takes it when it has room, or it is published again {again}"
+        return ok("in the broker", fact, wait)
+    return warn(
+        "in the broker",
+        fact,
+        f"Workers are slow to answer, or the broker loses messages: tasks-app doctor. "
+        f"It goes out again {again}.",
+    )
+
+
+def parked(facts: Facts) -> Finding | None:
+    """It was found, and could not run just then."""
+    row = facts.ready
+    if row is None or row.parked is None or row.scan_at is None:
+        return None
+    fact = f"It was set aside: {row.parked}; it is looked at again {when(row.scan_at, facts.now)}"
+    advice = "Mend that, unless it is mended: then it starts by itself."
+    return warn("parked", fact, advice)
+
+
+def hinted(facts: Facts) -> Finding | None:
+    """Its producer told the broker, and the scan leaves it alone meanwhile."""
+    row = facts.ready
+    if row is None or row.parked is not None or row.scan_at is None:
+        return None
+    if row.scan_at <= max(row.due_at, facts.now):
+        return None
+    at = when(row.scan_at, facts.now)
+    fact = f"Its producer told the broker at the commit; should that be lost, the scan looks {at}"
+    return ok("hinted", fact, "Nothing to do.")
+
+
+def in_line(facts: Facts) -> Finding | None:
+    """Others go first."""
+    row = facts.ready
+    if row is None or facts.ahead is None or facts.message is not None:
+        return None
+    since = when(row.due_at, facts.now)
+    if facts.ahead == 0:
+        fact = f"It became due {since} and is first in its line: the next scan finds it"
+    else:
+        most = facts.ahead > MOST_AHEAD
+        number = f"more than {MOST_AHEAD:,} tasks" if most else count(facts.ahead, "task")
+        go = "goes" if facts.ahead == 1 else "go"
+        fact = (
+            f"It became due {since} and waits in line: {number} of queue {row.queue}, "
+            f"of a better priority or due before, {go} first"
+        )
+    if facts.now - row.due_at < facts.late_after:
+        return ok("in line", fact, "Nothing to do; ask again in a while.")
+    advice = "Start more workers for this queue; tasks-app doctor tells what else is wrong."
+    return warn("in line", fact, advice)
+
+
+def alone(facts: Facts) -> Finding | None:
+    """Nothing else may run beside it."""
+    row = facts.ready
+    if row is None or not (row.crashes or row.at_most_once):
+        return None
+    crashed = f"it was on board of {count(row.crashes, 'worker')} that vanished"
+    why = crashed if row.crashes else "it may run at most once"
+    advice = "Nothing to do: its turn comes when a child has nothing else in hand."
+    return ok("alone", f"It is only claimed alone, because {why}", advice)
+
+
+RULES = (in_broker, parked, hinted, in_line, alone)

@@ -1,0 +1,83 @@
+"""The explanation: what the rules find, the first of them first, and the facts beside it.
+
+A new reason is a new rule in one of the rooms beside this one, and a field of the facts if it needs
+one. The order is that in which reasons bar the way: the first is the answer, others come after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tasks_app.domain.explain import due, over, running, waiting
+from tasks_app.domain.explain.facts import MOST_AHEAD, Facts
+from tasks_app.domain.finding import Finding
+
+Rule = Callable[[Facts], Finding | None]
+RULES: tuple[Rule, ...] = (
+    *(over.unknown, over.ended, over.failed),
+    *running.RULES,
+    *waiting.RULES,
+    *due.RULES,
+)
+_OF_ROW = (
+    *("name", "queue", "state", "priority", "attempt", "failures", "max_attempts", "crashes"),
+    *("created_at", "due_at", "scan_at", "expires_at", "started_at", "lease_until", "owner"),
+    *("cancel_requested_at", "finished_at"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a task does not run, or what became of it."""
+
+    task_id: int
+    at: datetime
+    """When, by the database's clock."""
+    findings: tuple[Finding, ...]
+    """The first is the answer; the others hold, too."""
+    facts: dict[str, Any]
+    """What it rests on; instants are instants."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is such a task."""
+        return bool(self.facts)
+
+
+def explain(facts: Facts) -> Explanation:
+    """Judge the facts."""
+    found = tuple(finding for rule in RULES if (finding := rule(facts)) is not None)
+    return Explanation(facts.task_id, facts.now, found, _shown(facts))
+
+
+def _shown(facts: Facts) -> dict[str, Any]:
+    row = facts.row
+    if row is None:
+        return {}
+    shown = {name: getattr(row, name) for name in _OF_ROW}
+    if facts.last is not None:
+        shown |= {"last_cause": facts.last.cause, "last_ended_at": facts.last.ended_at}
+    if facts.progress is not None:
+        shown |= {"node": facts.progress.node, "heartbeat_at": facts.progress.seen_at}
+    if row.is_over:
+        return _without_none(shown)
+    service, scan = facts.service, facts.scan
+    shown |= {
+        "children": f"{service.children} serve the queue, {service.knowing} of them know the name, "
+        f"{service.busy} ran something at their last heartbeat",
+        "scanned_at": scan.done_at if scan else None,
+        "scanned_by": scan.holder if scan else None,
+    }
+    if facts.message is not None:
+        shown |= {"message": facts.message.id, "published_again_at": facts.message.publish_at}
+    if facts.ahead is not None:
+        more = facts.ahead > MOST_AHEAD
+        shown["ahead"] = f"more than {MOST_AHEAD:,}" if more else facts.ahead
+    return _without_none(shown)
+
+
+def _without_none(shown: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in shown.items() if value is not None}

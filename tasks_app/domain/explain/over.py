@@ -1,0 +1,57 @@
+"""Rules for tasks that are over, or that were never there."""
+
+from __future__ import annotations
+
+from tasks_app.domain.decide import OUTCOME_UNKNOWN
+from tasks_app.domain.explain.facts import Facts
+from tasks_app.domain.explain.words import when
+from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.states import State
+
+_ENDINGS = {
+    State.SUCCEEDED: "It succeeded",
+    State.SKIPPED: "It was skipped",
+    State.CANCELLED: "It was cancelled",
+    State.EXPIRED: "It expired",
+}
+
+
+def unknown(facts: Facts) -> Finding | None:
+    """No pool has the id."""
+    if facts.row is not None:
+        return None
+    return warn(
+        "unknown",
+        f"There is no task {facts.task_id} in any pool",
+        "Its producer rolled back or has not committed yet, or its age removed it; "
+        "look for its business key: tasks-app list --biz-key KEY.",
+    )
+
+
+def ended(facts: Facts) -> Finding | None:
+    """It lies in the completed pool."""
+    row = facts.row
+    if row is None or row.state not in _ENDINGS:
+        return None
+    took = "" if row.run_ms is None else f" after {row.run_ms} ms"
+    why = f": {row.error}" if row.error else ""
+    at = when(row.finished_at or facts.now, facts.now)
+    fact = f"{_ENDINGS[row.state]} {at} at attempt {row.attempt}{took}{why}"
+    return ok("ended", fact, f"Nothing to do; to run it once more: tasks-app requeue {row.id}")
+
+
+def failed(facts: Facts) -> Finding | None:
+    """It lies in the error pool."""
+    row = facts.row
+    if row is None or row.state is not State.FAILED:
+        return None
+    cause = row.error or "no cause was written down"
+    at = when(row.finished_at or facts.now, facts.now)
+    most = f" of at most {row.max_attempts}" if row.max_attempts else ""
+    fact = f"It failed for good {at}, {row.failures}{most} failures charged: {cause}"
+    again = f"tasks-app requeue {row.id}"
+    if cause.startswith(OUTCOME_UNKNOWN):
+        advice = f"Look at the other side whether its effect took place; if it did not: {again}"
+    else:
+        advice = f"Read tasks-app show {row.id}, mend the cause, then: {again}"
+    return fail("failed", fact, advice)

@@ -1,0 +1,134 @@
+"""Rules for tasks that wait, whether they are due or not: what would stop them in any case."""
+
+from __future__ import annotations
+
+import difflib
+
+from tasks_app.domain.explain.facts import Facts, Row
+from tasks_app.domain.explain.words import when
+from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.states import Event
+
+
+def disabled(facts: Facts) -> Finding | None:
+    """It shall not run."""
+    row = facts.waiting
+    if row is None or row.enabled:
+        return None
+    then = "the next scan skips it" if row.due_at <= facts.now else "it is skipped when it is due"
+    return warn(
+        "disabled",
+        f"It is disabled: {then}, {when(row.due_at, facts.now)}",
+        f"To run it all the same, wait until it is SKIPPED, then: tasks-app requeue {row.id}",
+    )
+
+
+def expired(facts: Facts) -> Finding | None:
+    """It came too late, or will."""
+    row = facts.waiting
+    if row is None or row.expires_at is None or row.expires_at > max(row.due_at, facts.now):
+        return None
+    end = when(row.expires_at, facts.now)
+    over = row.expires_at <= facts.now
+    fact = f"It expired {end}" if over else f"It expires {end}, before it is due"
+    advice = f"It becomes EXPIRED when it is looked at; to run it then: tasks-app requeue {row.id}"
+    return warn("expired", fact, advice)
+
+
+def not_due(facts: Facts) -> Finding | None:
+    """Its time has not come."""
+    row = facts.waiting
+    if row is None or row.due_at <= facts.now:
+        return None
+    at = when(row.due_at, facts.now)
+    advice = "Nothing to do: it starts by itself then."
+    return ok("not due", f"It is not due yet, but {at}: {_put_off(facts, row)}", advice)
+
+
+def _put_off(facts: Facts, row: Row) -> str:
+    if row.attempt == 0:
+        wait = "its policy waits before the first run" if row.retry_level else "it was created so"
+        return f"{wait}, with run_at or delay" if not row.retry_level else wait
+    last = facts.last
+    if last is None or last.attempt != row.attempt:
+        return f"attempt {row.attempt} asked for later (Snooze), or was given back with a wait"
+    if last.event == Event.RESCUE:
+        return (
+            f"it was on board when attempt {row.attempt} vanished ({last.cause}), and comes back "
+            f"at a distance from the others; crashes: {row.crashes}"
+        )
+    most = f" of at most {row.max_attempts}" if row.max_attempts else ""
+    return (
+        f"attempt {row.attempt} failed with {last.cause}; it is in wait {row.retry_level} of its "
+        f"policy, {row.failures}{most} failures charged"
+    )
+
+
+def paused(facts: Facts) -> Finding | None:
+    """An operator stopped the queue."""
+    stop = facts.stop
+    if facts.waiting is None or stop is None:
+        return None
+    every = stop.queue == "*"
+    which = "Every queue" if every else f"Its queue {stop.queue}"
+    why = f": {stop.reason}" if stop.reason else ""
+    fact = f"{which} was paused {when(stop.since, facts.now)}{why}"
+    name = "--all" if every else stop.queue
+    return warn("paused", fact, f"When it may go on: tasks-app resume {name}")
+
+
+def no_worker(facts: Facts) -> Finding | None:
+    """Nobody serves the queue."""
+    row = facts.waiting
+    if row is None or facts.service.children:
+        return None
+    seen = facts.service.last_seen
+    last = f"; the last one was seen {when(seen, facts.now)}" if seen else ""
+    other = ""
+    if facts.service.elsewhere:
+        other = f" Its handler lives in workers of {', '.join(facts.service.elsewhere)}."
+    return fail(
+        "no worker",
+        f"No live worker serves its queue {row.queue}{last}",
+        f"Start one: celery -A tasks_app worker -E -Q {row.queue}.{other}",
+    )
+
+
+def no_handler(facts: Facts) -> Finding | None:
+    """Those who serve the queue do not know the name."""
+    row, service = facts.waiting, facts.service
+    if row is None or not service.children or service.knowing:
+        return None
+    near = difflib.get_close_matches(row.name, service.names, 3)
+    hint = f"; near to it: {', '.join(near)}" if near else ""
+    serve = (
+        "1 live child serves"
+        if service.children == 1
+        else f"{service.children} live children serve"
+    )
+    fact = f"{serve} {row.queue}, none knows {row.name}{hint}"
+    if service.elsewhere:
+        advice = f"Its handler lives in workers of {', '.join(service.elsewhere)}: one of them "
+        return fail("no handler", fact, f"{advice}must serve {row.queue}, too.")
+    advice = "Name its module in the TASKS_APP_IMPORTS of a worker; the task burns no attempts."
+    return fail("no handler", fact, advice)
+
+
+def no_scan(facts: Facts) -> Finding | None:
+    """Nobody looks for what is due."""
+    row = facts.waiting
+    if row is None or facts.now - row.due_at < facts.late_after or not facts.unscanned:
+        return None
+    scan = facts.scan
+    if scan is None or scan.done_at is None:
+        fact = "Nobody has ever looked for due tasks"
+    else:
+        fact = (
+            f"Nobody looks for due tasks; {scan.holder} did last, {when(scan.done_at, facts.now)}"
+        )
+    return fail(
+        "no scan", fact, "Start beat, unless you run tasks-app work only, and read its log."
+    )
+
+
+RULES = (disabled, expired, not_due, paused, no_worker, no_handler, no_scan)

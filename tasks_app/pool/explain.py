@@ -1,0 +1,173 @@
+"""Explain: reads what bears on one task, in three statements of bounded cost. Never locks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.explain.facts import (
+    MOST_AHEAD,
+    Facts,
+    LastAttempt,
+    Message,
+    Progress,
+    Row,
+    Scan,
+    Service,
+    Stop,
+)
+from tasks_app.domain.states import State
+from tasks_app.pool.tables import (
+    ALL,
+    ATTEMPT,
+    DISPATCH,
+    EVERY_QUEUE,
+    LEASE,
+    NOW,
+    PAUSE,
+    PENDING,
+    WORKER,
+)
+
+MOST_NAMES = 1_000
+_OF_PENDING = {"scan_at", "at_most_once"}
+_COLUMNS = ", ".join(f"{'p' if f.name in _OF_PENDING else 't'}.{f.name}" for f in fields(Row))
+_ROW = text(f"""
+    SELECT n.now, {_COLUMNS} FROM (SELECT {NOW} AS now) AS n
+    LEFT JOIN {ALL} t ON t.id = :id
+    LEFT JOIN LATERAL (
+        SELECT scan_at, at_most_once FROM {PENDING} WHERE id = :id) AS p ON true
+""")
+_LIVES = f"w.seen_at > {NOW} - CAST(:lease AS interval)"
+_AROUND = text(f"""
+    SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
+        z.queue AS stopped, z.since, z.reason,
+        d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
+        d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said
+    FROM (SELECT) AS one
+    LEFT JOIN LATERAL (
+        SELECT * FROM {ATTEMPT} a WHERE a.task_id = :id
+        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM {PAUSE} z WHERE z.queue IN (:queue, '{EVERY_QUEUE}')
+        ORDER BY z.queue = :queue LIMIT 1) AS z ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM {DISPATCH} d
+        WHERE CAST(:id AS bigint) = ANY(d.ids) AND d.created_at >= CAST(:scan_at AS timestamptz)
+        ORDER BY d.id DESC LIMIT 1) AS d ON true
+    LEFT JOIN {LEASE} s ON s.name = 'scan'
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE w.lives) AS children,
+            count(*) FILTER (WHERE w.lives AND w.knows) AS knowing,
+            count(*) FILTER (WHERE w.lives AND w.running <> '[]') AS busy,
+            max(w.seen_at) AS last_seen
+        FROM (SELECT w.seen_at, w.running, {_LIVES} AS lives, :name = ANY(w.handlers) AS knows
+              FROM {WORKER} w WHERE :queue = ANY(w.queues)) AS w) AS w
+    LEFT JOIN LATERAL (
+        SELECT w.node, w.seen_at,
+            (SELECT CAST(r AS text) FROM jsonb_array_elements(w.running) AS r
+             WHERE r ->> 'id' = CAST(:id AS text) LIMIT 1) AS said
+        FROM {WORKER} w WHERE w.owner = :owner) AS r ON true
+""")
+_NAMES = text(f"""
+    SELECT ARRAY(
+        SELECT DISTINCT h FROM {WORKER} w, unnest(w.handlers) AS h
+        WHERE {_LIVES} AND :queue = ANY(w.queues) ORDER BY h LIMIT {MOST_NAMES}) AS names,
+    ARRAY(
+        SELECT DISTINCT q FROM {WORKER} w, unnest(w.queues) AS q
+        WHERE {_LIVES} AND :name = ANY(w.handlers) AND q <> :queue
+        ORDER BY q LIMIT {MOST_NAMES}) AS elsewhere
+""")
+# Bounded from above by its own place within its priority, and by now within the better ones; a bulk
+# of tasks may have one and the same scan_at.
+_AHEAD = text(f"""
+    SELECT count(*) FROM (
+        SELECT FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
+        CROSS JOIN LATERAL (
+            SELECT FROM {PENDING} p
+            WHERE p.queue = :queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+              AND (p.scan_at, p.id) < (
+                CASE WHEN r.priority < :priority THEN {NOW}
+                     ELSE CAST(:scan_at AS timestamptz) END,
+                CASE WHEN r.priority < :priority THEN 9223372036854775807
+                     ELSE CAST(:id AS bigint) END)
+            LIMIT {MOST_AHEAD + 1}) AS p
+        LIMIT {MOST_AHEAD + 1}) AS before
+""")
+
+
+def read_facts(
+    connection: Connection,
+    task_id: int,
+    *,
+    lease: timedelta,
+    late_after: timedelta,
+    now: datetime | None = None,
+) -> Facts:
+    """Return what is known of the task; ``lease`` is how long a silent child counts as living."""
+    found = dict(connection.execute(_ROW, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
+    at = found.pop("now")
+    if found["id"] is None:
+        return Facts(task_id, at, None, late_after=late_after)
+    row = Row(**{**found, "state": State(found["state"])})
+    values = {
+        **{name: getattr(row, name) for name in ("id", "queue", "name", "owner", "scan_at")},
+        "lease": lease,
+        "now": at,
+    }
+    around = connection.execute(_AROUND, values).one()
+    stranger = row.state is State.PENDING and not around.knowing
+    names = connection.execute(_NAMES, values).one() if stranger else None
+    facts = Facts(
+        task_id,
+        at,
+        row,
+        last=_last(around),
+        stop=Stop(around.stopped, around.since, around.reason) if around.stopped else None,
+        message=_message(around),
+        service=Service(
+            *(around.children, around.knowing, around.busy),
+            names=tuple(names.names) if names else (),
+            elsewhere=tuple(names.elsewhere) if names else (),
+            last_seen=around.last_seen,
+        ),
+        scan=Scan(around.holder, around.done_at) if around.holder else None,
+        progress=_progress(around),
+        late_after=late_after,
+    )
+    if facts.due is None or row.scan_at is None or row.scan_at > at:
+        return facts
+    return replace(facts, ahead=_ahead(connection, row, at))
+
+
+def _ahead(connection: Connection, row: Row, now: datetime) -> int:
+    values = {
+        **{name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")},
+        "now": now,
+    }
+    return int(connection.execute(_AHEAD, values).scalar_one())
+
+
+def _last(around: Any) -> LastAttempt | None:
+    if around.event is None:
+        return None
+    return LastAttempt(around.attempt, around.event, around.kind, around.message, around.ended_at)
+
+
+def _message(around: Any) -> Message | None:
+    if around.dispatch_id is None:
+        return None
+    return Message(
+        around.dispatch_id, around.tasks, around.sent_at, around.publishes, around.publish_at
+    )
+
+
+def _progress(around: Any) -> Progress | None:
+    if around.said is None:
+        return None
+    said = json.loads(around.said)
+    return Progress(around.node, around.seen_at, said.get("fraction"), said.get("note"))
