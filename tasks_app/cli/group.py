@@ -28,6 +28,7 @@ COMMANDS = {
     "requeue": "tasks_app.cli.tasks:requeue",
     "pause": "tasks_app.cli.queues:pause",
     "resume": "tasks_app.cli.queues:resume",
+    "prune": "tasks_app.cli.prune:prune",
     "doctor": "tasks_app.cli.doctor:doctor",
     "config": "tasks_app.cli.config:config",
     "healthz": "tasks_app.cli.healthz:healthz",

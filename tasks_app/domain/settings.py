@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.retention import Keep, parse_keep
 from tasks_app.domain.schema_name import IDENTIFIER, PREFIX
 
 Positive = Annotated[int, Field(ge=1)]
@@ -72,6 +73,12 @@ class Settings(BaseSettings):
     run_dir: str | None = None
     """Where `healthz` finds its files; None means a folder of this user's in the temporary one."""
 
+    keep_completed: str = "30d"
+    """Ages after which days of the completed pool are dropped, such as `90d` or `forever`: a month
+    answers most questions, and a look-up by id asks each day. `30d,mail.send=1d`: one name less."""
+    keep_errors: str = "forever"
+    """The same of the error pool, row by row. What failed is work not done: somebody decides."""
+
     prepare: bool = True
     """Off: no prepared statements and no startup options, for PgBouncer in transaction mode."""
     message_size: Annotated[int, Field(ge=1, le=500)] = 500
@@ -110,6 +117,15 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError("use a span such as 500ms, 30s or 10m") from None
 
+    @field_validator("keep_completed", "keep_errors")
+    @classmethod
+    def _ages(cls, value: str) -> str:
+        try:
+            parse_keep(value)
+        except ValueError:
+            raise ValueError("use ages such as 30d, forever or 30d,mail.send=1d") from None
+        return value
+
     @field_validator("park_for")
     @classmethod
     def _parking_is_short(cls, value: timedelta) -> timedelta:
@@ -128,6 +144,16 @@ class Settings(BaseSettings):
     def renew_every(self) -> timedelta:
         """A third of the lease: two renewals may be lost before the lease is."""
         return self.lease / 3
+
+    @property
+    def completed(self) -> Keep:
+        """``keep_completed``, read."""
+        return parse_keep(self.keep_completed)
+
+    @property
+    def errors(self) -> Keep:
+        """``keep_errors``, read."""
+        return parse_keep(self.keep_errors)
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -10,13 +10,16 @@ from sqlalchemy import Connection
 from tasks_app.domain.durations import rough
 from tasks_app.domain.errors import SchemaError
 from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.retention import format_age
 from tasks_app.domain.settings import Settings
-from tasks_app.pool import condition, maintain, workers
+from tasks_app.pool import condition, days, maintain, workers
 from tasks_app.pool.schema import check_schema, newest
 
 OLDEST_MAJOR, TESTED_MAJOR = 14, 18
 """client_connection_check_interval came with 14."""
 FEW_DAYS_AHEAD = 3
+LATE_DAYS = timedelta(days=1)
+"""Who maintains looks once an hour."""
 CONNECTIONS_PER_CHILD = 3
 """Its clerk, its main thread, the handler in hand."""
 LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
@@ -88,6 +91,23 @@ def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
     return findings
 
 
+def retention(connection: Connection, settings: Settings) -> list[Finding]:
+    """Do old days of the completed pool go?"""
+    longest = settings.completed.longest
+    found, now = days.partitions(connection)
+    if longest is None:
+        size = sum(day.bytes for day in found) // 2**20
+        return [ok("retention", f"completed tasks are kept for ever: {size} MB by now")]
+    kept = f"completed tasks are kept {format_age(longest)}"
+    late = [day.name for day in found if day.until <= now - longest - LATE_DAYS]
+    if not late:
+        return [ok("retention", f"{kept}, and nothing older lies there")]
+    advice = "Run tasks-app prune: it names what is in the way."
+    if not days.owns(connection):
+        advice = "Run beat, or tasks-app prune, as the owner of the tables: this role may not."
+    return [warn("retention", f"{kept}, and older ones lie there: {_some(late)}", advice)]
+
+
 def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does anybody clean up behind us?"""
     if not condition.server(connection).autovacuum:
@@ -131,7 +151,15 @@ def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
 
 FIRST: tuple[Check, ...] = (version, schema)
 """What all others build on."""
-CHECKS: tuple[Check, ...] = (privileges, durability, partitions, vacuum, connections, transactions)
+CHECKS: tuple[Check, ...] = (
+    privileges,
+    durability,
+    partitions,
+    retention,
+    vacuum,
+    connections,
+    transactions,
+)
 
 
 def _named(found: list[condition.OpenTransaction]) -> str:

@@ -44,7 +44,7 @@ class Keeper:
         self._settings = settings
         self._dispatcher = Dispatcher(settings, database, publisher, index)
         self._rescuer = Rescuer(settings, database)
-        self._maintainer = Maintainer(database, holder)
+        self._maintainer = Maintainer(database, holder, settings=settings)
         self._last = Scanned()
         self._whole_at = 0.0
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())

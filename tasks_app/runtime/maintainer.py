@@ -1,4 +1,4 @@
-"""The maintainer: partitions made ahead, and the list of workers kept short."""
+"""The maintainer: partitions made ahead, old ones dropped, and the list of workers kept short."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.causes import brief
 from tasks_app.domain.logs import quiet_logger
+from tasks_app.domain.settings import Settings
 from tasks_app.pool import lease, workers
 from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.leadership import Leadership
+from tasks_app.runtime.retention import Pruned, Retention
 
 log = quiet_logger(__name__)
 
@@ -21,6 +23,8 @@ EVERY = timedelta(hours=1)
 AGAIN_AFTER_S = 60.0
 """After a failure. There are 14 days, but nobody shall wait an hour for a lock of a second."""
 LOOK_EVERY_S = 10.0
+PRUNE_FOR_S = 1.0
+"""At a time: whoever maintains may have to scan. More of it waits for the next look."""
 LONGEST_RUN = timedelta(minutes=2)
 """When somebody else takes over from a maintainer that died half way."""
 LOCK_NOT_AVAILABLE = "55P03"
@@ -30,8 +34,11 @@ FORGET_WORKERS_AFTER = timedelta(hours=1)
 class Maintainer:
     """Any number may run; each partition is made in a transaction of its own."""
 
-    def __init__(self, database: Database, holder: str = "by hand") -> None:
+    def __init__(
+        self, database: Database, holder: str = "by hand", *, settings: Settings | None = None
+    ) -> None:
         self._database = database
+        self._retention = Retention(settings, database) if settings else None
         self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.DEPUTY, ttl=LONGEST_RUN)
         self._look_at = 0.0
 
@@ -45,13 +52,21 @@ class Maintainer:
                 _, left = self._run()
                 if left:
                     raise TimeoutError(f"{left} partitions are still to be made")
-                self._lead.done()
-                log.info("maintenance is done")
+                if self._prune():
+                    self._lead.done()
+                    log.info("maintenance is done")
         except Exception as error:
             self._look_at = time.monotonic() + AGAIN_AFTER_S
             log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
         finally:
             self._lead.release()
+
+    def _prune(self) -> bool:
+        """Let go what is old; tell whether all of it went."""
+        pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
+        if pruned.in_use and not pruned.more:
+            self._look_at = time.monotonic() + AGAIN_AFTER_S
+        return not (pruned.more or pruned.in_use)
 
     def _is_due(self) -> bool:
         with self._database.begin() as connection:
@@ -74,7 +89,7 @@ class Maintainer:
             if has_strays(connection):
                 log.error(
                     "task_completed_default holds rows: partitions were missing. "
-                    "Run maintenance daily; retention cannot drop those rows by partition."
+                    "Run maintenance daily; when they are old, those rows go one by one."
                 )
             missing = missing_partitions(connection, now=now)
         made = 0

@@ -47,7 +47,7 @@ class Work:
         self._queues = queues
         self._names = names
         self._rescuer = Rescuer(settings, child.database)
-        self._maintainer = Maintainer(child.database, child.identity.owner)
+        self._maintainer = Maintainer(child.database, child.identity.owner, settings=settings)
         self._tidy_at = 0.0
         self._front = Front()
 

@@ -21,6 +21,7 @@ from tasks_app.cli.main import main
 from tasks_app.embedded import Stack
 from tasks_app.pool.schema import newest
 from tests.factory import claimed_task, pending_task, pool_of_task
+from tests.pool.old_days import NAME, drop_old_days, finished, old_day
 
 HANDLERS = """
 import os, signal
@@ -361,3 +362,37 @@ def test_explain_is_a_function_for_programs_too(shell: Shell, engine: Engine) ->
 
     assert [finding.subject for finding in explanation.findings] == ["running"]
     assert explanation.known
+
+
+def test_prune_tells_what_would_go_and_lets_it_go(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        old_day(connection)
+        finished(connection)
+    try:
+        told = shell("prune", "--dry-run")
+        listed = shell.json("prune", "--dry-run")
+        done = shell("prune")
+        again = shell("prune", "--dry-run")
+    finally:
+        drop_old_days(engine)
+
+    assert [each.returncode for each in (told, done, again)] == [0, 0, 0]
+    assert re.search(rf"^completed +{NAME} +1 +\d+ +dropped +30d", told.stdout, re.MULTILINE)
+    assert [(d["what"], d["rows"]) for d in listed] == [(NAME, 1)]
+    assert f"{NAME} dropped" in done.stdout
+    assert "1 day dropped, 0 completed and 0 failed tasks deleted" in done.stdout
+    assert again.stdout == "Nothing is too old.\n"
+
+
+def test_prune_says_what_had_to_stay(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        old_day(connection)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f"SELECT count(*) FROM {NAME}"))
+            done = shell("prune")
+    finally:
+        drop_old_days(engine)
+
+    assert done.returncode == 1
+    assert f"{NAME} is in use and stays" in done.stderr

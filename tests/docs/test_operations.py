@@ -48,7 +48,7 @@ def test_the_settings_are_those_of_the_code() -> None:
 def test_its_sql_runs(connection: Connection, block: str) -> None:
     for role in Kind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
-    for day in re.findall(r"DROP TABLE task_completed_p(\d{4})(\d\d)(\d\d)", block):
+    for day in re.findall(r"DETACH PARTITION task_completed_p(\d{4})(\d\d)(\d\d)", block):
         maintain.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
     if "INSERT INTO task_completed SELECT" in block:
         connection.exec_driver_sql(

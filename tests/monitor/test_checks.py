@@ -17,7 +17,9 @@ from tasks_app.monitor.checkup import examine
 from tasks_app.pool import condition, lease, pause, workers
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task
+from tests.pool.old_days import NAME, old_day
 
+FOR_EVER = {"keep_completed": "forever"}
 GRANTS = next(b for b in blocks(text_of("docs/operations.md"), "sql") if "GRANT" in b)
 
 
@@ -69,8 +71,9 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
 
     assert set(levels(findings)) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
-        *("database", "schema", "privileges", "durability", "partitions", "autovacuum"),
-        *("connections", "transactions", "workers", "scan", "queues", "due tasks", "rescue"),
+        *("database", "schema", "privileges", "durability", "partitions", "retention"),
+        *("autovacuum", "connections", "transactions", "workers", "scan", "queues"),
+        *("due tasks", "rescue"),
     ]
 
 
@@ -265,6 +268,24 @@ def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) 
         "warn scan: the last one was 3 min ago, by b@host",
         "fail scan: the last one was 3 min ago, by b@host",
     ]
+
+
+def test_days_that_should_be_gone_are_told(connection: Connection, settings: Settings) -> None:
+    none = database.retention(connection, settings)
+    old_day(connection)
+    late = database.retention(connection, settings)
+    wished = database.retention(connection, settings.model_copy(update=FOR_EVER))
+    connection.exec_driver_sql("CREATE ROLE stranger")
+    connection.exec_driver_sql("SET LOCAL ROLE stranger")
+    stranger = database.retention(connection, settings)
+
+    assert said([*none, *late, *wished[:1]])[:2] == [
+        "ok retention: completed tasks are kept 30d, and nothing older lies there",
+        f"warn retention: completed tasks are kept 30d, and older ones lie there: {NAME}",
+    ]
+    assert said(wished)[0].startswith("ok retention: completed tasks are kept for ever: ")
+    assert late[0].advice.startswith("Run tasks-app prune: it names")
+    assert "as the owner of the tables" in stranger[0].advice
 
 
 def test_queues_that_somebody_stopped_are_told(connection: Connection, settings: Settings) -> None:

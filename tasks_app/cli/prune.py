@@ -1,0 +1,67 @@
+"""``prune``: what is old enough goes now, not at the next maintenance."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import settings, transaction
+from tasks_app.cli.endings import NO
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.doomed import doomed
+from tasks_app.runtime.retention import Pruned, Retention
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only print what would go: partitions, rows, bytes.")
+@output.as_json
+def prune(*, dry_run: bool, json_: bool) -> None:
+    """Let go what is older than TASKS_APP_KEEP_COMPLETED and TASKS_APP_KEEP_ERRORS say.
+
+    Maintenance does the same once an hour, a second at a time. Exit 1: something had to stay,
+    because somebody holds it or because this role may not drop partitions.
+    """
+    if dry_run:
+        _tell(json_=json_)
+        return
+    database = Database(settings().database, prepare=settings().prepare)
+    try:
+        pruned = Retention(settings(), database).run()
+    finally:
+        database.dispose()
+    if json_:
+        output.print_json(pruned)
+    else:
+        _print(pruned)
+    sys.exit(NO if pruned.in_use or pruned.not_ours else 0)
+
+
+def _tell(*, json_: bool) -> None:
+    with transaction() as connection:
+        found = list(doomed(connection, settings()))
+    if json_:
+        output.print_json(found)
+    elif not found:
+        click.echo("Nothing is too old.")
+    else:
+        output.print_table(
+            ("pool", "what", "rows", "bytes", "would be", "kept"),
+            [(d.pool, d.what, d.rows, d.bytes, d.how, d.kept) for d in found],
+        )
+
+
+def _print(pruned: Pruned) -> None:
+    for name in pruned.days:
+        click.echo(f"{name} dropped")
+    days = "1 day" if len(pruned.days) == 1 else f"{len(pruned.days)} days"
+    click.echo(
+        f"{days} dropped, {pruned.completed} completed and {pruned.errors} failed tasks deleted"
+    )
+    for name in pruned.in_use:
+        click.echo(
+            f"{name} is in use and stays. Who holds it: tasks-app doctor. Then try again.", err=True
+        )
+    if pruned.not_ours:
+        click.echo("Completed tasks stay: run this as the owner of the tables.", err=True)

@@ -1,0 +1,78 @@
+"""How long a pool keeps what is over: one age for all, others for single names.
+
+Written ``30d``, ``forever``, or ``30d,mail.send=1d,audit.write=forever``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from tasks_app.domain.durations import format_duration, parse_duration
+
+FOREVER = "forever"
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")
+
+Age = timedelta | None
+"""None: forever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The ages of one pool."""
+
+    age: Age
+    names: dict[str, Age] = field(default_factory=dict)
+
+    @property
+    def longest(self) -> Age:
+        """What a partition waits for: all names of a day go together."""
+        ages = [self.age, *self.names.values()]
+        return None if None in ages else max(age for age in ages if age is not None)
+
+    @property
+    def shortest(self) -> Age:
+        """From when on a row may be too old."""
+        ages = [age for age in (self.age, *self.names.values()) if age is not None]
+        return min(ages, default=None)
+
+    @property
+    def early(self) -> dict[str, timedelta]:
+        """The names that go before their partition does."""
+        longest = self.longest
+        return {
+            name: age
+            for name, age in self.names.items()
+            if age is not None and (longest is None or age < longest)
+        }
+
+
+def parse_keep(text: str) -> Keep:
+    """Read ages as they are written in a setting.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    first, *others = (part.strip() for part in text.split(","))
+    names = {}
+    for other in others:
+        name, equals, age = (part.strip() for part in other.partition("="))
+        if not equals or not _NAME.match(name):
+            raise ValueError(f"{other[:60]!r} is no name=age")
+        names[name] = _age(age)
+    return Keep(_age(first), names)
+
+
+def format_age(age: Age) -> str:
+    """Write an age as :func:`parse_keep` reads it."""
+    return FOREVER if age is None else format_duration(age)
+
+
+def _age(text: str) -> Age:
+    if text == FOREVER:
+        return None
+    age = parse_duration(text)
+    if not age:
+        raise ValueError("an age of nothing")
+    return age

@@ -1,0 +1,59 @@
+"""What retention would let go now: read, and left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.retention import Keep, format_age
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.states import Pool
+from tasks_app.pool import prune
+from tasks_app.pool.days import due_names, owns, partitions
+from tasks_app.pool.tables import ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A partition, or rows of one, that are too old."""
+
+    pool: Pool
+    what: str
+    rows: int
+    bytes: int
+    """Of a partition on the disk, indexes and all; of rows their own."""
+    how: str
+    """``dropped`` at once, or ``deleted`` row by row."""
+    kept: str
+    """The age that is over."""
+
+
+def doomed(connection: Connection, settings: Settings) -> Iterator[Doomed]:
+    """Count what is too old. Reads all of it."""
+    yield from _days(connection, settings.completed)
+    for pool, table, keep in (
+        (Pool.COMPLETED, prune.DEFAULT, settings.completed),
+        (Pool.ERROR, ERROR, settings.errors),
+    ):
+        rows, size = prune.count_old(connection, table, keep)
+        if rows:
+            yield Doomed(pool, table, rows, size, "deleted", format_age(keep.shortest))
+
+
+def _days(connection: Connection, keep: Keep) -> Iterator[Doomed]:
+    if not owns(connection):
+        return
+    found, now = partitions(connection)
+    for day in found:
+        if not day.attached or (keep.longest is not None and day.until <= now - keep.longest):
+            rows, _ = prune.count_in(connection, day)
+            age = format_age(keep.longest)
+            yield Doomed(Pool.COMPLETED, day.name, rows, day.bytes, "dropped", age)
+            continue
+        for name in due_names(day, keep.early, now):
+            rows, size = prune.count_in(connection, day, name)
+            if rows:
+                what, age = f"{name} in {day.name}", format_age(keep.names[name])
+                yield Doomed(Pool.COMPLETED, what, rows, size, "deleted", age)

@@ -1,0 +1,302 @@
+"""Retention: what is old enough goes, in transactions of its own, while others work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Engine, make_url, text
+
+from tasks_app import Settings, get_task
+from tasks_app.pool import prune, retire
+from tasks_app.pool.days import partitions
+from tasks_app.pool.grants import Kind, grants_sql
+from tasks_app.runtime import maintainer
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.doomed import doomed
+from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.retention import Retention
+from tests.factory import count
+from tests.pool.old_days import (
+    DAY,
+    NAME,
+    NOON,
+    ONE,
+    drop_old_days,
+    failed,
+    finished,
+    old_day,
+)
+
+LATER = "task_completed_p20200507"
+DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
+
+
+@pytest.fixture
+def old(engine: Engine) -> Iterator[Engine]:
+    """Two days that are over, with a task of each of two names, and a failure as old."""
+    drop_old_days(engine)
+    with engine.begin() as connection:
+        for day in (DAY, DAY + ONE):
+            old_day(connection, day)
+            for name in ("mail", "order"):
+                finished(connection, name, now=day + (NOON - DAY))
+        failed(connection)
+    yield engine
+    drop_old_days(engine)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url)
+    yield made
+    made.dispose()
+
+
+Ages = Callable[..., Settings]
+
+
+@pytest.fixture
+def ages(database_url: str) -> Ages:
+    return lambda **given: Settings(database_url=database_url, **given)
+
+
+def names(engine: Engine) -> list[str]:
+    """The days that are there, attached or not."""
+    with engine.connect() as connection:
+        found = connection.execute(
+            text("SELECT relname FROM pg_class WHERE relname ~ '^task_completed_p2020[0-9]{4}$'")
+        )
+        return sorted(found.scalars())
+
+
+def test_days_that_are_too_old_are_dropped_and_errors_stay(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    pruned = Retention(ages(), database).run()
+
+    assert pruned.days == [NAME, LATER]
+    assert names(old) == []
+    assert (pruned.completed, pruned.errors, pruned.more) == (0, 0, False)
+    with old.connect() as connection:
+        assert count(connection, "task_completed") == 0
+        assert count(connection, "task_error") == 1
+        assert count(connection, "task_attempt") == 1  # the failure's own
+
+
+def test_not_a_row_is_deleted_where_all_names_have_one_age(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    with old.begin() as connection:
+        for name in (NAME, LATER):
+            forbid_deletes(connection, name)
+
+    assert Retention(ages(), database).run().days == [NAME, LATER]
+
+
+def test_for_ever_keeps_all_of_it(old: Engine, database: Database, ages: Ages) -> None:
+    pruned = Retention(ages(keep_completed="forever"), database).run()
+
+    assert pruned.days == []
+    assert names(old) == [NAME, LATER]
+
+
+def test_the_longest_age_keeps_the_day_and_shorter_ones_go_by_key(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    keep = ages(keep_completed="30d,order=forever,mail=7d")
+
+    first = Retention(keep, database).run()
+    second = Retention(keep, database).run()
+
+    assert (first.days, first.completed, second.completed) == ([], 2, 0)
+    with old.connect() as connection:
+        left = connection.execute(text("SELECT DISTINCT name FROM task_completed")).scalars()
+        assert left.all() == ["order"]
+
+
+def test_errors_go_by_age_where_that_is_wished(old: Engine, database: Database, ages: Ages) -> None:
+    pruned = Retention(ages(keep_errors="365d"), database).run()
+
+    assert pruned.errors == 1
+
+
+def test_rows_that_strayed_into_the_default_partition_go_by_age(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    with old.begin() as connection:
+        stray = finished(connection, now=NOON - 100 * ONE)
+
+    pruned = Retention(ages(), database).run()
+
+    assert pruned.completed == 1
+    with old.connect() as connection:
+        assert get_task(connection, stray) is None
+
+
+def test_a_day_that_somebody_holds_stays_and_the_others_go(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    retention = Retention(ages(), database)
+    with old.begin() as connection:
+        connection.execute(text(f"SELECT count(*) FROM {NAME}"))
+        held = retention.run()
+    free = retention.run()
+
+    assert (held.in_use, held.days) == ([NAME], [LATER])
+    assert (free.in_use, free.days) == ([], [NAME])
+
+
+def test_time_is_up_after_any_step_and_somebody_else_goes_on(
+    old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run does one step, and knows nothing of the others."""
+    monkeypatch.setattr(retire, "LOOKED_AT", 1)
+    days, runs = [], 0
+    while True:
+        pruned = Retention(ages(), database).run(0)
+        days += pruned.days
+        runs += 1
+        with old.connect() as connection:
+            if NAME not in names(old) and LATER not in names(old):
+                break
+        assert runs < 30
+
+    assert days == [NAME, LATER]
+    assert runs >= 2 * 4
+    with old.connect() as connection:
+        assert count(connection, "task_attempt") == 1
+
+
+def test_thinning_is_resumed_where_the_last_one_ended(
+    old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "LOOKED_AT", 1)
+    keep = ages(keep_completed="forever,mail=1d")
+
+    gone = [Retention(keep, database).run(0).completed for _ in range(8)]
+
+    assert sum(gone) == 2
+    assert Retention(keep, database).run().completed == 0
+
+
+def test_what_would_go_is_told_and_nothing_goes(old: Engine, ages: Ages) -> None:
+    keep = ages(keep_completed="forever,mail=7d", keep_errors="365d")
+    with old.connect() as connection:
+        whole = [(d.what, d.rows, d.how) for d in doomed(connection, ages())]
+        parts = [(d.what, d.rows, d.how, d.kept) for d in doomed(connection, keep)]
+        sizes = [d.bytes for d in doomed(connection, ages())]
+
+    assert whole == [(NAME, 2, "dropped"), (LATER, 2, "dropped")]
+    assert parts == [
+        (f"mail in {NAME}", 1, "deleted", "7d"),
+        (f"mail in {LATER}", 1, "deleted", "7d"),
+        ("task_error", 1, "deleted", "365d"),
+    ]
+    assert all(size > 8_000 for size in sizes)
+    assert names(old) == [NAME, LATER]
+
+
+def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
+    old: Engine,
+    ages: Ages,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with old.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE hand LOGIN PASSWORD 'p'")
+        connection.exec_driver_sql(grants_sql(Kind.WORKER, "hand"))
+    url = make_url(database_url).set(username="hand", password="p")
+    database = Database(url.render_as_string(hide_password=False))
+    retention = Retention(ages(keep_errors="365d"), database)
+    monkeypatch.setattr(logging.getLogger("tasks_app.runtime.retention"), "propagate", True)
+    caplog.set_level(logging.WARNING)
+
+    try:
+        first, second = retention.run(), retention.run()
+    finally:
+        database.dispose()
+        with old.begin() as connection:
+            connection.exec_driver_sql("DROP OWNED BY hand")
+            connection.exec_driver_sql("DROP ROLE hand")
+
+    assert first.not_ours
+    assert second.not_ours
+    assert (first.days, first.errors) == ([], 1)
+    assert names(old) == [NAME, LATER]
+    assert len([r for r in caplog.records if "does not own" in r.message]) == 1
+
+
+class TestMaintenance:
+    """Retention is a part of it."""
+
+    def test_it_prunes(self, old: Engine, database: Database, ages: Ages) -> None:
+        Maintainer(database, settings=ages()).run_if_due()
+
+        assert names(old) == []
+
+    def test_while_there_is_more_it_goes_on_at_the_next_look(
+        self, old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 0)
+        monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0)
+        mine = Maintainer(database, settings=ages())
+
+        looks = 0
+        while done_at(old) is None:
+            mine.run_if_due()
+            looks += 1
+            assert looks < 30
+
+        assert looks > 3
+        assert names(old) == []
+
+    def test_a_day_in_use_is_no_failure_and_is_tried_again_soon(
+        self, old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(maintainer, "AGAIN_AFTER_S", 0)
+        mine = Maintainer(database, settings=ages())
+        with old.begin() as connection:
+            connection.execute(text(f"SELECT count(*) FROM {NAME}"))
+            mine.run_if_due()
+            held = done_at(old)
+        mine.run_if_due()
+
+        assert held is None
+        assert done_at(old) is not None
+        assert names(old) == []
+
+
+def done_at(engine: Engine) -> object:
+    with engine.connect() as connection:
+        return connection.execute(text(DONE)).scalar()
+
+
+def forbid_deletes(connection, table: str) -> None:
+    """Whoever deletes a row of it fails."""
+    connection.execute(
+        text("""
+            CREATE OR REPLACE FUNCTION pg_temp.no_delete() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION 'a row was deleted'; END $$
+        """)
+    )
+    connection.execute(
+        text(f"""
+            CREATE TRIGGER no_delete BEFORE DELETE ON {table}
+            FOR EACH ROW EXECUTE FUNCTION pg_temp.no_delete()
+        """)
+    )
+
+
+def test_partitions_of_today_and_tomorrow_are_not_touched(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    with old.connect() as connection:
+        before = [day.name for day in partitions(connection)[0] if day.name > LATER]
+
+    Retention(ages(keep_completed="1d"), database).run()
+
+    with old.connect() as connection:
+        assert [day.name for day in partitions(connection)[0]] == before
