@@ -20,8 +20,8 @@ from tasks_app.runtime.retention import Pruned, Retention
 def prune(*, dry_run: bool, json_: bool) -> None:
     """Let go what is older than TASKS_APP_KEEP_COMPLETED and TASKS_APP_KEEP_ERRORS say.
 
-    Maintenance does the same once an hour, a second at a time. Exit 1: something had to stay,
-    because somebody holds it or because this role may not drop partitions.
+    Maintenance does the same once an hour, a quarter of a second at a time. Exit 1: something had
+    to stay, because somebody holds it or because this role may not drop partitions.
     """
     if dry_run:
         _tell(json_=json_)

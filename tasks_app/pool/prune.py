@@ -65,6 +65,11 @@ def delete_old(
     return (step.at, step.after), step.gone
 
 
+def take_time(connection: Connection) -> None:
+    """Let the counts of this transaction take as long as they do."""
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+
+
 def count_in(connection: Connection, partition: Partition, name: str = "") -> tuple[int, int]:
     """Return rows and bytes of a day, or of one name in it. Reads all of them."""
     row = connection.execute(

@@ -32,6 +32,7 @@ class Doomed:
 
 def doomed(connection: Connection, settings: Settings) -> Iterator[Doomed]:
     """Count what is too old. Reads all of it."""
+    prune.take_time(connection)
     yield from _days(connection, settings.completed)
     for pool, table, keep in (
         (Pool.COMPLETED, prune.DEFAULT, settings.completed),

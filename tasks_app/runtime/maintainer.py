@@ -23,7 +23,7 @@ EVERY = timedelta(hours=1)
 AGAIN_AFTER_S = 60.0
 """After a failure. There are 14 days, but nobody shall wait an hour for a lock of a second."""
 LOOK_EVERY_S = 10.0
-PRUNE_FOR_S = 1.0
+PRUNE_FOR_S = 0.25
 """At a time: whoever maintains may have to scan. More of it waits for the next look."""
 LONGEST_RUN = timedelta(minutes=2)
 """When somebody else takes over from a maintainer that died half way."""
@@ -64,7 +64,7 @@ class Maintainer:
     def _prune(self) -> bool:
         """Let go what is old; tell whether all of it went."""
         pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
-        if pruned.in_use and not pruned.more:
+        if pruned.in_use:  # each try may hold settles up for a moment
             self._look_at = time.monotonic() + AGAIN_AFTER_S
         return not (pruned.more or pruned.in_use)
 

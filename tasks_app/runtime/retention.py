@@ -23,6 +23,9 @@ log = quiet_logger(__name__)
 IN_USE, GONE = "55P03", ("42P01", "42809", "55000")
 """SQLSTATEs: somebody holds the table; somebody else has detached or dropped it meanwhile."""
 
+MOST_REFUSALS = 3
+"""Days that are in use; then it is the table itself, and each try may hold settles up."""
+
 
 @dataclass(slots=True)
 class Pruned:
@@ -79,6 +82,8 @@ class Retention:
         else:
             longest, early = self._completed.longest, self._completed.early
             for day in found:
+                if len(pruned.in_use) >= MOST_REFUSALS:
+                    break
                 if not day.attached or (longest is not None and day.until <= now - longest):
                     yield from self._unless_in_use(day, pruned, self._retire)
                 elif names := due_names(day, early, now):
@@ -103,6 +108,7 @@ class Retention:
             if state == IN_USE:
                 log.info("%s is in use and stays for now", day.name)
                 pruned.in_use.append(day.name)
+                yield
             elif state not in GONE:
                 raise
 

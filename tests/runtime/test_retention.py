@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Connection, Engine, make_url, text
 
 from tasks_app import Settings, get_task
 from tasks_app.pool import prune, retire
@@ -116,6 +117,26 @@ def test_the_longest_age_keeps_the_day_and_shorter_ones_go_by_key(
         assert left.all() == ["order"]
 
 
+def test_a_day_goes_when_its_end_is_old_enough_and_not_before(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    with old.begin() as connection:
+        (midnight,) = connection.execute(
+            text("SELECT date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'")
+        ).one()
+        young, just = (add_day(connection, midnight - n * ONE) for n in (30, 31))
+
+    pruned = Retention(ages(), database).run()
+
+    with old.begin() as connection:
+        connection.execute(text(f"DROP TABLE {young}"))  # it is still there
+    assert pruned.days == [NAME, LATER, just]
+
+
+def add_day(connection: Connection, day: datetime) -> str:
+    return old_day(connection, day.astimezone(UTC)).name
+
+
 def test_errors_go_by_age_where_that_is_wished(old: Engine, database: Database, ages: Ages) -> None:
     pruned = Retention(ages(keep_errors="365d"), database).run()
 
@@ -146,6 +167,20 @@ def test_a_day_that_somebody_holds_stays_and_the_others_go(
 
     assert (held.in_use, held.days) == ([NAME], [LATER])
     assert (free.in_use, free.days) == ([], [NAME])
+
+
+def test_after_three_refusals_the_table_is_left_to_those_who_settle(
+    old: Engine, database: Database, ages: Ages
+) -> None:
+    with old.begin() as connection:
+        for n in range(2, 6):
+            old_day(connection, DAY + n * ONE)
+    with old.begin() as connection:
+        connection.execute(text("LOCK TABLE ONLY task_completed IN ROW EXCLUSIVE MODE"))
+        pruned = Retention(ages(), database).run()
+
+    assert len(pruned.in_use) == 3
+    assert len(names(old)) == 6
 
 
 def test_time_is_up_after_any_step_and_somebody_else_goes_on(
