@@ -24,6 +24,10 @@ class InvalidTaskError(TasksError, ValueError):
         return InvalidTaskError(f"{outer}.{self.path}", self._problem, self._allowed)
 
 
+class InvalidScheduleError(InvalidTaskError):
+    """A schedule was refused before anything was written."""
+
+
 class IllegalTransitionError(TasksError):
     """An event met a state that does not admit it."""
 

@@ -110,6 +110,8 @@ class TaskRow(NamedTuple):
     hard_timeout_ms: int | None
     hint_wait: timedelta = timedelta(0)
     """How long the scan leaves the row alone, because a hint is on its way."""
+    schedule_id: int | None = None
+    """Which schedule made it."""
 
     @property
     def terms(self) -> tuple[Any, ...]:

@@ -27,6 +27,7 @@ _DEFAULTS = {
     "expires_at": None,
     "timeout_ms": None,
     "hard_timeout_ms": None,
+    "schedule_id": None,
 }
 """What the table puts into the columns that are left out."""
 _ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
@@ -99,6 +100,7 @@ _SHARED = {
     "timeout_ms": "integer",
     "hard_timeout_ms": "integer",
     "hint_wait": "double precision",
+    "schedule_id": "bigint",
 }
 _INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
 
@@ -111,11 +113,11 @@ def _unnested(columns: Mapping[str, str], alias: str) -> str:
 _MANY = f"""
     INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, payload, headers,
         enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at, timeout_ms,
-        hard_timeout_ms, created_at)
+        hard_timeout_ms, schedule_id, created_at)
     SELECT n.id, k.name, k.queue, k.priority, n.biz_key, n.unique_key, CAST(n.payload AS jsonb),
         CAST(k.headers AS jsonb), k.enabled, k.retry_level, k.max_attempts, k.retry, d.due_at,
         d.due_at + make_interval(secs => k.hint_wait), k.expires_at, k.timeout_ms,
-        k.hard_timeout_ms, {_INSTANT}
+        k.hard_timeout_ms, k.schedule_id, {_INSTANT}
     FROM {_unnested(_OWN, "n")}
     JOIN {_unnested(_SHARED, "k")} USING (kind)
     CROSS JOIN LATERAL (

@@ -1,0 +1,173 @@
+"""Cron expressions in a time zone, by Debian cron's rules where the clock is changed.
+
+The zone decides in one place, here: cronsim reads the expression and walks over the hands of a
+clock that nobody changes.
+
+* An expression whose minute or hour begins with ``*`` runs in real time: whenever the clock on the
+  wall shows a time that matches. What the clock leaves out does not run; what it shows twice does
+  so twice.
+* Any other names times of the day. Each comes once a day: those that the clock leaves out run as
+  one right after the gap; those that it shows twice run the first time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from tasks_app.domain.errors import InvalidScheduleError
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+
+LONGEST = 255
+SHORTHANDS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_DAY, _MINUTE, _SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
+_TICK = timedelta(microseconds=1)
+
+
+def check_cron(expression: object) -> str:
+    """Return the expression, its fields one space apart.
+
+    Raises:
+        InvalidScheduleError: it is none.
+    """
+    if not isinstance(expression, str) or len(expression) > LONGEST:
+        raise _refused("is no text of at most 255 characters")
+    written = " ".join(expression.split())
+    shown = repr(written[:60])
+    try:
+        sim = _sim(written)
+    except (AssertionError, TypeError, IndexError):
+        raise _refused(f"is {shown}, which cannot be read") from None
+    except Exception as error:  # cronsim's own, of a module that is not imported before it is used
+        raise _refused(f"is {shown}: {str(error).lower()[:60]}") from None
+    if next(_hands(sim, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001  hands have no zone
+        raise _refused(f"is {shown}, which is no day of any year")
+    return written
+
+
+@lru_cache(256)
+def zone_of(name: str) -> ZoneInfo:
+    """Return the zone of this IANA name.
+
+    Raises:
+        InvalidScheduleError: there is none.
+    """
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, TypeError, OSError):
+        raise InvalidScheduleError(
+            "timezone", f"is {name!r:.60}", "a name of the IANA list, such as Europe/Berlin"
+        ) from None
+
+
+def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Return the first instant, in UTC, that is later than ``after``; None: there is none."""
+    sim, local = _sim(expression), after.astimezone(zone)
+    try:
+        if _is_wild(sim):
+            return _real_time(sim, zone, after)
+        for hands in _hands(sim, local.replace(tzinfo=None)):
+            instant = _first_shown(hands, zone)
+            if instant > after:
+                return instant
+    except OverflowError:  # the year 9999 is over
+        return None
+    return None
+
+
+def explain_cron(expression: str) -> str:
+    """Return the expression in words."""
+    try:
+        return str(_sim(expression).explain())
+    except Exception:  # words are lacking for a few that can be carried out
+        return f"By the cron expression {expression}"
+
+
+def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Walk from one change of the clock to the next; between them it is one that nobody changes."""
+    at = after.astimezone(UTC)
+    offset = _offset(zone, at)
+    start = at + offset
+    while True:
+        hands = next(_hands(sim, start.replace(tzinfo=None)), None)
+        if hands is None:
+            return None
+        instant = hands.replace(tzinfo=UTC) - offset
+        change = _next_change(zone, at, instant)
+        if change is None:
+            return instant
+        at, offset = change, _offset(zone, change)
+        start = change + offset - _TICK
+
+
+def _first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
+    """Return when the clock shows this first; of what it leaves out, when it goes on."""
+    local = hands.replace(tzinfo=zone)
+    instant = local.astimezone(UTC)
+    if instant.astimezone(zone).replace(tzinfo=None) == hands:
+        return instant
+    hands = hands.replace(second=0)
+    while True:
+        hands += _MINUTE
+        instant = hands.replace(tzinfo=zone).astimezone(UTC)
+        if instant.astimezone(zone).replace(tzinfo=None) == hands:
+            return instant
+
+
+def _next_change(zone: ZoneInfo, since: datetime, until: datetime) -> datetime | None:
+    """Return when the clock is changed first, after ``since`` and not after ``until``."""
+    low, offset = since.replace(microsecond=0), _offset(zone, since)
+    while low < until:
+        high = min(low + _DAY, until)
+        if _offset(zone, high) != offset:
+            while high - low > _SECOND:
+                middle = low + (high - low) // _SECOND // 2 * _SECOND
+                low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
+            return high
+        low = high
+    return None
+
+
+def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
+    return at.astimezone(zone).utcoffset() or timedelta(0)
+
+
+def _hands(sim: CronSim, start: datetime) -> Iterator[datetime]:
+    """Walk over what matches, later than ``start``, on a clock that nobody changes."""
+    walker = copy.copy(sim)
+    walker.dt = start.replace(microsecond=0)
+    return walker
+
+
+def _is_wild(sim: CronSim) -> bool:
+    return sim.parts[1].startswith("*") or sim.parts[2].startswith("*")
+
+
+@lru_cache(1024)
+def _sim(expression: str) -> CronSim:
+    from cronsim import CronSim  # noqa: PLC0415  only where there are schedules
+
+    return CronSim(SHORTHANDS.get(expression.lower(), expression), datetime(2000, 1, 1))  # noqa: DTZ001
+
+
+def _refused(problem: str) -> InvalidScheduleError:
+    return InvalidScheduleError(
+        "cron",
+        problem,
+        "minute, hour, day, month and weekday, seconds before them if you like, "
+        "such as '30 2 * * *' or '*/15 * * * * *'",
+    )
