@@ -13,14 +13,16 @@ from tasks_app.pool.tables import (
     COMPLETED,
     DISPATCH,
     ERROR,
+    FIRE,
     LEASE,
     NOW,
     PAUSE,
     PENDING,
+    SCHEDULE,
     WORKER,
 )
 
-WRITTEN = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE)
+WRITTEN = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, SCHEDULE, FIRE)
 """Tables that a worker reads and writes."""
 MOST_DUE = 100_000
 """Due rows that are looked at: a backlog of millions is no reason to read it all."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.tables import DISPATCH, NOW, PENDING
+from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEDULE
 
 _OF_QUEUE = f"SELECT p.queue FROM {PENDING} p WHERE p.state = '{State.PENDING}'"
 
@@ -26,6 +26,8 @@ class Glance:
     """A lease is over."""
     next_due: timedelta | None
     """Until the first row is to be looked at, below zero if it is; None: nothing waits."""
+    next_fire_s: float | None = None
+    """Until the first schedule is to be looked at, in seconds."""
 
     def is_quiet(self, within: timedelta) -> bool:
         """Tell whether nobody has anything to do for so long."""
@@ -49,11 +51,13 @@ _GLANCE = text(f"""
             SELECT p.scan_at FROM {PENDING} p
             WHERE p.queue = waits.queue AND p.priority = r.priority
               AND p.state = '{State.PENDING}'
-            ORDER BY p.scan_at, p.id LIMIT 1) AS first) AS next_due
+            ORDER BY p.scan_at, p.id LIMIT 1) AS first) AS next_due,
+        CAST(EXTRACT(EPOCH FROM (SELECT min(s.look_at) FROM {SCHEDULE} s WHERE s.enabled) - {NOW})
+            AS float) AS next_fire_s
 """)
 
 
 def glance(connection: Connection, *, now: datetime | None = None) -> Glance:
     """Look from afar."""
     row = connection.execute(_GLANCE, {"now": now}).one()
-    return Glance(row.out, row.expired, row.next_due)
+    return Glance(row.out, row.expired, row.next_due, row.next_fire_s)

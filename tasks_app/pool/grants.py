@@ -10,10 +10,13 @@ from tasks_app.pool.tables import (
     COMPLETED,
     DISPATCH,
     ERROR,
+    FIRE,
     LEASE,
     PACE,
     PAUSE,
     PENDING,
+    SCHEDULE,
+    SCHEDULES,
     SCHEMA,
     WORKER,
     table,
@@ -30,24 +33,27 @@ class Kind(StrEnum):
     READER = "reader"
     """Looks."""
     ADMIN = "admin"
-    """Looks, cancels, requeues, pauses, and clears old history away."""
+    """Looks, cancels, requeues, pauses, makes schedules, and clears old history away."""
 
 
 _DEFAULT = table("task_completed_default")
 _VERSION = table("tasks_app_version")
 _IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}"
-_EVERYTHING = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, PACE)
-_LOOK = f"SELECT ON {', '.join((ALL, *_EVERYTHING, _DEFAULT, _VERSION))}"
+_POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
+_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE)
+_VIEWS = (ALL, SCHEDULES)
+_LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, _DEFAULT, _VERSION))}"
+_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
     Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _IDS),
     Kind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
-        f"SELECT ON {ALL}, {_DEFAULT}, {_VERSION}",
+        f"SELECT ON {', '.join(_VIEWS)}, {_DEFAULT}, {_VERSION}",
         _IDS,
     ),
     Kind.READER: (_LOOK,),
-    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join((PENDING, COMPLETED, ERROR, ATTEMPT, PAUSE))}"),
+    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}"),
 }
 
 

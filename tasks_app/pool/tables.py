@@ -23,6 +23,9 @@ WORKER = table("task_worker")
 LEASE = table("task_lease")
 PAUSE = table("task_queue_pause")
 PACE = table("task_pace")
+SCHEDULE = table("task_schedule")
+FIRE = table("task_schedule_fire")
+SCHEDULES = table("task_schedules")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ProgrammingError
 from tasks_app import (
     NewTask,
     cancel_task,
+    create_schedule,
     create_task,
     create_tasks,
     explain_task,
@@ -21,12 +22,13 @@ from tasks_app import (
 )
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
-from tasks_app.pool import browse, lease, ledger, pause, rescue, scan, settle, workers
+from tasks_app.pool import browse, lease, ledger, pause, rescue, scan, schedules, settle, workers
 from tasks_app.pool.grants import Kind, grants_sql
 from tasks_app.pool.schema import check_schema
 from tests.factory import claimed_task, ending, pending_task
 
 PASSWORD = "of-this-test"
+VIEW = "SELECT name FROM task_schedules"
 NAME = 'role "{}" of this test'
 """One that has to be quoted."""
 
@@ -97,6 +99,8 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "read results": lambda c, _: c.execute(text("SELECT result FROM task_completed")),
     "cancel": lambda c, rows: cancel_task(c, rows.waiting),
     "requeue": lambda c, rows: requeue_task(c, rows.failed),
+    "schedule": lambda c, _: create_schedule(c, "s", "t", every=60),
+    "look at schedules": lambda c, _: (schedules.find(c), c.execute(text(VIEW))),
     "pause": lambda c, _: pause.pause(c, "mail", "why"),
     "forge a lease": lambda c, _: c.execute(text("DELETE FROM task_lease")),
     "forge a ledger": lambda c, _: c.execute(text("DELETE FROM task_dispatch")),
@@ -113,11 +117,12 @@ MAY = {
     Kind.WORKER: {
         *CREATE,
         *("run", "look", "read results", "cancel", "requeue", "pause"),
+        *("schedule", "look at schedules"),
         *("forge a lease", "forge a ledger", "clear history", "change a payload"),
     },
-    Kind.READER: {"look", "read results"},
+    Kind.READER: {"look", "read results", "look at schedules"},
     Kind.ADMIN: {
-        *("look", "read results", "cancel", "requeue", "pause"),
+        *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
         *("clear history", "change a payload", "create", "create by SQL"),
     },
 }
