@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # type checkers know the name; the module typing would co
 if TYPE_CHECKING:
     from tasks_app.domain.errors import (
         HandlerTimeoutError,
+        InvalidScheduleError,
         InvalidTaskError,
         TaskBufferFullError,
         TasksError,
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
     )
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
+    from tasks_app.domain.missed import FireAll, fire_all
     from tasks_app.domain.outcome import Cancel, Fail, Retry, Skip, Snooze
     from tasks_app.domain.retry import Exponential, Fixed, Levels
+    from tasks_app.domain.schedule import Schedule
     from tasks_app.domain.settings import Settings
     from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
     from tasks_app.runtime.buffer import TaskBuffer
     from tasks_app.runtime.context import TaskContext
+    from tasks_app.runtime.declared import schedule
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.middleware import middleware
     from tasks_app.runtime.operator import (
@@ -42,6 +46,16 @@ if TYPE_CHECKING:
         hint_tasks,
     )
     from tasks_app.runtime.registry import handler
+    from tasks_app.runtime.rehearsal import Preview, backfill_schedule, preview, preview_schedule
+    from tasks_app.runtime.schedules import (
+        change_schedule,
+        create_schedule,
+        disable_schedule,
+        enable_schedule,
+        get_schedule,
+        list_schedules,
+        remove_schedule,
+    )
 
 __all__ = [
     "Cancel",
@@ -50,14 +64,18 @@ __all__ = [
     "Exponential",
     "Fail",
     "Finding",
+    "FireAll",
     "Fixed",
     "HandlerTimeoutError",
+    "InvalidScheduleError",
     "InvalidTaskError",
     "Levels",
     "NewTask",
     "Notice",
+    "Preview",
     "Requeued",
     "Retry",
+    "Schedule",
     "Settings",
     "Skip",
     "Snooze",
@@ -71,37 +89,55 @@ __all__ = [
     "UniqueKeyTakenError",
     "acreate_task",
     "acreate_tasks",
+    "backfill_schedule",
     "cancel_task",
     "cancel_tasks",
+    "change_schedule",
+    "create_schedule",
     "create_task",
     "create_tasks",
+    "disable_schedule",
+    "enable_schedule",
     "explain_task",
+    "fire_all",
+    "get_schedule",
     "get_task",
     "handler",
     "hint_tasks",
+    "list_schedules",
     "middleware",
+    "preview",
+    "preview_schedule",
+    "remove_schedule",
     "requeue_task",
+    "schedule",
     "subscribe",
 ]
 
 _ROOMS = {
-    "domain.errors": "HandlerTimeoutError InvalidTaskError TaskBufferFullError TasksError"
-    " UniqueKeyTakenError",
+    "domain.errors": "HandlerTimeoutError InvalidScheduleError InvalidTaskError"
+    " TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
+    "domain.missed": "FireAll fire_all",
     "domain.outcome": "Cancel Fail Retry Skip Snooze",
     "domain.retry": "Exponential Fixed Levels",
+    "domain.schedule": "Schedule",
     "domain.settings": "Settings",
     "domain.task": "NewTask Task TaskId TaskOptions",
     "pool.cancel": "Cancelled",
     "pool.requeue": "Requeued",
     "runtime.buffer": "TaskBuffer",
     "runtime.context": "TaskContext",
+    "runtime.declared": "schedule",
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
     "runtime.operator": "cancel_task cancel_tasks explain_task get_task requeue_task",
     "runtime.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
     "runtime.registry": "handler",
+    "runtime.rehearsal": "Preview backfill_schedule preview preview_schedule",
+    "runtime.schedules": "change_schedule create_schedule disable_schedule enable_schedule"
+    " get_schedule list_schedules remove_schedule",
 }
 """The imports above once more, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -17,6 +17,8 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import condition
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.declared import synchronise
+from tasks_app.runtime.registry import HANDLERS
 
 log = quiet_logger(__name__)
 
@@ -59,6 +61,7 @@ def check_database(settings: Settings) -> None:
         try:
             with database.begin() as connection:
                 check_schema(connection)
+                synchronise(connection, HANDLERS)
                 off = condition.server(connection).forgetful
         finally:
             database.dispose()

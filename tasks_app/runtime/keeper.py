@@ -1,15 +1,16 @@
-"""The keeper: all that a leader does for everybody: rescue, maintain, publish what is due."""
+"""The keeper: all that a leader does for everybody: rescue, maintain, fire, publish."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
-from tasks_app.pool.glance import glance
+from tasks_app.pool.glance import Glance, glance
 from tasks_app.pool.lease import SCAN, Rank
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher
@@ -20,6 +21,7 @@ from tasks_app.runtime.publisher import DelayIndex, Publisher
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.rescuer import Rescuer
 from tasks_app.runtime.scanned import Scanned
+from tasks_app.runtime.scheduler import Scheduler
 
 log = quiet_logger(__name__)
 
@@ -45,6 +47,7 @@ class Keeper:
         self._dispatcher = Dispatcher(settings, database, publisher, index)
         self._rescuer = Rescuer(settings, database)
         self._maintainer = Maintainer(database, holder, settings=settings)
+        self._scheduler = Scheduler(database)
         self._last = Scanned()
         self._whole_at = 0.0
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
@@ -76,7 +79,7 @@ class Keeper:
         self._dispatcher.probe()
 
     def scan(self) -> Scanned:
-        """Rescue what is over, maintain when it is time, then publish what is due.
+        """Rescue what is over, maintain when it is time, fire schedules, publish what is due.
 
         While a backlog is worked off, passes that only fill up come between; an idle pool costs
         one read.
@@ -87,11 +90,14 @@ class Keeper:
         if self._last.more and time.monotonic() < self._whole_at:
             return self._publish(fill_up=True)
         self._whole_at = time.monotonic() + self._settings.scan_interval.total_seconds()
-        if self._is_quiet():
+        seen = self._glance()
+        next_fire_s = self._fire(seen)
+        if seen is not None and self._is_quiet(seen):
             self._last = Scanned()
         else:
             self._rescuer.run_once()
             self._publish()
+        self._last = _awake_for(self._last, next_fire_s)
         self._maintainer.run_if_due()
         if not self._last.skipped:
             self.lead.done()
@@ -106,13 +112,33 @@ class Keeper:
             raise
         return self._last
 
-    def _is_quiet(self) -> bool:
-        """Whether there was nothing to do the last time, and a look from afar finds nothing."""
+    def _glance(self) -> Glance | None:
+        """Look from afar, if there was nothing to do the last time."""
         if self._last.did_something:
-            return False
+            return None
         with self.database.single() as connection:
-            return glance(connection).is_quiet(max(AHEAD, self._settings.scan_interval))
+            return glance(connection)
+
+    def _is_quiet(self, seen: Glance) -> bool:
+        """Whether a look from afar found nothing, and no schedule has fired since."""
+        fired = seen.next_fire_s is not None and seen.next_fire_s <= 0
+        return not fired and seen.is_quiet(max(AHEAD, self._settings.scan_interval))
+
+    def _fire(self, seen: Glance | None) -> float | None:
+        """Fire the schedules that are due; return in how many seconds the next one is."""
+        next_s = self._scheduler.next_in_s() if seen is None else seen.next_fire_s
+        if next_s is None or next_s > 0:
+            return next_s
+        self._scheduler.run_once()
+        return self._scheduler.next_in_s()
 
     def maintain(self) -> None:
         """Maintain, if it is time."""
         self._maintainer.run_if_due()
+
+
+def _awake_for(scanned: Scanned, fire_s: float | None) -> Scanned:
+    """Return it with the next schedule among what to wake up for."""
+    if fire_s is None or (scanned.next_due_s is not None and scanned.next_due_s <= fire_s):
+        return scanned
+    return replace(scanned, next_due_s=fire_s)

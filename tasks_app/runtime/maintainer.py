@@ -1,4 +1,4 @@
-"""The maintainer: partitions made ahead, old ones dropped, and the list of workers kept short."""
+"""The maintainer: partitions made ahead, old ones dropped, lists kept short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.causes import brief
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
-from tasks_app.pool import lease, workers
+from tasks_app.pool import fire, lease, workers
 from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
 from tasks_app.runtime.database import Database
@@ -29,6 +29,8 @@ LONGEST_RUN = timedelta(minutes=2)
 """When somebody else takes over from a maintainer that died half way."""
 LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
+FORGET_FIRES_AFTER = timedelta(days=30)
+"""Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
 
 
 class Maintainer:
@@ -86,6 +88,7 @@ class Maintainer:
         """
         with self._database.begin() as connection:
             workers.prune(connection, FORGET_WORKERS_AFTER, now=now)
+            fire.prune(connection, FORGET_FIRES_AFTER, now=now)
             if has_strays(connection):
                 log.error(
                     "task_completed_default holds rows: partitions were missing. "

@@ -7,7 +7,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from tasks_app.domain.admission import check_name, check_queue
 from tasks_app.domain.durations import Duration, parse_duration
@@ -15,6 +15,11 @@ from tasks_app.domain.errors import ConfigurationError, HandlerError, InvalidTas
 from tasks_app.domain.handler import HandlerSpec, signature_of
 from tasks_app.domain.outcome import Reaction
 from tasks_app.domain.retry import DEFAULT_POLICY, MOST_ATTEMPTS, RetryPolicy, parse_policy
+from tasks_app.domain.task import NewTask
+
+if TYPE_CHECKING:
+    from tasks_app.domain.declaration import Declaration
+    from tasks_app.domain.schedule import When
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +46,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._specs: dict[str, HandlerSpec] = {}
+        self.schedules: dict[str, Declaration] = {}
+        """What code declares, by name."""
 
     def add(self, spec: HandlerSpec) -> None:
         """Enter a handler; entering the same function again, as on a re-import, is harmless.
@@ -55,6 +62,20 @@ class Registry:
                 f"Give {_where(spec.function)} another name."
             )
         self._specs[spec.name] = spec
+
+    def schedule(self, declaration: Declaration) -> None:
+        """Enter a schedule; its own module may do so again.
+
+        Raises:
+            HandlerError: another module has one of that name.
+        """
+        known = self.schedules.get(declaration.name)
+        if known is not None and known.module != declaration.module:
+            raise HandlerError(
+                f"Schedule {declaration.name} is declared in {known.module} already. "
+                f"Give the one in {declaration.module} another name."
+            )
+        self.schedules[declaration.name] = declaration
 
     def get(self, name: str) -> HandlerSpec | None:
         """Return the handler of this name, or None."""
@@ -96,6 +117,7 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
     on_interrupt: str | None = None,
     commit: str = "each",
     registry: Registry = HANDLERS,
+    **when: Unpack[When],
 ) -> Callable[[Callable[P, R]], Handler[P, R]]:
     """Declare a function ``(ctx)`` or ``(ctx, payload)``, sync or async, as the handler of a name.
 
@@ -118,6 +140,8 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             transaction; only for plain functions whose effects are all in ``ctx.session`` or
             ``ctx.connection``, because when one fails, all of them are rolled back and run again.
         registry: for tests.
+        when: with ``cron=``, ``every=`` or ``at=`` the handler has a schedule of its own name;
+            ``schedule()`` says what else there is, and gives its tasks a payload.
 
     Raises:
         HandlerError: the declaration cannot work.
@@ -165,6 +189,12 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             batched=commit == "batch",
         )
         registry.add(spec)
+        if when:
+            from tasks_app.domain.declaration import declare as declared  # noqa: PLC0415  as rare
+
+            words: dict[str, Any] = {**when}
+            module = function.__module__
+            registry.schedule(_checked(lambda: declared(name, NewTask(name), words, module), name))
         return Handler(spec, function)
 
     return declare

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
+from tasks_app.pool import fire
 from tasks_app.pool.scan import due
 from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.child import Child
@@ -22,6 +23,7 @@ from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.rescuer import Rescuer
+from tasks_app.runtime.scheduler import Scheduler
 from tasks_app.runtime.tidy import tidy
 
 log = quiet_logger(__name__)
@@ -48,6 +50,7 @@ class Work:
         self._names = names
         self._rescuer = Rescuer(settings, child.database)
         self._maintainer = Maintainer(child.database, child.identity.owner, settings=settings)
+        self._scheduler = Scheduler(child.database)
         self._tidy_at = 0.0
         self._front = Front()
 
@@ -95,6 +98,7 @@ class Work:
             with suppress(SQLAlchemyError), self._child.database.begin() as connection:
                 near = upcoming(connection, self._queues, self._settings.scan_interval)
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
+            interval = max(0.0, min(interval, self._tidy_at - time.monotonic()))
         self._desk.stopping.wait(interval)
 
     def _every(self, duty: Callable[[], None]) -> None:
@@ -105,7 +109,10 @@ class Work:
             self._desk.stopping.wait(patience_s())
 
     def _tidy(self) -> None:
-        """Rescue, sweep and park once per scan interval; maintain once per hour."""
+        """Rescue, fire, sweep and park once per scan interval; maintain once per hour.
+
+        A schedule is fired when its instant comes, not at the end of the interval.
+        """
         now = time.monotonic()
         if now < self._tidy_at:
             return
@@ -119,6 +126,12 @@ class Work:
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
                 tidy(connection, rows, found.barred, self._names, self._settings, swept)
+            fire_s = fire.next_in_s(connection)
         self._front.was_read(began, within, left=full)
+        if fire_s is not None and fire_s <= 0:
+            self._scheduler.run_once()
+            fire_s = self._scheduler.next_in_s()
+        if fire_s is not None:
+            self._tidy_at = min(self._tidy_at, time.monotonic() + max(fire_s, SHORTEST_NAP_S))
         HOOKS.tell(swept)
         self._maintainer.run_if_due()

@@ -19,6 +19,7 @@ from tasks_app.runtime.maintainer import Maintainer
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
+from tests.runtime.timetable import scheduled, tasks
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -225,6 +226,35 @@ class TestAnIdlePool:
         bench.create(delay="0.6s")
 
         assert only.scan().again_in(1.0) <= 0.6
+
+    def test_a_schedule_that_is_far_away_costs_nothing_more(
+        self, bench: Bench, idle: tuple[Keeper, Memory], statements: list[str]
+    ) -> None:
+        only, _ = idle
+        scheduled(bench, at=datetime.now(UTC) + timedelta(hours=1))
+        statements.clear()
+
+        assert only.scan().again_in(1.0) == 1.0
+        assert len(statements) == 2
+
+    def test_a_schedule_that_is_near_wakes_it_up(
+        self, bench: Bench, idle: tuple[Keeper, Memory]
+    ) -> None:
+        only, _ = idle
+        scheduled(bench, at=datetime.now(UTC) + timedelta(seconds=0.6))
+
+        assert only.scan().again_in(1.0) <= 0.6
+
+    def test_the_task_of_a_schedule_that_is_due_goes_out_in_the_same_pass(
+        self, bench: Bench, idle: tuple[Keeper, Memory]
+    ) -> None:
+        only, memory = idle
+        scheduled(bench)
+
+        assert only.scan().published == 1
+        assert memory.ids() == [task.id for task in tasks(bench)]
+        scheduled(bench, "while it did something")
+        assert only.scan().published == 1
 
     def test_a_lease_that_is_over_is_noticed(
         self, bench: Bench, idle: tuple[Keeper, Memory]

@@ -1,0 +1,255 @@
+"""What operators and applications do with schedules."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from tasks_app import (
+    InvalidScheduleError,
+    InvalidTaskError,
+    backfill_schedule,
+    change_schedule,
+    create_schedule,
+    disable_schedule,
+    enable_schedule,
+    fire_all,
+    get_schedule,
+    list_schedules,
+    preview,
+    preview_schedule,
+    remove_schedule,
+)
+from tasks_app.pool import fire
+from tests.runtime.bench import Bench
+from tests.runtime.timetable import NOON, S, fires, scheduled, scheduler, standing, tasks
+
+M, H, D = 60 * S, timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.fixture
+def session(bench: Bench) -> Any:
+    with Session(bench.engine) as session:
+        yield session
+
+
+def test_a_schedule_exists_if_the_transaction_commits(bench: Bench, session: Session) -> None:
+    made = create_schedule(
+        session, "s", "t", {"n": 1}, cron="0 3 * * *", timezone="Asia/Tokyo", missed=fire_all(5)
+    )
+    assert get_schedule(session, "s") == made
+    session.rollback()
+
+    assert get_schedule(session, "s") is None
+
+
+def test_the_life_of_a_schedule(bench: Bench, session: Session) -> None:
+    create_schedule(session, "s", "t", every="10m", queue="q", retry="5s,10s")
+    assert [each.name for each in list_schedules(session)] == ["s"]
+
+    assert disable_schedule(session, "s")
+    off = get_schedule(session, "s")
+    assert enable_schedule(session, "s")
+    on = get_schedule(session, "s")
+
+    assert off is not None
+    assert on is not None
+    assert (off.enabled, off.next_run_at, on.enabled) == (False, None, True)
+    assert on.next_run_at is not None
+    assert remove_schedule(session, "s")
+    assert not remove_schedule(session, "s")
+    assert not enable_schedule(session, "s")
+    assert not disable_schedule(session, "s")
+
+
+def test_options_of_the_task_reach_the_task(bench: Bench, session: Session) -> None:
+    create_schedule(
+        session,
+        "s",
+        "t",
+        {"n": 1},
+        at=NOON + 10_000 * D,
+        queue="q",
+        priority=0,
+        retry="5s,10s",
+        biz_key="b",
+        timeout=7,
+        headers={"mine": 1},
+        wait_first=True,
+    )
+    session.commit()
+    scheduler(bench).run_once(now=NOON + 10_000 * D)
+
+    row = bench.sql("SELECT to_jsonb(p) FROM task_pending p")
+
+    wanted = {"queue": "q", "priority": 0, "retry": "5s,10s", "biz_key": "b", "retry_level": 1}
+    assert wanted.items() <= row.items()
+    assert (row["payload"], row["headers"]["mine"], row["timeout_ms"]) == ({"n": 1}, 1, 7000)
+    assert datetime.fromisoformat(row["due_at"]) == NOON + 10_000 * D + 5 * S
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"at": NOON}, "when never comes"),
+        ({"every": 60, "ends_at": NOON}, "when never comes"),
+        ({"every": 60, "starts_at": NOON + D, "ends_at": NOON}, "ends_at is before starts_at"),
+        ({"every": 60, "starts_at": NOON.replace(tzinfo=None)}, "starts_at has no time zone"),
+        ({"every": 60, "queue": "no queue"}, "queue"),
+        ({"every": 60, "expires_at": NOON}, "expires_at is one instant"),
+        ({"every": 60, "delay": 5, "run_at": NOON}, "delay"),
+        ({"every": 60, "colour": "red"}, "colour is unknown"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(session: Session, options: dict, said: str) -> None:
+    with pytest.raises(InvalidTaskError, match=said):
+        create_schedule(session, "s", "t", **options)
+    assert list_schedules(session) == []
+
+
+def test_a_name_is_given_once(session: Session) -> None:
+    create_schedule(session, "s", "t", every=60)
+    with pytest.raises(InvalidScheduleError, match="name 's' is taken"):
+        create_schedule(session, "s", "t", every=60)
+    with pytest.raises(InvalidTaskError, match="name is 'a b'"):
+        create_schedule(session, "a b", "t", every=60)
+
+
+def test_a_change_touches_what_is_given(session: Session) -> None:
+    create_schedule(
+        session, "s", "t", {"n": 1}, cron="0 3 * * *", timezone="Asia/Tokyo", priority=0
+    )
+
+    changed = change_schedule(session, "s", overlap="skip", queue="q")
+    assert changed is not None
+    assert (changed.overlap, changed.queue, changed.priority) == ("skip", "q", 0)
+    assert (changed.expression, changed.zone, changed.payload) == (
+        "0 3 * * *",
+        "Asia/Tokyo",
+        '{"n": 1}',
+    )
+    timed = change_schedule(session, "s", cron="0 4 * * *", payload={"n": 2})
+    assert timed is not None
+    assert (timed.expression, timed.zone, timed.payload) == ("0 4 * * *", "Asia/Tokyo", '{"n": 2}')
+    assert timed.next_run_at != changed.next_run_at
+    every = change_schedule(session, "s", every="1h")
+    assert every is not None
+    assert (every.kind, every.expression, every.overlap) == ("every", "1h", "skip")
+    assert change_schedule(session, "nobody", queue="q") is None
+    with pytest.raises(InvalidScheduleError, match=r"options\.retry stays"):
+        change_schedule(session, "s", retry="5s")
+
+
+def test_a_broken_one_is_mended_by_a_change(bench: Bench, session: Session) -> None:
+    scheduled(bench, cron="* * * * *")
+    bench.sql("UPDATE task_schedule SET expression = 'x'")
+    scheduler(bench).run_once()
+    assert standing(bench).last_outcome == "broken"
+
+    changed = change_schedule(session, "s", cron="* * * * *")
+
+    assert changed is not None
+    assert changed.remark is None
+    assert changed.next_run_at is not None
+
+
+def test_a_preview_of_what_is_not_there_yet(session: Session) -> None:
+    start = datetime(2030, 3, 30, 12, tzinfo=UTC)
+
+    shown = preview(session, 3, cron="30 2 * * *", timezone="Europe/Berlin", starts_at=start)
+
+    assert shown.words == "At 02:30 every day, by the clocks of Europe/Berlin"
+    assert [f"{at:%d %H:%M}" for at in shown.instants] == ["31 01:00", "01 00:30", "02 00:30"]
+    with pytest.raises(InvalidScheduleError):
+        preview(session, 3, cron="nonsense")
+
+
+def test_a_preview_of_a_schedule_is_what_it_then_fires(bench: Bench, session: Session) -> None:
+    first = datetime.now(UTC).replace(microsecond=0) + D
+    scheduled(bench, every="90s", starts_at=first, ends_at=first + 5 * M, now=first - D)
+    shown = preview_schedule(session, "s", 9)
+    assert shown is not None
+    session.rollback()
+
+    for n in range(20):
+        scheduler(bench).run_once(now=first + n * 30 * S)
+
+    assert [task.fire_at for task in tasks(bench)] == [at.isoformat() for at in shown.instants]
+    assert len(shown.instants) == 4
+    assert "until" in shown.words
+    assert preview_schedule(session, "nobody") is None
+
+
+# -- backfill
+
+
+def backfill(bench: Bench, start: datetime, end: datetime, now: datetime = NOON + D) -> list:
+    with bench.engine.begin() as connection:
+        made = backfill_schedule(connection, "s", start, end, now=now)
+    assert made is not None
+    return made
+
+
+def test_the_past_is_filled_where_nothing_was_made_and_never_twice(bench: Bench) -> None:
+    scheduled(bench, cron="0 * * * *", missed="skip")
+    scheduler(bench).run_once(now=NOON + 2 * H)
+
+    made = backfill(bench, NOON, NOON + 4 * H)
+
+    assert len(made) == 3
+    assert [at for at, *_ in fires(bench)] == [0, 3600, 7200, 10800]
+    assert backfill(bench, NOON, NOON + 4 * H) == []
+    assert len({task.fire_at for task in tasks(bench)}) == len(tasks(bench)) == 4
+
+
+def test_what_was_filled_is_not_fired_by_a_leader_of_yesterday(bench: Bench) -> None:
+    scheduled(bench, cron="0 * * * *", missed="fire_all")
+    backfill(bench, NOON + H, NOON + 3 * H)
+
+    scheduler(bench).run_once(now=NOON + 3 * H)
+
+    assert len({task.fire_at for task in tasks(bench)}) == len(tasks(bench)) == 3
+
+
+def test_skipped_instants_can_be_filled(bench: Bench) -> None:
+    scheduled(bench, overlap="skip")
+    for n in (1, 2):
+        scheduler(bench).run_once(now=NOON + n * M)
+
+    assert len(backfill(bench, NOON + S, NOON + 3 * M)) == 1
+    assert fires(bench) == [(60, "made", True), (120, "made", True)]
+
+
+def test_a_range_that_cannot_be_is_refused(bench: Bench, session: Session) -> None:
+    scheduled(bench, every=1, starts_at=NOON)
+    for start, end, said in (
+        (NOON, NOON + 2 * D, "end is not past"),
+        (NOON + H, NOON, "end is not past"),
+        (NOON, NOON + 23 * H, "end is too far away"),
+        (NOON.replace(tzinfo=None), NOON, "start has no time zone"),
+    ):
+        with pytest.raises(InvalidScheduleError, match=said):
+            backfill(bench, start, end)
+    assert tasks(bench) == []
+    assert backfill_schedule(session, "nobody", NOON, NOON) is None
+
+
+def test_what_is_forgotten_is_not_filled_for_it_may_have_been_made(bench: Bench) -> None:
+    scheduled(bench, cron="0 * * * *")
+    for n in (1, 2, 3):
+        scheduler(bench).run_once(now=NOON + n * H)
+    with bench.engine.begin() as connection:
+        fire.prune(connection, H, now=NOON + 4 * H)
+
+    with pytest.raises(InvalidScheduleError, match="later than 2026-01-01T14:00"):
+        backfill(bench, NOON, NOON + 4 * H)
+    assert backfill(bench, NOON + 2 * H + S, NOON + 4 * H) == []
+
+
+def test_a_backfill_stays_within_start_and_end(bench: Bench) -> None:
+    scheduled(bench, cron="0 * * * *", starts_at=NOON + 2 * H, ends_at=NOON + 3 * H)
+
+    assert len(backfill(bench, NOON, NOON + 9 * H)) == 2
