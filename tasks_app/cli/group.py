@@ -29,6 +29,7 @@ COMMANDS = {
     "pause": "tasks_app.cli.queues:pause",
     "resume": "tasks_app.cli.queues:resume",
     "prune": "tasks_app.cli.prune:prune",
+    "schedules": "tasks_app.cli.schedules:schedules",
     "doctor": "tasks_app.cli.doctor:doctor",
     "config": "tasks_app.cli.config:config",
     "healthz": "tasks_app.cli.healthz:healthz",

@@ -33,10 +33,10 @@ def create(name: str, payload: str, run_at: str | None, **given: Any) -> None:
     """Create one task. PAYLOAD is a JSON object."""
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if run_at is not None:
-        options["run_at"] = _instant(run_at)
+        options["run_at"] = moment(run_at, "--run-at")
     load_handlers(settings().modules)
     with transaction() as connection:
-        task_id = create_task(connection, name, _object(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
+        task_id = create_task(connection, name, json_object(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
     note = "" if task_id.created else "  (exists already: its unique_key is taken)"
     click.echo(f"{task_id}{note}")
 
@@ -75,7 +75,12 @@ def _report(answers: dict[int, Any], good: set[Any]) -> None:
         sys.exit(1)
 
 
-def _object(payload: str) -> dict[str, Any]:
+def json_object(payload: str) -> dict[str, Any]:
+    """Return the object that a command was given.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
     try:
         value = json.loads(payload)
     except ValueError as error:
@@ -85,10 +90,13 @@ def _object(payload: str) -> dict[str, Any]:
     return value
 
 
-def _instant(text: str) -> datetime:
+def moment(text: str, hint: str | None = None) -> datetime:
+    """Return the instant that a command was given.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is no ISO 8601 instant", param_hint="--run-at"
-        ) from None
+        raise click.BadParameter(f"{text!r} is no ISO 8601 instant", param_hint=hint) from None

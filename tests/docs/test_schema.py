@@ -22,6 +22,9 @@ COLUMNS = {
     "task_lease": first_column(section(PAGE, "task_lease")),
     "task_queue_pause": first_column(section(PAGE, "task_queue_pause")),
     "task_pace": first_column(section(PAGE, "task_pace")),
+    "task_schedule": first_column(section(PAGE, "task_schedule\n")),
+    "task_schedule_fire": first_column(section(PAGE, "task_schedule_fire")),
+    "task_schedules": first_column(section(PAGE, "task_schedules")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

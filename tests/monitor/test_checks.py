@@ -73,7 +73,7 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
         *("autovacuum", "connections", "transactions", "workers", "scan", "queues"),
-        *("due tasks", "rescue"),
+        *("due tasks", "rescue", "schedules"),
     ]
 
 
@@ -118,7 +118,7 @@ def test_missing_privileges_are_named_until_they_are_granted(
     (blind,) = database.transactions(connection, settings)
 
     assert said([before])[0].startswith("fail privileges: worker lacks SELECT on task_pending")
-    assert "and 29 more" in before.fact
+    assert "and 37 more" in before.fact
     assert "need the owner of the tables" in after.fact
     assert "hidden from this role" in blind.fact
 

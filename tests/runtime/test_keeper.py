@@ -253,7 +253,7 @@ class TestAnIdlePool:
 
         assert only.scan().published == 1
         assert memory.ids() == [task.id for task in tasks(bench)]
-        scheduled(bench, "while it did something")
+        scheduled(bench, "meanwhile")
         assert only.scan().published == 1
 
     def test_a_lease_that_is_over_is_noticed(

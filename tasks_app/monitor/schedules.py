@@ -1,0 +1,43 @@
+"""Do schedules fire, and does anybody know their tasks?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.durations import rough
+from tasks_app.domain.finding import Finding, fail, ok, warn
+from tasks_app.domain.settings import Settings
+from tasks_app.monitor.database import Check
+from tasks_app.pool import workers
+from tasks_app.pool.schedules import clock, find
+
+PATIENCE = timedelta(minutes=1)
+"""What should have fired so long ago was missed."""
+
+
+def firing(connection: Connection, settings: Settings) -> list[Finding]:
+    """Is each in time, readable, and known to somebody?"""
+    now = clock(connection)
+    schedules = [schedule for schedule in find(connection) if schedule.enabled]
+    known = {
+        name for worker in workers.live(connection, settings.lease) for name in worker.handlers
+    }
+    findings: list[Finding] = []
+    for schedule in schedules:
+        due = schedule.next_run_at
+        if schedule.remark is not None:
+            advice = f"Mend it: tasks-app schedules change {schedule.name}."
+            findings.append(fail("schedules", f"{schedule.name} is broken", advice))
+        elif due is not None and now - due > PATIENCE:
+            fact = f"{schedule.name} should have fired {rough(now - due)} ago"
+            findings.append(fail("schedules", fact, "Nobody scans: start beat, and read its log."))
+        elif due is not None and schedule.task not in known:
+            fact = f"{schedule.name} makes tasks of {schedule.task}, known to no worker"
+            advice = "Name its module in the TASKS_APP_IMPORTS of a worker, or disable it."
+            findings.append(warn("schedules", fact, advice))
+    return findings or [ok("schedules", f"{len(schedules)} enabled, none is late")]
+
+
+CHECKS: tuple[Check, ...] = (firing,)

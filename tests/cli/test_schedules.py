@@ -1,0 +1,139 @@
+"""``tasks-app schedules`` as an operator uses it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+
+DAILY = ("--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
+
+
+@pytest.fixture
+def run(shell: Shell) -> Shell:  # noqa: F811
+    return shell
+
+
+def next_runs(engine: Engine) -> dict:
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT name, next_run_at FROM task_schedules"))
+        return {row.name: row.next_run_at for row in rows}
+
+
+def test_a_schedule_is_added_listed_shown_and_removed(run: Shell) -> None:
+    added = run("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--overlap", "skip")
+    (listed,) = run.json("schedules", "list")
+    shown = run.json("schedules", "show", "night")
+    table = run("schedules", "list").stdout
+    fields = run("schedules", "show", "night").stdout
+    removed = run("schedules", "remove", "night")
+
+    assert added.returncode == 0
+    assert re.fullmatch(
+        r"At 02:30 every day, by the clocks of Europe/Berlin\.\nNext: 20.*Z\n", added.stdout
+    )
+    assert {**listed, "last_task_state": None} == shown
+    assert (shown["payload"], shown["overlap"], shown["zone"]) == (
+        {"n": 1},
+        "skip",
+        "Europe/Berlin",
+    )
+    assert re.search(r"^night +cli\.echo +cron 30 2 \* \* \* Europe/Berlin +yes ", table, re.M)
+    assert "At 02:30 every day" in fields
+    assert (removed.stdout, run.json("schedules", "list")) == ("removed\n", [])
+
+
+def test_it_is_disabled_and_enabled(run: Shell, engine: Engine) -> None:
+    run("schedules", "add", "often", "t", "--every", "15m")
+
+    assert run("schedules", "disable", "often").stdout == "disabled\n"
+    assert next_runs(engine) == {"often": None}
+    assert re.fullmatch(r"enabled\nNext: 20.*Z\n", run("schedules", "enable", "often").stdout)
+    assert next_runs(engine)["often"] is not None
+
+
+def test_it_tells_what_became_of_the_last_task(run: Shell, engine: Engine) -> None:
+    run("schedules", "add", "soon", "cli.echo", "--every", "1h")
+    with engine.begin() as connection:
+        connection.execute(
+            text("""UPDATE task_schedule SET created_at = created_at - interval '1 hour',
+                next_run_at = created_at, look_at = created_at""")
+        )
+
+    run.process("work", "--alone", "--drain")
+
+    shown = run.json("schedules", "show", "soon")
+    assert (shown["last_outcome"], shown["last_task_state"]) == ("made", "SUCCEEDED")
+
+
+def test_it_is_changed(run: Shell) -> None:
+    run("schedules", "add", "often", "t", "--every", "15m")
+
+    changed = run("schedules", "change", "often", "--every", "1h", "--payload", '{"n": 2}')
+
+    shown = run.json("schedules", "show", "often")
+    assert changed.stdout.startswith("Every 1h, counted from ")
+    assert (shown["expression"], shown["payload"]) == ("1h", {"n": 2})
+
+
+def test_a_preview_changes_nothing(run: Shell, engine: Engine) -> None:
+    tried = run("schedules", "preview", *DAILY, "--starts-at", "2030-03-30T12:00Z", "-n", "2")
+    assert tried.stdout == (
+        "At 02:30 every day, by the clocks of Europe/Berlin.\n"
+        "2030-03-31 01:00:00Z\n2030-04-01 00:30:00Z\n"
+    )
+    run("schedules", "add", "night", "t", *DAILY)
+    before = next_runs(engine)
+
+    shown = run("schedules", "preview", "night")
+
+    assert len(shown.stdout.splitlines()) == 6
+    assert next_runs(engine) == before
+
+
+def test_the_past_is_filled_up_once(run: Shell) -> None:
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    span = (str(today - timedelta(days=3)), str(today))
+    run("schedules", "add", "night", "t", "--cron", "0 12 * * *")
+
+    first, second = (run("schedules", "backfill", "night", *span) for _ in range(2))
+
+    assert (first.stdout, second.stdout) == ("3 tasks made\n", "0 tasks made\n")
+    assert len(run.json("list", "--name", "t")) == 3
+
+
+@pytest.mark.parametrize("verb", ["show", "enable", "disable", "remove", "preview", "change"])
+def test_what_is_not_there_exits_with_1_and_the_next_command(run: Shell, verb: str) -> None:
+    done = run("schedules", verb, "nobody")
+
+    assert done.returncode == 1
+    assert "There is no schedule nobody. Run: tasks-app schedules list" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("add", "s", "t"), "when is not given"),
+        (("add", "s", "t", "--cron", "x"), "cron is 'x'"),
+        (("add", "s", "t", "--every", "1h", "--timezone", "Mars"), "timezone is 'Mars'"),
+        (("add", "s", "t", "--at", "2020-01-01T00:00Z"), "when never comes"),
+        (("add", "s", "t", "--at", "soon"), "no ISO 8601 instant"),
+        (("add", "s", "t", "[1]", "--every", "1h"), "JSON object"),
+        (("add", "s", "t", "--every", "1h", "--missed", "x"), "missed is 'x'"),
+        (("preview",), "Give a name, or --cron"),
+        (("preview", "s", "--every", "1h"), "Give a name, or --cron"),
+        (("backfill", "s", "x", "y"), "no ISO 8601 instant"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_writes_nothing(
+    run: Shell, engine: Engine, arguments: tuple[str, ...], said: str
+) -> None:
+    done = run("schedules", *arguments)
+
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert said in done.stderr
+    assert next_runs(engine) == {}
