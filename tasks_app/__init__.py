@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.schedule import Schedule
     from tasks_app.domain.settings import Settings
     from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
+    from tasks_app.domain.unique import CreateOutcome
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
     from tasks_app.runtime.buffer import TaskBuffer
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cancel",
     "Cancelled",
+    "CreateOutcome",
     "Explanation",
     "Exponential",
     "Fail",
@@ -125,6 +127,7 @@ _ROOMS = {
     "domain.schedule": "Schedule",
     "domain.settings": "Settings",
     "domain.task": "NewTask Task TaskId TaskOptions",
+    "domain.unique": "CreateOutcome",
     "pool.cancel": "Cancelled",
     "pool.requeue": "Requeued",
     "runtime.buffer": "TaskBuffer",

@@ -11,6 +11,7 @@ import click
 
 from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.task import TaskOptions
+from tasks_app.domain.unique import POLICIES, SCOPES, CreateOutcome
 from tasks_app.pool.cancel import Cancelled
 from tasks_app.pool.requeue import Requeued
 from tasks_app.runtime.operator import cancel_task, cancel_tasks, requeue_task
@@ -26,7 +27,9 @@ from tasks_app.runtime.registry import load_handlers
 @click.option("--delay", help="Such as 30s, 10m, 6h.")
 @click.option("--run-at", help="ISO 8601 with a zone, such as 2030-01-31T09:00:00+01:00.")
 @click.option("--biz-key", help="The business object, such as order:42.")
-@click.option("--unique-key", help="At most one pending task of this name has it.")
+@click.option("--unique-key", help="At most one pending or running task of this name has it.")
+@click.option("--unique-scope", help=f"For how long: {SCOPES}.")
+@click.option("--on-conflict", help=f"When the key is taken: {POLICIES}.")
 @click.option("--max-attempts", type=int)
 @click.option("--retry", help="Such as 5s,30s,1m.")
 def create(name: str, payload: str, run_at: str | None, **given: Any) -> None:
@@ -37,8 +40,15 @@ def create(name: str, payload: str, run_at: str | None, **given: Any) -> None:
     load_handlers(settings().modules)
     with transaction() as connection:
         task_id = create_task(connection, name, json_object(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
-    note = "" if task_id.created else "  (exists already: its unique_key is taken)"
-    click.echo(f"{task_id}{note}")
+    click.echo(f"{task_id}{_NOTES[task_id.outcome]}")
+
+
+_NOTES = {
+    CreateOutcome.CREATED: "",
+    CreateOutcome.EXISTING: "  (exists already: its unique_key is taken)",
+    CreateOutcome.REPLACED: "  (exists already: it has this payload now)",
+    CreateOutcome.RESCHEDULED: "  (exists already: it is due at this time now)",
+}
 
 
 @click.command()

@@ -17,6 +17,7 @@ from tasks_app.domain.handler import HandlerSpec, explain
 from tasks_app.domain.payload import check_text, dump_model, encode_object
 from tasks_app.domain.retry import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
 from tasks_app.domain.task import NewTask, TaskOptions, TaskRow
+from tasks_app.domain.unique import KeyRule, parse_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,8 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
         biz_key, unique_key = _key(options, "biz_key"), _key(options, "unique_key")
         options = {k: v for k, v in options.items() if k not in _KEYS}
     terms = _terms(name, spec, options)
+    if unique_key is None and terms[-1] is not None:
+        raise InvalidTaskError("options.unique_key", "is None, yet has a scope or policy", "a key")
     payload = _payload(_given(new, spec), spec, limit)
     return TaskRow._make((payload, biz_key, unique_key, *terms))
 
@@ -102,6 +105,7 @@ def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]
         expires_at=_moment(options, "expires_at"),
         timeout_ms=_milliseconds(options, "timeout"),
         hard_timeout_ms=_milliseconds(options, "hard_timeout"),
+        rule=_rule(options),
     )
 
 
@@ -226,6 +230,14 @@ def _key(options: Mapping[str, Any], name: str) -> str | None:
             f"options.{name}", f"is {_shown(value)}", f"text of 1 to {LONGEST_KEY} characters"
         )
     return check_text(value, f"options.{name}")
+
+
+def _rule(options: Mapping[str, Any]) -> KeyRule | None:
+    try:
+        return parse_rule(options.get("unique_scope"), options.get("on_conflict"))
+    except ValueError as error:
+        option, problem, allowed = error.args
+        raise InvalidTaskError(f"options.{option}", problem, allowed) from None
 
 
 def _integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:

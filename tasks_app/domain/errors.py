@@ -57,13 +57,21 @@ class TaskBufferFullError(TasksError):
 
 
 class UniqueKeyTakenError(TasksError):
-    """A requeue met another pending task with the same name and unique_key."""
+    """Another task has the same name and unique_key: a requeue met it, or ``on_conflict="raise"``.
 
-    def __init__(self, name: str, unique_key: str, holder: int) -> None:
-        super().__init__(
-            f"unique_key {unique_key!r} of {name} is taken by task {holder}. "
-            "Wait until that one has finished, or cancel it."
-        )
+    Attributes:
+        holder: that task's id.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        unique_key: str,
+        holder: int,
+        advice: str = "Wait until that one has finished, or cancel it.",
+    ) -> None:
+        super().__init__(f"unique_key {unique_key!r} of {name} is taken by task {holder}. {advice}")
+        self.name, self.unique_key, self.holder = name, unique_key, holder
 
 
 class HandlerError(TasksError):

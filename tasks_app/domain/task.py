@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 from uuid import UUID
 
+from tasks_app.domain.unique import CreateOutcome
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.retry import RetryPolicy
     from tasks_app.domain.states import Event, State
+    from tasks_app.domain.unique import KeyRule
 
 HINT_WAIT = timedelta(seconds=3)
 """How long the scan leaves a new row to its hint. Long enough for a worker that is busy just now,
@@ -24,17 +27,19 @@ short enough that nobody misses the task whose hint was lost."""
 class TaskId(int):
     """A task's id that also says whether this call made the task.
 
-    ``created`` is False when another pending task already holds the same name and unique_key;
-    the id is then that task's.
+    ``created`` is False when another task already holds the same name and unique_key; the id is
+    then that task's, and ``outcome`` says what became of it.
     """
 
     created: bool = True
+    outcome: CreateOutcome = CreateOutcome.CREATED
 
     @classmethod
-    def held(cls, value: int) -> Self:
+    def held(cls, value: int, outcome: CreateOutcome = CreateOutcome.EXISTING) -> Self:
         """Return the id of a task that was there before."""
         self = cls(value)
         self.created = False
+        self.outcome = outcome
         return self
 
 
@@ -52,7 +57,13 @@ class TaskOptions(TypedDict, total=False):
     biz_key: str | None
     """The business object that the task is about, such as ``order:42``; searchable, not unique."""
     unique_key: str | None
-    """At most one pending or running task of this name has it."""
+    """At most one pending or running task of this name has it, or as ``unique_scope`` says."""
+    unique_scope: str | None
+    """``queued``, ``queued_or_running``, ``until_terminal`` (default; the same), ``for_period 1h``
+    (or another time), ``forever``: for how long the key is taken."""
+    on_conflict: str | None
+    """When the key is taken: ``return_existing`` (default), ``replace_payload``, ``reschedule``,
+    ``raise``."""
     order_key: str | None
     """Reserved; refused until ordered tasks exist."""
     max_attempts: int | None
@@ -112,6 +123,8 @@ class TaskRow(NamedTuple):
     """How long the scan leaves the row alone, because a hint is on its way."""
     schedule_id: int | None = None
     """Which schedule made it."""
+    rule: KeyRule | None = None
+    """Scope and policy of the unique_key, where either was given."""
 
     @property
     def terms(self) -> tuple[Any, ...]:

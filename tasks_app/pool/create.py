@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.errors import TasksError
-from tasks_app.domain.states import State
+from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
 from tasks_app.domain.task import TaskId, TaskRow
+from tasks_app.domain.unique import OnConflict
+from tasks_app.pool import keys
 from tasks_app.pool.drivers import acarry_out, carry_out, copies
+from tasks_app.pool.meetings import met_in_the_pool, met_in_the_table
 from tasks_app.pool.new_rows import arrays, copy_of, insertion
 from tasks_app.pool.plan import Ask, Copy, Plan
 from tasks_app.pool.tables import PENDING
 
 if TYPE_CHECKING:
     from tasks_app.pool.raw import AsyncRaw, Raw
-
-log = logging.getLogger(__name__)
 
 CHUNK = 2_000
 """Rows with a unique_key per statement."""
@@ -36,9 +35,10 @@ _IDS = f"""
         FROM generate_series(1, %(number)s)
     ) AS n
 """
-_HOLDER = f"""
-    SELECT id, state FROM {PENDING} WHERE name = %(name)s AND unique_key = %(unique_key)s
-"""
+_SAVE, _UNDO, _FORGET = (
+    Ask(f"{verb} tasks_app_create_many", {}, yields=False)
+    for verb in ("SAVEPOINT", "ROLLBACK TO SAVEPOINT", "RELEASE SAVEPOINT")
+)
 
 
 def create_one(
@@ -47,6 +47,7 @@ def create_one(
     """Insert one task; ``.created`` is False when its unique_key is taken.
 
     Raises:
+        UniqueKeyTakenError: the key is taken, and the task's policy is to say so.
         TasksError: the key is taken by a row that this transaction's snapshot cannot see.
     """
     return carry_out(connection, _one(row, now))
@@ -62,6 +63,7 @@ def create_many(
     producers with the same keys cannot deadlock. Of equal keys the first wins.
 
     Raises:
+        UniqueKeyTakenError: as :func:`create_one`; then nothing of this call is written.
         TasksError: as :func:`create_one`.
     """
     return carry_out(connection, _many(rows, now, copy=copies(connection)))
@@ -78,33 +80,70 @@ async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[Ta
 
 
 def _one(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
+    if row.rule is not None and row.rule.outlives_the_index:
+        return (yield from _one_of_the_table(row, now))
     insert = Ask(*insertion(row, now))
     for _ in range(TRIES):
         created = yield insert
         if created:
             return TaskId(created[0][0])
-        holder = yield from _holder(row)
+        holder = yield from met_in_the_pool(row, now)
         if holder is not None:
             return holder
+    raise _elusive(row)
+
+
+def _one_of_the_table(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
+    for _ in range(TRIES):
+        created = yield keys.take([None], [row], now)
+        if created:
+            return TaskId(created[0][0])
+        met = yield from met_in_the_table(row, None, now)
+        if met is not None:
+            return met
     raise _elusive(row)
 
 
 def _many(rows: Sequence[TaskRow], now: datetime | None, *, copy: bool) -> Plan[list[TaskId]]:
     if not rows:
         return []
+    rules = [row.rule for row in rows if row.rule is not None]
+    if not any(rule.on_conflict is OnConflict.RAISE for rule in rules):
+        return (yield from _all(rows, now, copy=copy))
+    yield _SAVE
+    try:
+        made = yield from _all(rows, now, copy=copy)
+    except UniqueKeyTakenError:
+        yield _UNDO
+        yield _FORGET
+        raise
+    yield _FORGET
+    return made
+
+
+def _all(rows: Sequence[TaskRow], now: datetime | None, *, copy: bool) -> Plan[list[TaskId]]:
+    """Insert what meets nobody, then look at who was met: so keys are locked in one order."""
     ids, clock = yield from _ids(len(rows))
     made = list(map(TaskId, ids))
     plain = [i for i, row in enumerate(rows) if copy and row.unique_key is None]
     keyed = [i for i, row in enumerate(rows) if not copy or row.unique_key is not None]
     keyed.sort(key=lambda i: (rows[i].name, rows[i].unique_key or ""))
-    for start in range(0, len(keyed), CHUNK):
-        places = keyed[start : start + CHUNK]
-        answer = yield Ask(*arrays([ids[i] for i in places], [rows[i] for i in places], now))
-        created = {task_id for (task_id,) in answer}
-        for i in places:
-            if ids[i] not in created:
-                holder = yield from _holder(rows[i])
-                made[i] = holder if holder is not None else (yield from _one(rows[i], now))
+    table = [i for i in keyed if (rule := rows[i].rule) is not None and rule.outlives_the_index]
+    pool = [i for i in keyed if (rule := rows[i].rule) is None or not rule.outlives_the_index]
+    met = []
+    for places, is_table in ((pool, False), (table, True)):
+        for start in range(0, len(places), CHUNK):
+            part = places[start : start + CHUNK]
+            of_part = [ids[i] for i in part], [rows[i] for i in part], now
+            answer = yield keys.take(*of_part) if is_table else Ask(*arrays(*of_part))
+            created = {task_id for (task_id,) in answer}
+            met += [(i, is_table) for i in part if ids[i] not in created]
+    for i, is_table in met:
+        if is_table:
+            holder = yield from met_in_the_table(rows[i], ids[i], now)
+        else:
+            holder = yield from met_in_the_pool(rows[i], now)
+        made[i] = holder if holder is not None else (yield from _one(rows[i], now))
     if plain:
         copied = [ids[i] for i in plain], [rows[i] for i in plain]
         yield Copy(*copy_of(*copied, clock, now))
@@ -115,20 +154,6 @@ def _ids(number: int) -> Plan[tuple[Sequence[int], datetime]]:
     """Take so many ids, rising; they follow each other unless other producers took some, too."""
     (first, last, scattered, clock), *_ = yield Ask(_IDS, {"number": number})
     return scattered or range(first, last + 1), clock
-
-
-def _holder(row: TaskRow) -> Plan[TaskId | None]:
-    values = {"name": row.name, "unique_key": row.unique_key}
-    for task_id, state in (yield Ask(_HOLDER, values)):
-        if state == State.RUNNING:
-            log.warning(
-                "unique_key of a new %s is held by task %s, which is RUNNING: no task was created. "
-                "A handler that wants to run again raises Retry or Snooze.",
-                row.name,
-                task_id,
-            )
-        return TaskId.held(task_id)
-    return None
 
 
 def _elusive(row: TaskRow) -> TasksError:

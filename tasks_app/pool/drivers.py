@@ -68,8 +68,10 @@ def _do(connection: Connection, step: Ask | Copy) -> Rows:
     if isinstance(step, Copy) or _is_unheard(connection):
         return below(connection, step)
     if connection.dialect.driver == "psycopg":  # its own words: nothing is left to be compiled
-        return connection.exec_driver_sql(step.sql, step.values).fetchall()
-    return connection.execute(_neutral(step.sql), step.values).fetchall()
+        result = connection.exec_driver_sql(step.sql, step.values)
+    else:
+        result = connection.execute(_neutral(step.sql), step.values)
+    return result.fetchall() if step.yields else ()
 
 
 def _is_unheard(connection: Connection) -> bool:

@@ -11,6 +11,7 @@ from tasks_app.pool.tables import (
     DISPATCH,
     ERROR,
     FIRE,
+    KEY,
     LEASE,
     PACE,
     PAUSE,
@@ -28,6 +29,8 @@ class Kind(StrEnum):
 
     PRODUCER = "producer"
     """Creates tasks."""
+    AMENDER = "amender"
+    """Creates tasks and, by their unique keys, changes or holds back others that wait."""
     WORKER = "worker"
     """Runs them, and scans; makes no partitions, which are the owner's."""
     READER = "reader"
@@ -39,14 +42,20 @@ class Kind(StrEnum):
 _DEFAULT = table("task_completed_default")
 _VERSION = table("tasks_app_version")
 _IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}"
+_KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
 _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
-_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE)
+_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY)
 _VIEWS = (ALL, SCHEDULES)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, _DEFAULT, _VERSION))}"
-_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE)
+_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
-    Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _IDS),
+    Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _IDS),
+    Kind.AMENDER: (
+        f"SELECT, INSERT, UPDATE (payload, due_at, scan_at, parked) ON {PENDING}",
+        _KEYS,
+        _IDS,
+    ),
     Kind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
         f"SELECT ON {', '.join(_VIEWS)}, {_DEFAULT}, {_VERSION}",

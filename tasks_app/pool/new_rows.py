@@ -83,8 +83,8 @@ def _moments(row: TaskRow, now: datetime | None) -> dict[str, str]:
     return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
 
 
-_OWN = {"id": "bigint", "payload": "text", "biz_key": "text", "unique_key": "text", "kind": "int"}
-_SHARED = {
+OWN = {"id": "bigint", "payload": "text", "biz_key": "text", "unique_key": "text", "kind": "int"}
+SHARED = {
     "kind": "int",
     "name": "text",
     "queue": "text",
@@ -102,27 +102,36 @@ _SHARED = {
     "hint_wait": "double precision",
     "schedule_id": "bigint",
 }
-_INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
+INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
 
 
-def _unnested(columns: Mapping[str, str], alias: str) -> str:
-    arrays = ", ".join(f"CAST(%({alias}_{name})s AS {kind}[])" for name, kind in columns.items())
+def unnested(columns: Mapping[str, str], values: str, alias: str = "") -> str:
+    """Return arrays as rows; the names of their values begin with ``values``."""
+    alias = alias or values
+    arrays = ", ".join(f"CAST(%({values}_{name})s AS {kind}[])" for name, kind in columns.items())
     return f"unnest({arrays}) AS {alias}({', '.join(columns)})"
 
 
-_MANY = f"""
+def inserted(source: str, unique_key: str) -> str:
+    """Return the INSERT of what ``source`` yields: rows ``n`` and their terms ``k``."""
+    return f"""
     INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, payload, headers,
         enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at, timeout_ms,
         hard_timeout_ms, schedule_id, created_at)
-    SELECT n.id, k.name, k.queue, k.priority, n.biz_key, n.unique_key, CAST(n.payload AS jsonb),
+    SELECT n.id, k.name, k.queue, k.priority, n.biz_key, {unique_key}, CAST(n.payload AS jsonb),
         CAST(k.headers AS jsonb), k.enabled, k.retry_level, k.max_attempts, k.retry, d.due_at,
         d.due_at + make_interval(secs => k.hint_wait), k.expires_at, k.timeout_ms,
-        k.hard_timeout_ms, k.schedule_id, {_INSTANT}
-    FROM {_unnested(_OWN, "n")}
-    JOIN {_unnested(_SHARED, "k")} USING (kind)
+        k.hard_timeout_ms, k.schedule_id, {INSTANT}
+    FROM {source}
     CROSS JOIN LATERAL (
-        SELECT coalesce(k.run_at, {_INSTANT}) + make_interval(secs => k.delay) AS due_at
+        SELECT coalesce(k.run_at, {INSTANT}) + make_interval(secs => k.delay) AS due_at
     ) AS d
+    """
+
+
+_ARRAYS = " JOIN ".join((unnested(OWN, "n"), unnested(SHARED, "k"))) + " USING (kind)"
+_MANY = f"""
+    {inserted(_ARRAYS, "n.unique_key")}
     ORDER BY k.name COLLATE "C", n.unique_key COLLATE "C", n.id
     {_ON_CONFLICT} RETURNING id
 """
@@ -131,18 +140,22 @@ _MANY = f"""
 def arrays(
     ids: Sequence[int], rows: Sequence[TaskRow], now: datetime | None
 ) -> tuple[str, Mapping[str, Any]]:
-    """Return one INSERT of many rows, which returns the ids of those whose key was free.
+    """Return one INSERT of many rows, which returns the ids of those whose key was free."""
+    return _MANY, values_of(ids, rows, now)
 
-    The terms of each kind are sent once.
-    """
+
+def values_of(
+    ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
+) -> dict[str, Any]:
+    """Return rows as arrays. The terms of each kind are sent once."""
     kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(_TERMS, rows)))}
     shared = [TaskRow._make(("", None, None, *terms)) for terms in kinds]
     values: dict[str, Any] = {
-        f"k_{name}": [getattr(kind, name) for kind in shared] for name in _SHARED if name != "kind"
+        f"k_{name}": [getattr(kind, name) for kind in shared] for name in SHARED if name != "kind"
     }
     for span in ("k_delay", "k_hint_wait"):
         values[span] = [wait.total_seconds() for wait in values[span]]
-    return _MANY, {
+    return {
         **values,
         "k_kind": list(kinds.values()),
         "n_id": list(ids),

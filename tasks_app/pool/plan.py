@@ -18,6 +18,8 @@ class Ask(NamedTuple):
 
     sql: str
     values: Mapping[str, Any]
+    yields: bool = True
+    """False: it has no rows, such as a SAVEPOINT."""
 
 
 class Copy(NamedTuple):

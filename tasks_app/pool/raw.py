@@ -23,7 +23,8 @@ def do(connection: Raw, step: Ask | Copy) -> Rows:
     """Carry out a step of a plan."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:  # whatever theirs is
         if isinstance(step, Ask):
-            return cursor.execute(step.sql, step.values).fetchall()
+            cursor.execute(step.sql, step.values)
+            return cursor.fetchall() if step.yields else ()
         with cursor.copy(step.sql) as copy:
             for piece in step.pieces:
                 copy.write(piece)
@@ -35,7 +36,7 @@ async def ado(connection: AsyncRaw, step: Ask | Copy) -> Rows:
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         if isinstance(step, Ask):
             await cursor.execute(step.sql, step.values)
-            return await cursor.fetchall()
+            return await cursor.fetchall() if step.yields else ()
         async with cursor.copy(step.sql) as copy:
             for piece in step.pieces:
                 await copy.write(piece)

@@ -26,6 +26,7 @@ PACE = table("task_pace")
 SCHEDULE = table("task_schedule")
 FIRE = table("task_schedule_fire")
 SCHEDULES = table("task_schedules")
+KEY = table("task_key")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

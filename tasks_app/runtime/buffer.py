@@ -20,9 +20,10 @@ from typing import Any, Self, TypeAlias, Unpack
 from sqlalchemy import Engine
 
 from tasks_app.domain.durations import Duration, parse_duration
-from tasks_app.domain.errors import TaskBufferFullError, TasksError
+from tasks_app.domain.errors import InvalidTaskError, TaskBufferFullError, TasksError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.task import NewTask, TaskOptions, TaskRow
+from tasks_app.domain.unique import POLICIES, OnConflict
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.delivery import Delivery
 from tasks_app.runtime.producer import Payload, admitted
@@ -111,6 +112,10 @@ class TaskBuffer:
             TaskBufferFullError: the database has not kept up for as long as ``block``.
         """
         row = admitted(NewTask(task, payload, options, args, kwargs))
+        if row.rule is not None and row.rule.on_conflict is OnConflict.RAISE:
+            raise InvalidTaskError(
+                "options.on_conflict", "is raise: nobody would hear it", POLICIES
+            )
         with self._changed:
             if self._settled + self._capacity <= self._taken:
                 self._changed.wait_for(self._has_room, self._block_s)

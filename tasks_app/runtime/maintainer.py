@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.causes import brief
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
-from tasks_app.pool import fire, lease, workers
+from tasks_app.pool import fire, keys, lease, workers
 from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
 from tasks_app.runtime.database import Database
@@ -31,6 +31,9 @@ LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
 """Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
+KEYS_AT_ONCE = 10_000
+PRUNE_S = 10.0
+"""Who maintains may have to scan; what is left of millions of keys goes an hour later."""
 
 
 class Maintainer:
@@ -95,6 +98,7 @@ class Maintainer:
                     "Run maintenance daily; when they are old, those rows go one by one."
                 )
             missing = missing_partitions(connection, now=now)
+        self._prune_keys(now)
         made = 0
         for day in missing:
             try:
@@ -107,3 +111,11 @@ class Maintainer:
                 if state == LOCK_NOT_AVAILABLE:
                     break
         return made, len(missing) - made
+
+    def _prune_keys(self, now: datetime | None) -> None:
+        """Remove keys that nobody has any more, but no more than fit in a moment."""
+        ends = time.monotonic() + PRUNE_S
+        while time.monotonic() < ends:
+            with self._database.begin() as connection:
+                if keys.prune(connection, KEYS_AT_ONCE, now=now) < KEYS_AT_ONCE:
+                    return

@@ -54,10 +54,12 @@ def create_task(
     is given as ``args`` and ``kwargs``, to others a ``payload``.
 
     Returns:
-        The id; its ``created`` is False when another task holds the same name and unique_key.
+        The id; its ``created`` is False when another task holds the same name and unique_key, and
+        its ``outcome`` says what became of that one.
 
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
+        UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
     row = admitted(NewTask(task, payload, options, args, kwargs))
     if is_raw(session):
@@ -70,6 +72,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
 
     Raises:
         InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.
+        UniqueKeyTakenError: a key is taken whose ``on_conflict`` is ``raise``; none is written.
     """
     with uncollected() if len(tasks) >= MANY else nullcontext():
         rows = _admitted_many(tasks)

@@ -25,6 +25,7 @@ COLUMNS = {
     "task_schedule": first_column(section(PAGE, "task_schedule\n")),
     "task_schedule_fire": first_column(section(PAGE, "task_schedule_fire")),
     "task_schedules": first_column(section(PAGE, "task_schedules")),
+    "task_key": first_column(section(PAGE, "task_key")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

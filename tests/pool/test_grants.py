@@ -22,7 +22,18 @@ from tasks_app import (
 )
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
-from tasks_app.pool import browse, lease, ledger, pause, rescue, scan, schedules, settle, workers
+from tasks_app.pool import (
+    browse,
+    keys,
+    lease,
+    ledger,
+    pause,
+    rescue,
+    scan,
+    schedules,
+    settle,
+    workers,
+)
 from tasks_app.pool.grants import Kind, grants_sql
 from tasks_app.pool.schema import check_schema
 from tests.factory import claimed_task, ending, pending_task
@@ -93,6 +104,14 @@ def look(connection: Connection, rows: Rows) -> None:
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
+    "create once": lambda c, _: create_task(c, "t", unique_key="k", unique_scope="forever"),
+    "create for the queue": lambda c, _: [
+        create_task(c, "t", unique_key="k", unique_scope="queued") for _ in range(2)
+    ],
+    "debounce": lambda c, _: [
+        create_task(c, "t", unique_key="k", on_conflict="reschedule") for _ in range(2)
+    ],
+    "prune keys": lambda c, _: keys.prune(c, 9),
     "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
     "run": run,
     "look": look,
@@ -111,11 +130,14 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "drop a day": lambda c, _: c.execute(text("DROP TABLE task_completed_default")),
     "become another": lambda c, _: c.execute(text("SET ROLE tasks_app")),
 }
-CREATE = {"create", "create many", "create by SQL"}
+CREATE = {"create", "create many", "create once", "create by SQL"}
+AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
     Kind.PRODUCER: CREATE,
+    Kind.AMENDER: AMEND,
     Kind.WORKER: {
-        *CREATE,
+        *AMEND,
+        "prune keys",
         *("run", "look", "read results", "cancel", "requeue", "pause"),
         *("schedule", "look at schedules"),
         *("forge a lease", "forge a ledger", "clear history", "change a payload"),
@@ -123,7 +145,7 @@ MAY = {
     Kind.READER: {"look", "read results", "look at schedules"},
     Kind.ADMIN: {
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
-        *("clear history", "change a payload", "create", "create by SQL"),
+        *("clear history", "change a payload", "create", "create by SQL", "debounce", "prune keys"),
     },
 }
 

@@ -1,0 +1,98 @@
+"""Unique keys: for how long a key is taken, and what a create does that meets a taken one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from tasks_app.domain.durations import parse_duration
+
+
+class Scope(StrEnum):
+    """For how long a task has its unique_key."""
+
+    QUEUED = "queued"
+    """While it is PENDING: the key is free as soon as the task runs."""
+    QUEUED_OR_RUNNING = "queued_or_running"
+    UNTIL_TERMINAL = "until_terminal"
+    """While it is in the pending pool, which is the same: what is retried stays there."""
+    FOR_PERIOD = "for_period"
+    """For a time from its creation on, whatever becomes of it."""
+    FOREVER = "forever"
+
+
+class OnConflict(StrEnum):
+    """What a create does whose key is taken."""
+
+    RETURN_EXISTING = "return_existing"
+    REPLACE_PAYLOAD = "replace_payload"
+    """Of the holder, if it is PENDING."""
+    RESCHEDULE = "reschedule"
+    """The holder, if it is PENDING: debounce."""
+    RAISE = "raise"
+
+
+class CreateOutcome(StrEnum):
+    """What a create did."""
+
+    CREATED = "created"
+    EXISTING = "existing"
+    """Nothing was written: the key is taken."""
+    REPLACED = "replaced"
+    """The holder has this payload now."""
+    RESCHEDULED = "rescheduled"
+    """The holder is due when this task would have been."""
+
+
+class KeyRule(NamedTuple):
+    """Which scope and policy a task's unique_key has."""
+
+    scope: Scope = Scope.UNTIL_TERMINAL
+    on_conflict: OnConflict = OnConflict.RETURN_EXISTING
+    period: timedelta | None = None
+    """Of ``for_period``."""
+
+    @property
+    def outlives_the_index(self) -> bool:
+        """Whether the key stands in the table of keys; the others are columns of their rows."""
+        return self.scope in _IN_THE_TABLE
+
+
+_IN_THE_TABLE = frozenset({Scope.QUEUED, Scope.FOR_PERIOD, Scope.FOREVER})
+SCOPES = ", ".join(f"{s} 1h" if s is Scope.FOR_PERIOD else s for s in Scope)
+POLICIES = ", ".join(OnConflict)
+
+
+def parse_rule(scope: object, on_conflict: object) -> KeyRule | None:
+    """Return the rule; None: neither is given. ``for_period`` is followed by its time.
+
+    Raises:
+        ValueError: the first argument names the option, the second what is wrong with it.
+    """
+    if scope is None and on_conflict is None:
+        return None
+    kind, period = _scope(Scope.UNTIL_TERMINAL if scope is None else scope)
+    policy = OnConflict.RETURN_EXISTING if on_conflict is None else on_conflict
+    if not isinstance(policy, str) or policy not in set(OnConflict):
+        raise ValueError("on_conflict", "names no policy", POLICIES)
+    return KeyRule(kind, OnConflict(policy), period)
+
+
+def _scope(scope: object) -> tuple[Scope, timedelta | None]:
+    if not isinstance(scope, str):
+        raise ValueError("unique_scope", f"is of type {type(scope).__name__}", SCOPES)
+    name, _, span = scope.partition(" ")
+    if name not in set(Scope) or bool(span) != (name == Scope.FOR_PERIOD):
+        raise ValueError("unique_scope", "names no scope", SCOPES)
+    return Scope(name), _period(span) if span else None
+
+
+def _period(span: str) -> timedelta:
+    try:
+        period = parse_duration(span)
+    except ValueError as error:
+        raise ValueError("unique_scope", str(error), SCOPES) from None
+    if not period:
+        raise ValueError("unique_scope", "has a period of 0", SCOPES)
+    return period
