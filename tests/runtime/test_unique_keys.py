@@ -22,8 +22,8 @@ from tasks_app import (
     create_task,
     create_tasks,
 )
-from tasks_app.runtime.maintainer import Maintainer
 from tests.runtime.bench import Bench
+from tests.runtime.test_keeper import own_maintainer
 
 SCOPES = ("queued", "until_terminal", "for_period 1h", "forever")
 NUMBER = "SELECT count(*) FROM task_pending"
@@ -118,12 +118,6 @@ def test_maintenance_prunes(bench: Bench) -> None:
         session.execute(text("UPDATE task_key SET until = 'epoch' WHERE until IS NOT NULL"))
         session.execute(text("DELETE FROM task_pending"))
         session.commit()
-    maintainer(bench).run_once()
+    own_maintainer(bench).run_once()
 
     assert bench.sql("SELECT array_agg(unique_key) FROM task_key") == ["forever"]
-
-
-def maintainer(bench: Bench) -> Maintainer:
-    from tests.runtime.test_keeper import own_maintainer
-
-    return own_maintainer(bench)
