@@ -31,6 +31,8 @@ LEASE_S = 5
 DISPATCHED = 10_000
 AWAY_S = 60
 OUTAGE_S = 20
+MANY = 100_000
+"""More than a quiet machine works off in the time that it may take."""
 LATEST = "SELECT max(result::text::float8) FROM task_completed WHERE id = ANY(:ids)"
 RUNNING = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 ABOARD = "SELECT array_agg(id) FROM task_pending WHERE state = 'RUNNING' AND owner LIKE :owner"
@@ -145,7 +147,7 @@ def test_a_database_that_is_killed_under_load(house: House, postgres: Postgres) 
     """Until as many tasks a second end as before: 90 % of them, over three seconds."""
     house.beat(**DEFAULTS)
     house.worker(children=2, **DEFAULTS)
-    load: list[int] = house.create("ok", 20_000)
+    load: list[int] = house.create("ok", MANY)
     until(lambda: house.sql("SELECT count(*) FROM task_completed") > 1_000, 60)
     time.sleep(SPREAD_S)
     before = house.sql(RATE, span=SPREAD_S)
@@ -162,7 +164,7 @@ def test_a_database_that_is_killed_under_load(house: House, postgres: Postgres) 
     figures(f"database killed at {before:.0f} tasks/s, 90 % of it", [took], "<= 15 s")
     assert left > 0, "the load ended before the throughput was back"
     assert took <= 15
-    states = house.over(load, 180)
+    states = house.over(load, 300)
     with house.engine.connect() as connection:
         effects = connection.execute(
             text("SELECT count(*), count(DISTINCT task_id) FROM effect")

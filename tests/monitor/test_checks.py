@@ -107,7 +107,7 @@ def test_another_schema_ends_the_check_up(engine: Engine, settings: Settings) ->
 def test_missing_privileges_are_named_until_they_are_granted(
     connection: Connection, settings: Settings
 ) -> None:
-    for role in ("producer", "worker", "reader", "admin"):
+    for role in ("producer", "amender", "worker", "reader", "admin"):
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     (before,) = database.privileges(connection, settings)
