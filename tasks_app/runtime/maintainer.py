@@ -31,9 +31,7 @@ LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
 """Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
-KEYS_AT_ONCE = 10_000
-PRUNE_S = 10.0
-"""Who maintains may have to scan; what is left of millions of keys goes an hour later."""
+KEYS_AT_ONCE = 2_000
 
 
 class Maintainer:
@@ -67,7 +65,9 @@ class Maintainer:
             self._lead.release()
 
     def _prune(self) -> bool:
-        """Let go what is old; tell whether all of it went."""
+        """Let go what is old, keys first; tell whether all of it went."""
+        if not self._prune_keys(PRUNE_FOR_S):
+            return False
         pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
         if pruned.in_use:  # each try may hold settles up for a moment
             self._look_at = time.monotonic() + AGAIN_AFTER_S
@@ -81,6 +81,7 @@ class Maintainer:
     def run_once(self, *, now: datetime | None = None) -> int:
         """Make what is missing, whoever else does; return the number of partitions made."""
         made, _ = self._run(now)
+        self._prune_keys(now=now)
         return made
 
     def _run(self, now: datetime | None = None) -> tuple[int, int]:
@@ -98,7 +99,6 @@ class Maintainer:
                     "Run maintenance daily; when they are old, those rows go one by one."
                 )
             missing = missing_partitions(connection, now=now)
-        self._prune_keys(now)
         made = 0
         for day in missing:
             try:
@@ -112,10 +112,12 @@ class Maintainer:
                     break
         return made, len(missing) - made
 
-    def _prune_keys(self, now: datetime | None) -> None:
-        """Remove keys that nobody has any more, but no more than fit in a moment."""
-        ends = time.monotonic() + PRUNE_S
-        while time.monotonic() < ends:
+    def _prune_keys(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
+        """Remove keys that nobody has any more; tell whether all of them went in so long."""
+        ends = time.monotonic() + for_s
+        while True:
             with self._database.begin() as connection:
                 if keys.prune(connection, KEYS_AT_ONCE, now=now) < KEYS_AT_ONCE:
-                    return
+                    return True
+            if time.monotonic() >= ends:
+                return False

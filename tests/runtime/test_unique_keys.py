@@ -22,6 +22,7 @@ from tasks_app import (
     create_task,
     create_tasks,
 )
+from tasks_app.runtime import maintainer
 from tests.runtime.bench import Bench
 from tests.runtime.test_keeper import own_maintainer
 
@@ -109,6 +110,27 @@ def test_a_buffer_takes_all_but_raise_which_nobody_would_hear(bench: Bench) -> N
             buffer.create_task("t", **keyed("forever", policy="raise").options)
 
     assert bench.sql(NUMBER) == len(SCOPES)
+
+
+def test_maintenance_prunes_keys_a_little_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who maintains may have to scan; the rest goes at the next looks, not an hour later."""
+    monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 0)
+    monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(maintainer, "KEYS_AT_ONCE", 2)
+    bench.sql(
+        "INSERT INTO task_key (name, unique_key, task_id, scope)"
+        " SELECT 't', i::text, 0, 'queued' FROM generate_series(1, 5) AS i"
+    )
+    mine = own_maintainer(bench)
+
+    left = []
+    for _ in range(3):
+        mine.run_if_due()
+        left.append(bench.sql("SELECT count(*) FROM task_key"))
+
+    assert left == [3, 1, 0]
 
 
 def test_maintenance_prunes(bench: Bench) -> None:
