@@ -1,6 +1,8 @@
-"""Prompt hand-over: a message goes to an idle child at once.
+"""A prompt pool: a message goes to an idle child at once, and a dead child is replaced at once.
 
 Celery's pool writes in the next round of the worker's loop, behind the next question to the broker.
+And it looks for the dead when the pipe of one breaks, which the system closes a moment before the
+process has ended: who looks too soon finds nobody, and looks again after up to five seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from celery import bootsteps
 from celery.concurrency.asynpool import AsynPool
 from celery.concurrency.prefork import TaskPool
 from celery.worker import state
+
+REAP_EVERY_S, REAP_TIMES = 0.01, 100
+"""A handler can close the pipe of a process that lives on: then it is Celery's turn again."""
 
 
 class PromptPool(AsynPool):
@@ -31,6 +36,17 @@ class PromptPool(AsynPool):
                 write(list(idle))
 
         self._quick_put = put_and_write
+
+    def _event_process_exit(self, hub: Any, proc: Any) -> None:
+        """Called when the pipe of a child has broken."""
+        super()._event_process_exit(hub, proc)
+        self._reap(hub, proc, REAP_TIMES)
+
+    def _reap(self, hub: Any, proc: Any, times: int) -> None:
+        """Look again until the process is known to have ended, not only its pipe."""
+        if times and proc in self._pool:
+            self.maintain_pool()
+            hub.call_later(REAP_EVERY_S, self._reap, hub, proc, times - 1)
 
 
 def _is_asked_to_stop() -> bool:

@@ -1,15 +1,23 @@
-"""Prompt hand-over: an idle child gets its message within the round of the loop that read it."""
+"""A prompt pool: an idle child gets its message within the round of the loop that read it.
+
+And a dead one is replaced although its pipe broke before it had ended.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from celery.concurrency.asynpool import AsynPool
 from celery.worker import state
+from kombu.asynchronous import Hub
 
-from tasks_app.broker.prompt import PromptPool
+from tasks_app.broker.prompt import REAP_TIMES, PromptPool
+from tests.waiting import until
 
 IDLE, BUSY, WRITTEN_TO = 3, 4, 5
 
@@ -64,3 +72,48 @@ def test_it_waits_when_the_worker_is_about_to_stop(
     pool._quick_put("job")
 
     write.assert_not_called()
+
+
+@pytest.fixture
+def reaped(pool: PromptPool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often was looked for the dead, in a pool that takes them out as Celery's does."""
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(len(pool._pool))
+        pool._pool = [process for process in pool._pool if process.poll() is None]
+
+    monkeypatch.setattr(AsynPool, "_event_process_exit", lambda *_: look())
+    pool.maintain_pool = look
+    return looks
+
+
+def test_a_child_whose_pipe_broke_before_it_ended_is_replaced(
+    pool: PromptPool, reaped: list[int]
+) -> None:
+    ends, says = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=ends) as child:
+        pool._pool, hub = [child], Hub()
+        pool._event_process_exit(hub, child)
+        hub.fire_timers()
+        assert pool._pool == [child]
+        os.write(says, b"\n")
+
+        until(lambda: hub.fire_timers() and not pool._pool)
+
+    hub.close()
+    os.close(ends)
+    os.close(says)
+
+
+def test_a_child_that_lives_on_without_its_pipe_is_left_to_celery(
+    pool: PromptPool, reaped: list[int]
+) -> None:
+    child, hub = Mock(), Mock()
+    child.poll.return_value = None
+    pool._pool = [child]
+    hub.call_later = lambda _after, look, *arguments: look(*arguments)
+
+    pool._event_process_exit(hub, child)
+
+    assert len(reaped) == 1 + REAP_TIMES

@@ -25,7 +25,7 @@ from torture.fault_proxy import FaultProxy
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
 
-KILLS = 40
+KILLS = 100
 MACHINES = 4
 LEASE_S = 5
 DISPATCHED = 10_000
