@@ -146,4 +146,25 @@ DISPATCHES = (
         ),
         quick=True,
     ),
+    Configuration(
+        "passes near the end, a late commit, a crash",
+        DispatchSetup(
+            ("commits late", "plain", "raises once"),
+            children=2,
+            ids_per_message=1,
+            passes_near_the_end=True,
+            faults={"child crash": 1, "impatience": 1},
+        ),
+        quick=True,
+    ),
+    Configuration(
+        "passes near the end of two scanners, a late commit",
+        DispatchSetup(
+            ("commits late", "raises once", "plain"),
+            scanners=2,
+            ledger_room=2,
+            passes_near_the_end=True,
+            faults={"leadership lapses": 1},
+        ),
+    ),
 )

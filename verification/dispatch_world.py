@@ -64,6 +64,8 @@ class Scanner(NamedTuple):
     """Only a mutant remembers how far it got."""
     bookmark: int = -1
     """How far the last pass got; the passes in between go on from here."""
+    old: tuple[int, ...] = ()
+    """What a pass near the end does not read: their scan_at is before a pass that left nothing."""
 
 
 class Hands(NamedTuple):
@@ -104,6 +106,8 @@ class DispatchSetup:
     rules: DispatchRules = field(default_factory=DispatchRules)
     passes_in_between: bool = False
     """There are passes that only fill up: they begin at the bookmark."""
+    passes_near_the_end: bool = False
+    """Whole passes rest; those in between read what became due since one left nothing."""
     ledger_clock_runs: bool = True
     """If not, nobody may have to wait until a ledger row is overdue (and the broker, for once,
     loses nothing, for only this clock heals that)."""
@@ -181,6 +185,10 @@ def without_ledger_row(world: DispatchWorld, dispatch: int) -> DispatchWorld:
 def rescheduled(setup: DispatchSetup, world: DispatchWorld, task: int) -> DispatchWorld:
     """RUNNING -> PENDING: scan_at is now, so no older ledger row hides it (H11)."""
     world = with_task(world, task, world.tasks[task]._replace(state="pending"))
+    for number, scanner in enumerate(world.scanners):
+        if task in scanner.old:
+            old = tuple(other for other in scanner.old if other != task)
+            world = with_scanner(world, number, scanner._replace(old=old))
     if not setup.rules.ledger_hides_only_what_it_saw:
         return world
     return world._replace(ledger=tuple(hides_no_more(row, task) for row in world.ledger))

@@ -154,6 +154,16 @@ DISPATCHES = (
         quick=True,
     ),
     Mutant(
+        "whole passes rest for ever",
+        "P2",
+        dispatching_without(
+            replace(ONE_SCANNER, passes_near_the_end=True), "whole_passes_come_again"
+        ),
+        "P2: stuck",
+        ("T1 is done", "the producer of T0 commits"),
+        quick=True,
+    ),
+    Mutant(
         "rows wait for their hints for ever",
         "P2",
         dispatching_without(

@@ -131,6 +131,8 @@ class DispatchRules:
     """There is no "published" state to get stuck in."""
     every_pass_is_full: bool = True
     """No watermark: rows that commit late are found."""
+    whole_passes_come_again: bool = True
+    """However slow they are: those near the end do not see what commits late."""
     ledger_hides_only_what_it_saw: bool = True
     """H11: hide only while scan_at <= ledger.created_at."""
     ledger_is_bounded: bool = True

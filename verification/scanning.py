@@ -71,15 +71,40 @@ def scans(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
         return
     visible = visible_ids(setup, world, scanner.watermark)
     ids = tuple(visible[: setup.ids_per_message])
-    if ids:
+    if ids and (not scanner.old or rules.whole_passes_come_again):
         watermark = -1 if rules.every_pass_is_full else max(ids)
         busy = scanner._replace(seen=ids, watermark=watermark, bookmark=place(setup, ids))
+        busy = busy._replace(old=what_is_old(setup, world, scanner, left=ids != tuple(visible)))
         yield progress(f"s{number} finds {listed(ids)} due", with_scanner(world, number, busy))
+    if setup.passes_near_the_end:
+        yield near_the_end(setup, world, number, visible)
     ahead = tuple(task for task in visible if task > scanner.bookmark)[: setup.ids_per_message]
     if ahead and ahead != ids and setup.passes_in_between:
         busy = scanner._replace(seen=ahead, bookmark=place(setup, ahead))
         what = f"s{number} goes on at its bookmark and finds {listed(ahead)} due"
         yield progress(what, with_scanner(world, number, busy))
+
+
+def near_the_end(
+    setup: DispatchSetup, world: DispatchWorld, number: int, visible: list[int]
+) -> Step[DispatchWorld]:
+    """A pass while whole ones rest: it reads what became due since one left nothing."""
+    scanner = world.scanners[number]
+    new = tuple(task for task in visible if task not in scanner.old)
+    ids = new[: setup.ids_per_message]
+    busy = scanner._replace(seen=ids, old=what_is_old(setup, world, scanner, left=ids != new))
+    what = f"s{number} reads near the end and finds {listed(ids)} due"
+    return progress(what, with_scanner(world, number, busy))
+
+
+def what_is_old(
+    setup: DispatchSetup, world: DispatchWorld, scanner: Scanner, *, left: bool
+) -> tuple[int, ...]:
+    """After a pass that left nothing: all whose scan_at has come, also if they commit late."""
+    if left or not setup.passes_near_the_end:
+        return scanner.old
+    ahead = [task.waiting or task.parked or task.left_to_hint for task in world.tasks]
+    return tuple(task for task in range(len(ahead)) if not ahead[task])
 
 
 def place(setup: DispatchSetup, ids: tuple[int, ...]) -> int:
