@@ -100,9 +100,10 @@ def page(lines: Sequence[Line], surroundings: Surroundings) -> str:
 Written by `make torture ARGS="--output docs/torture-report.md"`. Each run has
 {surroundings.words}, a Celery worker with two children and two beats of its own,
 all behind a TCP proxy, and {TASKS} tasks that write one row each, in {SPREAD_S:g} s; the lease is
-{LEASE_S:g} s. Effects have no unique constraint: a second one would be seen. A run passes if the
-fault happened, and every task that was committed and not cancelled succeeded with exactly one
-effect, of the attempt that settled.
+{LEASE_S:g} s. Meanwhile three schedules fire once a second. Effects have no unique constraint: a
+second one would be seen. A run passes if the fault happened, every task that was committed and not
+cancelled succeeded with exactly one effect, of the attempt that settled, and each instant of a
+schedule made exactly one task.
 
 {passed} of {len(lines)} runs passed. One kind again:
 `python -m torture matrix{surroundings.options} --only "F24" --seeds 1 --first-seed {seeds[0]}`.

@@ -15,6 +15,7 @@ AFTER = {
     *("claim.committed", "handler.returned", "settle.committed", "effect.settled"),
     *("effect.committed", "renew.committed", "beat.committed", "release.committed"),
     *("finish.committed", "bury.committed", "rescue.committed", "sweep.done", "lead.taken"),
+    *("fire.entered", "fire.committed"),
 }
 """Reached when what is called has returned; the others before it is called."""
 
@@ -50,6 +51,9 @@ PLACES: dict[str, str] = {
     "rescue.committed": "tasks_app.runtime.rescuer:Rescuer.run_once",
     "sweep.before": "tasks_app.runtime.tidy:sweep",
     "sweep.done": "tasks_app.runtime.tidy:sweep",
+    "fire.before": "tasks_app.runtime.scheduler:fire.lock_due",
+    "fire.entered": "tasks_app.runtime.scheduler:fire.enter",
+    "fire.committed": "tasks_app.runtime.scheduler:Scheduler._pass",
     "maintain.before": "tasks_app.runtime.maintainer:add_partition",
 }
 

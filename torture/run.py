@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app import NewTask, create_tasks
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
+from torture import timetable
 from torture.failpoints import CALM, HITS, hits
 from torture.fault_proxy import FaultProxy
 from torture.operators import COMMITTED
@@ -129,6 +130,8 @@ def _hurt(
     plan: Plan, world: World, folder: Path, draw: Draw, tell: Callable[[str], None]
 ) -> tuple[float, int]:
     """Create and hurt, then wait; return the seconds of calm it took, and how many there were."""
+    with world.engine.begin() as connection:
+        timetable.begin(connection, plan.spread_s)
     producer = threading.Thread(target=_produce, args=(plan, world.engine), daemon=True)
     producer.start()
     while producer.is_alive():
@@ -145,6 +148,7 @@ def _judged(plan: Plan, world: World, folder: Path, committed: int, recovery_s: 
     world.counts.update(hits(folder / HITS))
     with world.engine.connect() as connection:
         checks = judge(connection, committed, cancels=plan.cancels)
+        checks += timetable.judge_instants(connection)
         facts: list[tuple[str, object]] = [
             ("stale writes refused by the fence", sum(w.refusals() for w in world.workers)),
             (
@@ -279,11 +283,25 @@ def _until_quiet(plan: Plan, world: World) -> int:
     Whoever ends none in ``quiet_s`` is stuck; a busy machine is only slow.
     """
     fewest, deadline = sys.maxsize, time.monotonic() + plan.quiet_s
-    while (left := _count(world.engine, "task_pending")) != 0:
+    while (left := _left(world.engine)) != 0:
         if left is not None and left < fewest:
             fewest, deadline = left, time.monotonic() + plan.quiet_s
         if time.monotonic() > deadline:
             break
         _revive(world)
         time.sleep(0.2)
+    with world.engine.begin() as connection:
+        timetable.note_tasks(connection)
     return _count(world.engine, "committed") or 0
+
+
+def _left(engine: Engine) -> int | None:
+    """Count what is pending or has yet to be fired; None: the database is away."""
+    try:
+        with engine.connect() as connection:
+            coming = not timetable.is_over(connection)
+    except DBAPIError:
+        engine.dispose()
+        return None
+    pending = _count(engine, "task_pending")
+    return pending if pending is None else pending + coming
