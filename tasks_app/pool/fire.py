@@ -70,15 +70,21 @@ _BREAK = text(f"""
         remark = :remark WHERE id = :id
 """)
 _PRUNE = text(f"""
-    WITH gone AS (
-        DELETE FROM {FIRE} f USING {SCHEDULE} s
-        WHERE s.id = f.schedule_id AND f.fired_at < {NOW} - CAST(:older AS interval)
-          AND f.task_id IS DISTINCT FROM s.last_task_id
+    WITH old AS MATERIALIZED (
+        SELECT f.schedule_id, f.fire_at FROM {FIRE} f JOIN {SCHEDULE} s ON s.id = f.schedule_id
+        WHERE f.fired_at < {NOW} - CAST(:older AS interval)
+          AND (f.task_id IS NULL OR f.task_id IS DISTINCT FROM s.last_task_id)
           AND f.fire_at IS DISTINCT FROM s.queued_at
-        RETURNING f.schedule_id, f.fire_at)
-    UPDATE {SCHEDULE} s SET forgotten_until = greatest(s.forgotten_until, g.until)
-    FROM (SELECT schedule_id, max(fire_at) AS until FROM gone GROUP BY schedule_id) AS g
-    WHERE s.id = g.schedule_id
+        ORDER BY f.fired_at LIMIT :most),
+    gone AS (
+        DELETE FROM {FIRE} f USING old o
+        WHERE f.schedule_id = o.schedule_id AND f.fire_at = o.fire_at
+        RETURNING f.schedule_id, f.fire_at),
+    barred AS (
+        UPDATE {SCHEDULE} s SET forgotten_until = greatest(s.forgotten_until, g.until)
+        FROM (SELECT schedule_id, max(fire_at) AS until FROM gone GROUP BY schedule_id) AS g
+        WHERE s.id = g.schedule_id)
+    SELECT count(*) FROM gone
 """)
 
 
@@ -168,6 +174,12 @@ def mark_broken(connection: Connection, schedule_id: int, remark: str) -> None:
     connection.execute(_BREAK, {"id": schedule_id, "remark": remark})
 
 
-def prune(connection: Connection, older: timedelta, *, now: datetime | None = None) -> None:
-    """Forget what was fired so long ago; the past is not filled up before it any more."""
-    connection.execute(_PRUNE, {"older": older, "now": now})
+def prune(
+    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
+) -> int:
+    """Forget what was fired so long ago, the oldest first, and return how many instants those were.
+
+    The past is not filled up before them any more.
+    """
+    values = {"older": older, "most": most, "now": now}
+    return int(connection.execute(_PRUNE, values).scalar_one())

@@ -7,8 +7,9 @@ from collections.abc import Container
 from typing import Any, Unpack
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.causes import brief
 from tasks_app.domain.declaration import changes_by_code, declare
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
 from tasks_app.domain.logs import quiet_logger
@@ -89,7 +90,7 @@ def synchronise(
 
 
 def bring_in_schedules(database: Database, registry: Registry) -> None:
-    """Do so where the database may be away just now: tasks run without it, the next start tries.
+    """Do so where the database may be away, or refuse it: tasks run without, the next start tries.
 
     Raises:
         InvalidTaskError: a declaration is wrong.
@@ -97,8 +98,8 @@ def bring_in_schedules(database: Database, registry: Registry) -> None:
     try:
         with database.begin() as connection:
             synchronise(connection, registry)
-    except OperationalError as error:
-        log.warning("schedules of the code are not brought in now: %s", type(error).__name__)
+    except DBAPIError as error:
+        log.warning("schedules of the code are not brought in now: %s", brief(error))
 
 
 def _differences(

@@ -31,7 +31,7 @@ LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
 """Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
-KEYS_AT_ONCE = 2_000
+ROWS_AT_ONCE = 2_000
 
 
 class Maintainer:
@@ -65,8 +65,8 @@ class Maintainer:
             self._lead.release()
 
     def _prune(self) -> bool:
-        """Let go what is old, keys first; tell whether all of it went."""
-        if not self._prune_keys(PRUNE_FOR_S):
+        """Let go what is old, the lists first; tell whether all of it went."""
+        if not self._prune_lists(PRUNE_FOR_S):
             return False
         pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
         if pruned.in_use:  # each try may hold settles up for a moment
@@ -81,7 +81,7 @@ class Maintainer:
     def run_once(self, *, now: datetime | None = None) -> int:
         """Make what is missing, whoever else does; return the number of partitions made."""
         made, _ = self._run(now)
-        self._prune_keys(now=now)
+        self._prune_lists(now=now)
         return made
 
     def _run(self, now: datetime | None = None) -> tuple[int, int]:
@@ -92,7 +92,6 @@ class Maintainer:
         """
         with self._database.begin() as connection:
             workers.prune(connection, FORGET_WORKERS_AFTER, now=now)
-            fire.prune(connection, FORGET_FIRES_AFTER, now=now)
             if has_strays(connection):
                 log.error(
                     "task_completed_default holds rows: partitions were missing. "
@@ -112,12 +111,15 @@ class Maintainer:
                     break
         return made, len(missing) - made
 
-    def _prune_keys(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
-        """Remove keys that nobody has any more; tell whether all of them went in so long."""
+    def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
+        """Forget keys that nobody has any more and old instants; tell whether all went in time."""
         ends = time.monotonic() + for_s
         while True:
             with self._database.begin() as connection:
-                if keys.prune(connection, KEYS_AT_ONCE, now=now) < KEYS_AT_ONCE:
-                    return True
+                fires = fire.prune(connection, FORGET_FIRES_AFTER, ROWS_AT_ONCE, now=now)
+            with self._database.begin() as connection:
+                ended = keys.prune(connection, ROWS_AT_ONCE, now=now)
+            if max(fires, ended) < ROWS_AT_ONCE:
+                return True
             if time.monotonic() >= ends:
                 return False

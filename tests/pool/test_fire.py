@@ -157,12 +157,22 @@ def test_what_is_pruned_bars_the_past_and_the_newest_stays(connection: Connectio
     standing = Standing(schedule.id, NOON, NOON, last_task_id=102)
     fire.stand(connection, [standing])
 
-    fire.prune(connection, HOUR, now=NOON + 2 * HOUR)
+    assert fire.prune(connection, HOUR, 10, now=NOON + 2 * HOUR) == 2
 
     assert [task for *_, task in outcomes(connection)] == [102]
     pruned = schedules.get(connection, "s")
     assert pruned is not None
     assert pruned.forgotten_until == NOON + HOUR
+
+
+def test_the_oldest_are_pruned_first_and_no_more_than_was_said(connection: Connection) -> None:
+    schedule = scheduled(connection)
+    for n in range(4):
+        fire.enter(connection, {(schedule.id, NOON + n * HOUR): Fired.MADE}, now=NOON + n * HOUR)
+
+    assert fire.prune(connection, HOUR, 3, now=NOON + 9 * HOUR) == 3
+    assert [at for at, *_ in outcomes(connection)] == [NOON + 3 * HOUR]
+    assert fire.prune(connection, HOUR, 3, now=NOON + 9 * HOUR) == 1
 
 
 def test_a_removed_schedule_takes_its_instants_along_and_leaves_its_tasks(

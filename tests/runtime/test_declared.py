@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tasks_app.domain.errors import HandlerError
 from tasks_app.domain.schedule import Schedule
 from tasks_app.pool import schedules
 from tasks_app.runtime import declared
-from tasks_app.runtime.declared import schedule, synchronise
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.declared import bring_in_schedules, schedule, synchronise
 from tasks_app.runtime.registry import Registry, handler
+from tasks_app.runtime.schedules import create_schedule
 from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 from tests.runtime.declared_here import declare
@@ -232,3 +237,33 @@ def test_a_worker_without_a_broker_brings_them_in(bench: Bench) -> None:
     run_work(bench.settings(), registry=bench.registry, slots=bench.slots, drain=True)
 
     assert [each.name for each in all_of(bench)] == ["t"]
+
+
+def test_a_worker_that_may_not_write_schedules_says_so_and_starts(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with bench.engine.begin() as connection:
+        connection.execute(text("CREATE ROLE of_yesterday LOGIN PASSWORD 'x'"))
+    url = make_url(bench.url).set(username="of_yesterday", password="x")
+    database = Database(url.render_as_string(hide_password=False))
+
+    with caplog.at_level(logging.WARNING):
+        bring_in_schedules(database, said_by(every="1h"))
+
+    database.dispose()
+    with bench.engine.begin() as connection:
+        connection.execute(text("DROP ROLE of_yesterday"))
+    assert "schedules of the code are not brought in now: InsufficientPrivilege" in caplog.text
+    assert all_of(bench) == []
+
+
+def test_an_async_session_creates_one(bench: Bench) -> None:
+    async def create() -> None:
+        engine = create_async_engine(bench.url)
+        async with AsyncSession(engine) as session, session.begin():
+            await session.run_sync(create_schedule, "s", "t", every="15m")
+        await engine.dispose()
+
+    asyncio.run(create())
+
+    assert [each.name for each in all_of(bench)] == ["s"]

@@ -242,7 +242,7 @@ def test_what_is_forgotten_is_not_filled_for_it_may_have_been_made(bench: Bench)
     for n in (1, 2, 3):
         scheduler(bench).run_once(now=NOON + n * H)
     with bench.engine.begin() as connection:
-        fire.prune(connection, H, now=NOON + 4 * H)
+        fire.prune(connection, H, 10, now=NOON + 4 * H)
 
     with pytest.raises(InvalidScheduleError, match="later than 2026-01-01T14:00"):
         backfill(bench, NOON, NOON + 4 * H)

@@ -118,7 +118,7 @@ def test_maintenance_prunes_keys_a_little_at_a_time(
     """Who maintains may have to scan; the rest goes at the next looks, not an hour later."""
     monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 0)
     monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0)
-    monkeypatch.setattr(maintainer, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(maintainer, "ROWS_AT_ONCE", 2)
     bench.sql(
         "INSERT INTO task_key (name, unique_key, task_id, scope)"
         " SELECT 't', i::text, 0, 'queued' FROM generate_series(1, 5) AS i"
