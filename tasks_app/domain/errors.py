@@ -28,6 +28,10 @@ class InvalidScheduleError(InvalidTaskError):
     """A schedule was refused before anything was written."""
 
 
+class InvalidLockError(InvalidTaskError):
+    """A group of locks was refused before anything was asked for."""
+
+
 class IllegalTransitionError(TasksError):
     """An event met a state that does not admit it."""
 

@@ -15,6 +15,10 @@ from tasks_app.pool.tables import (
     ERROR,
     FIRE,
     LEASE,
+    LOCK,
+    LOCK_HOLDER,
+    LOCK_PART,
+    LOCK_WAIT,
     NOW,
     PAUSE,
     PENDING,
@@ -22,7 +26,10 @@ from tasks_app.pool.tables import (
     WORKER,
 )
 
-WRITTEN = (PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, SCHEDULE, FIRE)
+WRITTEN = (
+    *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, SCHEDULE, FIRE),
+    *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT),
+)
 """Tables that a worker reads and writes."""
 MOST_DUE = 100_000
 """Due rows that are looked at: a backlog of millions is no reason to read it all."""

@@ -13,6 +13,13 @@ from tasks_app.pool.tables import (
     FIRE,
     KEY,
     LEASE,
+    LOCK,
+    LOCK_FENCE,
+    LOCK_HOLDER,
+    LOCK_PART,
+    LOCK_REPORT,
+    LOCK_WAIT,
+    LOCKS,
     PACE,
     PAUSE,
     PENDING,
@@ -31,23 +38,27 @@ class Kind(StrEnum):
     """Creates tasks."""
     AMENDER = "amender"
     """Creates tasks and, by their unique keys, changes or holds back others that wait."""
+    LOCKER = "locker"
+    """Takes locks in code that is no task."""
     WORKER = "worker"
     """Runs them, and scans; makes no partitions, which are the owner's."""
     READER = "reader"
     """Looks."""
     ADMIN = "admin"
-    """Looks, cancels, requeues, pauses, makes schedules, and clears old history away."""
+    """Looks, cancels, requeues, pauses, makes schedules, frees locks, clears old history away."""
 
 
 _DEFAULT = table("task_completed_default")
 _VERSION = table("tasks_app_version")
 _IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}"
+_FENCES = f"USAGE ON SEQUENCE {LOCK_FENCE}"
 _KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
 _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
-_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY)
-_VIEWS = (ALL, SCHEDULES)
+_LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
+_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_LOCKS)
+_VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, _DEFAULT, _VERSION))}"
-_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY)
+_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_LOCKS)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
     Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _IDS),
@@ -56,10 +67,16 @@ _GRANTS = {
         _KEYS,
         _IDS,
     ),
+    Kind.LOCKER: (
+        f"SELECT (id, state, attempt, lease_token) ON {PENDING}",
+        f"{_CHANGE} {', '.join(_LOCKS)}",
+        _FENCES,
+    ),
     Kind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
         f"SELECT ON {', '.join(_VIEWS)}, {_DEFAULT}, {_VERSION}",
         _IDS,
+        _FENCES,
     ),
     Kind.READER: (_LOOK,),
     Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}"),

@@ -27,6 +27,13 @@ SCHEDULE = table("task_schedule")
 FIRE = table("task_schedule_fire")
 SCHEDULES = table("task_schedules")
 KEY = table("task_key")
+LOCK = table("task_lock")
+LOCK_HOLDER = table("task_lock_holder")
+LOCK_PART = table("task_lock_part")
+LOCK_WAIT = table("task_lock_wait")
+LOCK_FENCE = table("task_lock_fence")
+LOCKS = table("task_locks")
+LOCK_REPORT = table("task_lock_report")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

@@ -159,7 +159,10 @@ class Child:
             async_concurrency=places,
         )
         wishes = Wishes(self.database, Mailbox.beside(slots.path), self._clerk.renew_soon)
-        for duty in (claims.rehearse, report.tell, wishes.carry_out, self._crew.look):
+        for duty in (
+            *(claims.rehearse, report.tell, wishes.carry_out, self._crew.look),
+            self.runner.locks.renew,
+        ):
             self._clerk.also(duty)
         self._stopped = threading.Event()
         self.in_hand = False

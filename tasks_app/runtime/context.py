@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 from tasks_app.domain.payload import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
     from uuid import UUID
 
     from sqlalchemy import Connection
 
+    from tasks_app.domain.durations import Duration
+    from tasks_app.domain.locks import Names
     from tasks_app.domain.task import Fence
     from tasks_app.runtime.desk import Running
+    from tasks_app.runtime.locks.of_runs import HoldOfRun, LocksOfChild, LocksOfRun
     from tasks_app.runtime.transaction import Access
 
 
@@ -29,6 +33,7 @@ class TaskContext:
         access: Access,
         deadline: float | None,
         log: logging.Logger,
+        locks: LocksOfChild | None = None,
     ) -> None:
         self.deadline = deadline
         """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
@@ -36,6 +41,8 @@ class TaskContext:
         self._task = run.task
         self._access = access
         self._log = log
+        self._locks_of_child = locks
+        self._locks: LocksOfRun | None = None
         self._over = False
 
     @property
@@ -147,6 +154,38 @@ class TaskContext:
         """Show how far this run is (0 to 1); people see it at the next heartbeat."""
         self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
 
+    def locks(
+        self,
+        *,
+        exclusive: Names = (),
+        shared: Names = (),
+        counted: Mapping[str, int] | None = None,
+        wait: Duration = 0,
+        snooze: Duration = "5s",
+    ) -> HoldOfRun:
+        """Return a group of named resources, to be held while a ``with`` block runs.
+
+        All of them, or none: if they are not to be had within ``wait``, the task comes back after
+        about ``snooze``, uncharged. Once anything was done through ``ctx.session`` they are held
+        until that is committed. In async handlers: ``async with``.
+
+        Raises:
+            InvalidLockError: the group cannot be.
+        """
+        if self._locks is None:
+            from tasks_app.runtime.locks.of_runs import LocksOfRun  # noqa: PLC0415  it is rare
+            from tasks_app.runtime.shared import SpoiledError  # noqa: PLC0415
+
+            if self._locks_of_child is None:
+                raise SpoiledError("it takes locks, which each run does on its own")
+            self._locks = LocksOfRun(self._locks_of_child, self._task, self._given())
+        return self._locks.hold(exclusive, shared, counted, wait, snooze)
+
     def close(self) -> None:
         """Give out nothing from here on. For the executor."""
         self._over = True
+
+    def end_locks(self) -> None:
+        """Give back all locks, when what was written is committed or rolled back. As above."""
+        if self._locks is not None:
+            self._locks.end()

@@ -132,7 +132,7 @@ class Database:
                 self._handler_engine.dispose(close=False)
             self._engine = self._make(_OURS, 5)
             if not self._prepare:
-                event.listen(self._engine, "begin", _settle_in)
+                event.listen(self._engine, "begin", settle_in)
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._handler_engine = self._make(_CHECK, self._handlers)
             lend(self._handler_engine)
@@ -162,7 +162,7 @@ class Database:
         return engine
 
 
-def _settle_in(connection: Connection) -> None:
+def settle_in(connection: Connection) -> None:
     """Ask for our settings, until the end of the transaction that has just begun."""
     connection.exec_driver_sql(_FOR_A_TRANSACTION)
 

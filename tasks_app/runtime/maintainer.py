@@ -12,6 +12,7 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import fire, keys, lease, workers
 from tasks_app.pool.lease import MAINTAIN, Rank
+from tasks_app.pool.locks.prune import prune as prune_locks
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.leadership import Leadership
@@ -112,14 +113,16 @@ class Maintainer:
         return made, len(missing) - made
 
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
-        """Forget keys that nobody has any more and old instants; tell whether all went in time."""
+        """Forget keys and locks that nobody has any more, and old instants; tell if all went."""
         ends = time.monotonic() + for_s
         while True:
             with self._database.begin() as connection:
                 fires = fire.prune(connection, FORGET_FIRES_AFTER, ROWS_AT_ONCE, now=now)
             with self._database.begin() as connection:
                 ended = keys.prune(connection, ROWS_AT_ONCE, now=now)
-            if max(fires, ended) < ROWS_AT_ONCE:
+            with self._database.begin() as connection:
+                unlocked = prune_locks(connection, ROWS_AT_ONCE, now=now)
+            if max(fires, ended, unlocked) < ROWS_AT_ONCE:
                 return True
             if time.monotonic() >= ends:
                 return False

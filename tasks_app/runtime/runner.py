@@ -27,6 +27,7 @@ from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost
 from tasks_app.runtime.desk import Desk, Running
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
+from tasks_app.runtime.locks.of_runs import LocksOfChild
 from tasks_app.runtime.pace import Pace
 from tasks_app.runtime.reactions import is_unanswered, spares_handlers
 from tasks_app.runtime.registry import Registry
@@ -67,6 +68,7 @@ class Runner:
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self.pace = Pace()
         self._allowance = allowance
+        self.locks = LocksOfChild(settings, database, desk)
 
     def run(self, run: Running) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""
@@ -102,7 +104,7 @@ class Runner:
         task = run.task
         transaction = self._calls.lane(spec).transaction()
         deadline = None if limit is None else run.since + limit
-        context = TaskContext(run, transaction, deadline, handler_log)
+        context = TaskContext(run, transaction, deadline, handler_log, self.locks)
         try:
             settlement = self._attempt(run, spec, context, transaction, limit)
             if settlement is None:
@@ -122,6 +124,7 @@ class Runner:
         finally:
             context.close()
             transaction.abandon()
+            context.end_locks()
         return None
 
     def _attempt(

@@ -26,6 +26,12 @@ COLUMNS = {
     "task_schedule_fire": first_column(section(PAGE, "task_schedule_fire")),
     "task_schedules": first_column(section(PAGE, "task_schedules")),
     "task_key": first_column(section(PAGE, "task_key")),
+    "task_lock": first_column(section(PAGE, "task_lock\n")),
+    "task_lock_holder": first_column(section(PAGE, "task_lock_holder")),
+    "task_lock_part": first_column(section(PAGE, "task_lock_part")),
+    "task_lock_wait": first_column(section(PAGE, "task_lock_wait")),
+    "task_locks": first_column(section(PAGE, "task_locks\n")),
+    "task_lock_report": first_column(section(PAGE, "task_lock_report")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from tasks_app import (
     explain_task,
     requeue_task,
 )
+from tasks_app.domain.locks import Ask, Granted, parts_of
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
 from tasks_app.pool import (
@@ -35,6 +37,9 @@ from tasks_app.pool import (
     workers,
 )
 from tasks_app.pool.grants import Kind, grants_sql
+from tasks_app.pool.locks.acquire import acquire, open_up
+from tasks_app.pool.locks.hold import guard, renew
+from tasks_app.pool.locks.release import release
 from tasks_app.pool.schema import check_schema
 from tests.factory import claimed_task, ending, pending_task
 
@@ -101,6 +106,19 @@ def look(connection: Connection, rows: Rows) -> None:
     assert explain_task(connection, rows.waiting).known
 
 
+def lock_something(connection: Connection, _: Rows) -> None:
+    """All that somebody does who holds one."""
+    ask = Ask(uuid4(), parts_of(exclusive="a", counted={"b": 2}), "w", timedelta(seconds=1))
+    open_up(connection, ask)
+    assert isinstance(acquire(connection, ask), Granted)
+    acquire(connection, replace(ask, token=uuid4()), waits=True)
+    acquire(connection, replace(ask, token=uuid4()))
+    renew(connection, [ask.token], timedelta(0))
+    assert guard(connection, ask.token)
+    acquire(connection, replace(ask, token=uuid4()))
+    release(connection, ask.token)
+
+
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
@@ -120,6 +138,9 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "requeue": lambda c, rows: requeue_task(c, rows.failed),
     "schedule": lambda c, _: create_schedule(c, "s", "t", every=60),
     "look at schedules": lambda c, _: (schedules.find(c), c.execute(text(VIEW))),
+    "lock": lock_something,
+    "free a lock": lambda c, _: c.execute(text("DELETE FROM task_lock_holder")),
+    "look at locks": lambda c, _: c.execute(text("SELECT FROM task_locks, task_lock_report")),
     "pause": lambda c, _: pause.pause(c, "mail", "why"),
     "forge a lease": lambda c, _: c.execute(text("DELETE FROM task_lease")),
     "forge a ledger": lambda c, _: c.execute(text("DELETE FROM task_dispatch")),
@@ -135,15 +156,18 @@ AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
     Kind.PRODUCER: CREATE,
     Kind.AMENDER: AMEND,
+    Kind.LOCKER: {"lock", "free a lock"},
     Kind.WORKER: {
         *AMEND,
+        *("lock", "free a lock", "look at locks"),
         "prune keys",
         *("run", "look", "read results", "cancel", "requeue", "pause"),
         *("schedule", "look at schedules"),
         *("forge a lease", "forge a ledger", "clear history", "change a payload"),
     },
-    Kind.READER: {"look", "read results", "look at schedules"},
+    Kind.READER: {"look at locks", "look", "read results", "look at schedules"},
     Kind.ADMIN: {
+        *("free a lock", "look at locks"),
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
         *("clear history", "change a payload", "create", "create by SQL", "debounce", "prune keys"),
     },

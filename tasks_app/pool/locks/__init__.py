@@ -1,0 +1,20 @@
+"""Logical locks on groups of named resources.
+
+A group is one row of ``task_lock_holder`` and one of ``task_lock_part`` for each resource. Who
+decides about a resource locks its row in ``task_lock`` first; all do so in the same order.
+
+A holder whose lease is over, or whose task does not run any more, still holds until somebody wants
+the resource: he then deletes the holder's row, unless it is locked. So who renews it in time, or
+has it under a guard in an open transaction, keeps it; and who finds it gone has lost it.
+"""
+
+from __future__ import annotations
+
+from tasks_app.domain.states import State
+from tasks_app.pool.tables import NOW, PENDING
+
+OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM {PENDING} t WHERE t.id = h.task_id AND t.attempt = h.attempt
+      AND t.lease_token = h.lease_token AND t.state = '{State.RUNNING}'))"""
+"""Its run has ended. That is final: a run that has lost its fence never has it again."""
+DEAD = f"(h.lease_until <= {NOW} OR {OVER})"

@@ -1,0 +1,1 @@
+"""Logical locks: who takes them, keeps them alive, and gives them back."""

@@ -1,0 +1,210 @@
+"""A group of locks that somebody holds, and the context manager that takes and releases it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from types import TracebackType
+from typing import Protocol
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.locks import Ask, Granted, LockLostError, LockOrderError
+from tasks_app.pool.locks.hold import guard, renew
+from tasks_app.pool.locks.release import release
+from tasks_app.runtime.callers import Sync, connection_of
+from tasks_app.runtime.locks.line import take
+
+Begin = Callable[[], AbstractContextManager[Connection]]
+"""Opens a transaction of ours, which commits at the end of the block."""
+_HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
+
+
+class Lock:
+    """A group that is held. Guard with it what is written under it."""
+
+    def __init__(self, begin: Begin, ask: Ask, granted: Granted) -> None:
+        self.begin = begin
+        self.ask = ask
+        self.fence = granted.fence
+        """Rises with every grant of a resource: for other systems that refuse what is older."""
+        self.granted_at = granted.granted_at
+        self.renew_at = time.monotonic() + ask.lease.total_seconds() / 3
+        self.ended = False
+        """Released, or found to be lost."""
+        self.lost = False
+        """Whether a renewal found that somebody else took it. Ask :meth:`check` to be sure."""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What is held."""
+        return tuple(self.ask.resources)
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else "released" if self.ended else "held"
+        return f"<lock {self.fence} on {', '.join(self.resources)}: {state}>"
+
+    def check(self, session: Sync) -> None:
+        """Pass if the lock is held, and keep it so until the transaction of ``session`` ends.
+
+        Raises:
+            LockLostError: its lease ended, and somebody took it over.
+        """
+        if not guard(connection_of(session), self.ask.token):
+            self.lose()
+
+    def renew(self) -> None:
+        """Extend the lease to its full length from now.
+
+        Raises:
+            LockLostError: it ended, and somebody took the lock over.
+        """
+        with self.begin() as connection:
+            lost = renew(connection, [self.ask.token], self.ask.lease)
+        if lost:
+            self.lose()
+        self.renew_at = time.monotonic() + self.ask.lease.total_seconds() / 3
+
+    def release(self, session: Sync | None = None) -> None:
+        """Give the lock back: at once, or with the commit of ``session``, guarded until then.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if session is None:
+            with self.begin() as connection:
+                there = release(connection, self.ask.token)
+        else:
+            there = release(connection_of(session), self.ask.token)
+        if not there:
+            self.lose()
+        self.ended = True
+
+    def lose(self) -> None:
+        """Remember that it is lost.
+
+        Raises:
+            LockLostError: always.
+        """
+        self.lost = self.ended = True
+        raise LockLostError(self.resources)
+
+
+class Renewing(Protocol):
+    """Who keeps locks alive while their holder works."""
+
+    def add(self, lock: Lock) -> None:
+        """Renew this one from now on."""
+
+    def discard(self, lock: Lock) -> None:
+        """Do so no more."""
+
+
+class Hold:
+    """A group to be held while a block runs."""
+
+    def __init__(
+        self,
+        begin: Begin,
+        ask: Ask,
+        *,
+        wait_s: float,
+        snooze_s: float,
+        renewing: Renewing | None,
+    ) -> None:
+        self._begin = begin
+        self._ask = ask
+        self._wait_s = wait_s
+        self._snooze_s = snooze_s
+        self._renewing = renewing
+        self._lock: Lock | None = None
+
+    def take(self) -> Lock:
+        """Take the group; who calls this by hand calls ``release()`` of what it returns, too.
+
+        Raises:
+            LockDeniedError: it could not be had in time.
+            LockOrderError: it would have to be waited for while another group is held.
+        """
+        held = [lock for lock in _HELD.get() if not lock.ended]
+        if held and self._wait_s:
+            raise LockOrderError(name for lock in held for name in lock.resources)
+        ask = replace(self._ask, token=uuid4())
+        lock = Lock(self._begin, ask, take(self._begin, ask, self._wait_s, self._snooze_s))
+        if self._renewing is not None:
+            self._renewing.add(lock)
+        return lock
+
+    def __enter__(self) -> Lock:
+        self._refuse_twice()
+        return self._begin_block(self.take())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lock = self._end_block()
+        if error is not None:
+            with suppress(Exception):  # what the block raised says more
+                lock.release()
+        elif lock.lost or not lock.ended:
+            self.end(lock)
+
+    async def __aenter__(self) -> Lock:
+        self._refuse_twice()
+        return self._begin_block(await asyncio.to_thread(self.take))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lock = self._end_block()
+        if error is not None:
+            with suppress(Exception):  # as above
+                await asyncio.to_thread(lock.release)
+        elif lock.lost or not lock.ended:
+            await self.aend(lock)
+
+    def end(self, lock: Lock) -> None:
+        """Release after a block that ended well.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if lock.lost:
+            lock.lose()
+        lock.release()
+
+    async def aend(self, lock: Lock) -> None:
+        """Do the same without holding up the event loop.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        await asyncio.to_thread(Hold.end, self, lock)
+
+    def _refuse_twice(self) -> None:
+        if self._lock is not None:
+            raise RuntimeError("This group is held already. Make another one for each block.")
+
+    def _begin_block(self, lock: Lock) -> Lock:
+        self._lock = lock
+        _HELD.set((*_HELD.get(), lock))
+        return lock
+
+    def _end_block(self) -> Lock:
+        lock, self._lock = self._lock, None
+        assert lock is not None  # noqa: S101  the block has begun
+        _HELD.set(tuple(other for other in _HELD.get() if other is not lock))
+        if self._renewing is not None:
+            self._renewing.discard(lock)
+        return lock

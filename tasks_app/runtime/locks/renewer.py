@@ -1,0 +1,100 @@
+"""Renewals: a third of the lease after the last one, for all locks of a process at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from datetime import timedelta
+from weakref import WeakSet
+
+from tasks_app.domain.causes import brief
+from tasks_app.domain.logs import quiet_logger
+from tasks_app.pool.locks.hold import renew
+from tasks_app.runtime.locks.lock import Begin, Lock
+
+log = quiet_logger(__name__)
+
+LONGEST_NAP_S, PATIENCE_S = 60.0, 1.0
+
+
+class Renewals:
+    """The locks to be kept alive. Whoever forgets one without releasing it lets it end."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._locks: WeakSet[Lock] = WeakSet()
+
+    def add(self, lock: Lock) -> None:
+        """Renew this one from now on."""
+        with self._mutex:
+            self._locks.add(lock)
+
+    def discard(self, lock: Lock) -> None:
+        """Do so no more."""
+        with self._mutex:
+            self._locks.discard(lock)
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    def renew_locks(self) -> None:
+        """Renew what is due.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        if not self._locks:
+            return
+        groups: dict[tuple[Begin, timedelta], list[Lock]] = defaultdict(list)
+        with self._mutex:
+            for lock in self._locks:
+                if not lock.ended and time.monotonic() >= lock.renew_at:
+                    groups[lock.begin, lock.ask.lease].append(lock)
+        for (begin, lease), locks in groups.items():
+            with begin() as connection:
+                lost = renew(connection, [lock.ask.token for lock in locks], lease)
+            for lock in locks:
+                lock.renew_at = time.monotonic() + lease.total_seconds() / 3
+                if lock.ask.token in lost and not lock.ended:
+                    lock.lost = True
+                    log.warning("lost the lock on %s", ", ".join(lock.resources))
+
+    def next_s(self) -> float:
+        """Return in how many seconds one is due."""
+        with self._mutex:
+            due = [lock.renew_at for lock in self._locks if not lock.ended]
+        return max(0.0, min(due) - time.monotonic()) if due else LONGEST_NAP_S
+
+
+class Background(Renewals):
+    """The same with a thread, for processes that have no clerk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = threading.Event()
+        self._pid = 0
+
+    def add(self, lock: Lock) -> None:
+        """Renew this one from now on."""
+        if self._pid != os.getpid():  # at the first, and after a fork
+            self._mutex, self._news, self._locks = threading.Lock(), threading.Event(), WeakSet()
+            self._pid = os.getpid()
+            threading.Thread(target=self._work, name="tasks_app locks", daemon=True).start()
+        super().add(lock)
+        self._news.set()
+
+    def _work(self) -> None:
+        while True:
+            self._news.wait(self.next_s())
+            self._news.clear()
+            try:
+                self.renew_locks()
+            except Exception as error:
+                log.warning("locks were not renewed, again soon: %s", brief(error))
+                time.sleep(PATIENCE_S)
+
+
+BACKGROUND = Background()
+"""Of this process."""

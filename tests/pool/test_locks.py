@@ -1,0 +1,295 @@
+"""Groups of locks: who gets along with whom, who goes first, and when a lock ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.locks import Ask, Granted, Obstacle, parts_of
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Fence
+from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
+from tasks_app.pool.locks.hold import guard, renew
+from tasks_app.pool.locks.release import give_up, release
+from tasks_app.pool.settle import settle_one
+from tests.factory import claimed_task, ending
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+LEASE = timedelta(seconds=30)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def ask_of(who: str = "w", run: Fence | None = None, **group: Any) -> Ask:
+    return Ask(uuid4(), parts_of(**group), who, LEASE, run)
+
+
+def asked(c: Connection, ask: Ask, seconds: float = 0, *, waits: bool = False) -> Any:
+    open_up(c, ask)
+    return acquire(c, ask, waits=waits, now=at(seconds))
+
+
+def granted(c: Connection, who: str = "w", seconds: float = 0, **group: Any) -> Ask:
+    ask = ask_of(who, **group)
+    assert isinstance(asked(c, ask, seconds), Granted)
+    return ask
+
+
+def denied(c: Connection, seconds: float = 0, **group: Any) -> tuple[Obstacle, ...]:
+    answer = asked(c, ask_of("late", **group), seconds)
+    assert isinstance(answer, tuple)
+    return answer
+
+
+def waits_of(c: Connection) -> list[tuple]:
+    rows = c.execute(
+        text(
+            "SELECT resource, outcome, who, blocked_by, ended_at - asked_at, times"
+            " FROM task_lock_wait ORDER BY ended_at, resource"
+        )
+    )
+    return [tuple(row) for row in rows]
+
+
+MODES = ({"exclusive": "r"}, {"shared": "r"}, {"counted": {"r": 2}})
+
+
+@pytest.mark.parametrize(("one", "other"), list(product(MODES, MODES)))
+def test_two_get_along_if_both_share_or_both_count(
+    connection: Connection, one: dict, other: dict
+) -> None:
+    granted(connection, **one)
+
+    answer = asked(connection, ask_of(**other))
+
+    assert isinstance(answer, Granted) == (one == other and "exclusive" not in one)
+
+
+def test_so_many_count_and_no_more(connection: Connection) -> None:
+    for who in ("a", "b"):
+        granted(connection, who, counted={"r": 2})
+
+    (obstacle,) = denied(connection, counted={"r": 2})
+
+    assert str(obstacle) == "r is held by a, counted"
+
+
+def test_an_operators_number_wins(connection: Connection) -> None:
+    granted(connection, counted={"r": 2})
+    connection.execute(text("UPDATE task_lock SET most = 1"))
+
+    assert denied(connection, counted={"r": 2})
+
+
+def test_all_of_a_group_or_nothing(connection: Connection) -> None:
+    granted(connection, "one", exclusive="b")
+
+    obstacles = denied(connection, exclusive=["a", "b", "c"])
+
+    assert [obstacle.resource for obstacle in obstacles] == ["b"]
+    granted(connection, exclusive=["a", "c"])
+
+
+def test_a_new_resource_has_to_be_opened_up_first(connection: Connection) -> None:
+    ask = ask_of(exclusive=["a", "b"])
+    granted(connection, exclusive="a")
+
+    assert acquire(connection, ask) is None
+
+
+def test_fences_rise_with_every_grant(connection: Connection) -> None:
+    fences = []
+    for _ in range(3):
+        ask = ask_of(exclusive="r")
+        answer = asked(connection, ask)
+        fences.append(answer.fence)
+        release(connection, ask.token)
+
+    assert fences == sorted(set(fences))
+
+
+def test_to_ask_again_under_one_token_is_harmless(connection: Connection) -> None:
+    """A COMMIT that was not answered."""
+    ask = ask_of(exclusive="r")
+    first = asked(connection, ask)
+
+    assert asked(connection, ask, 3) == first
+
+
+def test_a_released_group_is_free_and_released_once(connection: Connection) -> None:
+    ask = granted(connection, exclusive=["a", "b"])
+
+    assert release(connection, ask.token) == {ask.token}
+    assert release(connection, ask.token) == set()
+    granted(connection, exclusive=["a", "b"])
+
+
+class TestLeases:
+    def test_a_lock_is_taken_over_when_its_lease_is_over_and_not_before(
+        self, connection: Connection
+    ) -> None:
+        granted(connection, "one", exclusive=["a", "b"])
+
+        assert denied(connection, 29, exclusive="b")
+        granted(connection, "two", 30, exclusive="b")
+
+        assert waits_of(connection)[:2] == [
+            (name, "taken_over", "one", "two", LEASE, 1) for name in "ab"
+        ]
+
+    def test_whoever_lost_it_is_told(self, connection: Connection) -> None:
+        ask = granted(connection, exclusive="r")
+        other = granted(connection, seconds=31, exclusive="r")
+
+        assert renew(connection, [ask.token, other.token], LEASE, now=at(32)) == {ask.token}
+        assert not guard(connection, ask.token)
+        assert guard(connection, other.token)
+        assert release(connection, ask.token, other.token) == {other.token}
+
+    def test_a_renewed_lock_is_kept(self, connection: Connection) -> None:
+        ask = granted(connection, exclusive="r")
+
+        assert not renew(connection, [ask.token], LEASE, now=at(20))
+
+        assert denied(connection, 49, exclusive="r")
+
+    def test_a_lease_that_is_over_harms_nobody_until_somebody_comes(
+        self, connection: Connection
+    ) -> None:
+        ask = granted(connection, exclusive="r")
+
+        assert guard(connection, ask.token)
+        assert not renew(connection, [ask.token], LEASE, now=at(100))
+        assert denied(connection, 110, exclusive="r")
+
+
+class TestTheLine:
+    def test_who_comes_first_goes_first(self, connection: Connection) -> None:
+        held = granted(connection, shared="r")
+        writer, reader = ask_of("writer", exclusive="r"), ask_of("reader", shared="r")
+
+        assert isinstance(asked(connection, writer, 1, waits=True), tuple)
+        (obstacle,) = asked(connection, reader, 2, waits=True)
+        release(connection, held.token)
+
+        assert str(obstacle) == "r is waited for by writer, exclusive"
+        assert is_hindered(connection, reader, now=at(3))
+        assert isinstance(asked(connection, writer, 3, waits=True), Granted)
+        release(connection, writer.token)
+        assert isinstance(asked(connection, reader, 4, waits=True), Granted)
+
+    def test_readers_who_come_and_go_do_not_pass_a_writer_who_waits(
+        self, connection: Connection
+    ) -> None:
+        granted(connection, shared="r")
+        asked(connection, ask_of("writer", exclusive="r"), waits=True)
+
+        assert denied(connection, shared="r")
+
+    def test_who_gets_along_with_those_who_wait_passes_them(self, connection: Connection) -> None:
+        granted(connection, exclusive="a")
+        asked(connection, ask_of("first", exclusive="a", shared="b"), waits=True)
+
+        granted(connection, shared="b")
+
+    def test_those_who_count_do_not_pass_one_another(self, connection: Connection) -> None:
+        granted(connection, exclusive="a")
+        granted(connection, counted={"b": 2})
+        asked(connection, ask_of("first", exclusive="a", counted={"b": 2}), waits=True)
+
+        assert denied(connection, counted={"b": 2})
+
+    def test_who_does_not_renew_his_place_is_passed_by(self, connection: Connection) -> None:
+        held = granted(connection, exclusive="r")
+        first, second = ask_of("first", exclusive="r"), ask_of("second", exclusive="r")
+        asked(connection, first, 0, waits=True)
+        asked(connection, second, 4, waits=True)
+        release(connection, held.token)
+
+        assert is_hindered(connection, second, now=at(4))
+        assert not is_hindered(connection, second, now=at(0) + WAIT_LEASE)
+        renew(connection, [first.token], WAIT_LEASE, now=at(4))
+        assert is_hindered(connection, second, now=at(8))
+
+    def test_who_comes_back_after_all_goes_on_in_his_place(self, connection: Connection) -> None:
+        held = granted(connection, exclusive="r")
+        first, second = ask_of("first", exclusive="r"), ask_of("second", exclusive="r")
+        asked(connection, first, 0, waits=True)
+        asked(connection, second, 6, waits=True)
+        release(connection, held.token)
+        assert isinstance(asked(connection, second, 7, waits=True), Granted)
+
+        assert isinstance(asked(connection, first, 8, waits=True), tuple)
+        release(connection, second.token)
+        assert isinstance(asked(connection, first, 9, waits=True), Granted)
+
+    def test_a_wait_is_written_down_where_somebody_was_in_the_way(
+        self, connection: Connection
+    ) -> None:
+        held = granted(connection, "holder", exclusive="b")
+        ask = ask_of("one", exclusive=["a", "b"])
+        asked(connection, ask, waits=True)
+        release(connection, held.token)
+        asked(connection, ask, 3, waits=True)
+
+        assert waits_of(connection) == [
+            ("b", "granted", "one", "b is held by holder, exclusive", timedelta(seconds=3), 1)
+        ]
+
+    def test_so_is_a_wait_in_vain(self, connection: Connection) -> None:
+        granted(connection, "holder", exclusive="b")
+        ask = ask_of("one", exclusive=["a", "b"])
+        asked(connection, ask, waits=True)
+        give_up(connection, ask.token, now=at(5))
+
+        assert [row[:3] for row in waits_of(connection)] == [("b", "timed_out", "one")]
+        granted(connection, exclusive="a")
+
+
+class TestRunsOfTasks:
+    def test_the_locks_of_a_run_end_with_it(self, connection: Connection) -> None:
+        task = claimed_task(connection)
+        ask = ask_of("t", task.fence, exclusive="r")
+        assert isinstance(asked(connection, ask), Granted)
+        assert denied(connection, 1, exclusive="r")
+
+        settle_one(connection, ending(task, Event.RELEASE))
+
+        granted(connection, seconds=1, exclusive="r")
+        assert not guard(connection, ask.token)
+
+    def test_so_does_its_place_in_the_line(self, connection: Connection) -> None:
+        task = claimed_task(connection)
+        held = granted(connection, exclusive="r")
+        asked(connection, ask_of("t", task.fence, exclusive="r"), waits=True)
+        settle_one(connection, ending(task, Event.RELEASE))
+        release(connection, held.token)
+
+        granted(connection, exclusive="r")
+
+    def test_what_a_run_holds_is_not_in_its_own_way(self, connection: Connection) -> None:
+        one, other = claimed_task(connection), claimed_task(connection)
+        assert isinstance(asked(connection, ask_of("t", one.fence, exclusive="r")), Granted)
+
+        assert isinstance(asked(connection, ask_of("t", one.fence, exclusive="r")), Granted)
+        assert isinstance(asked(connection, ask_of("t", other.fence, exclusive="r")), tuple)
+
+    def test_its_denials_are_one_line_however_often(self, connection: Connection) -> None:
+        task = claimed_task(connection)
+        granted(connection, "holder", exclusive="r")
+        for second in (0, 5, 10):
+            asked(connection, ask_of("t", task.fence, exclusive="r"), second)
+
+        (line,) = waits_of(connection)
+        assert line[1:] == (
+            *("denied", "t", "r is held by holder, exclusive"),
+            *(timedelta(seconds=10), 3),
+        )
+        assert connection.execute(text("SELECT denials FROM task_lock")).scalar() == 3
