@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.errors import (
         HandlerTimeoutError,
         InvalidScheduleError,
+        InvalidSelectionError,
         InvalidTaskError,
         TaskBufferFullError,
         TasksError,
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
     from tasks_app.runtime.buffer import TaskBuffer
+    from tasks_app.runtime.bulk import Done, run_bulk, start_bulk
     from tasks_app.runtime.context import TaskContext
     from tasks_app.runtime.declared import schedule
+    from tasks_app.runtime.foreseen import Foreseen, foresee_bulk, foresee_rest
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.middleware import middleware
     from tasks_app.runtime.operator import (
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
         cancel_tasks,
         explain_task,
         get_task,
+        pause_queue,
         requeue_task,
+        resume_queue,
     )
     from tasks_app.runtime.producer import (
         acreate_task,
@@ -62,14 +67,17 @@ __all__ = [
     "Cancel",
     "Cancelled",
     "CreateOutcome",
+    "Done",
     "Explanation",
     "Exponential",
     "Fail",
     "Finding",
     "FireAll",
     "Fixed",
+    "Foreseen",
     "HandlerTimeoutError",
     "InvalidScheduleError",
+    "InvalidSelectionError",
     "InvalidTaskError",
     "Levels",
     "NewTask",
@@ -102,23 +110,29 @@ __all__ = [
     "enable_schedule",
     "explain_task",
     "fire_all",
+    "foresee_bulk",
+    "foresee_rest",
     "get_schedule",
     "get_task",
     "handler",
     "hint_tasks",
     "list_schedules",
     "middleware",
+    "pause_queue",
     "preview",
     "preview_schedule",
     "remove_schedule",
     "requeue_task",
+    "resume_queue",
+    "run_bulk",
     "schedule",
+    "start_bulk",
     "subscribe",
 ]
 
 _ROOMS = {
-    "domain.errors": "HandlerTimeoutError InvalidScheduleError InvalidTaskError"
-    " TaskBufferFullError TasksError UniqueKeyTakenError",
+    "domain.errors": "HandlerTimeoutError InvalidScheduleError InvalidSelectionError"
+    " InvalidTaskError TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
     "domain.missed": "FireAll fire_all",
@@ -131,11 +145,14 @@ _ROOMS = {
     "pool.cancel": "Cancelled",
     "pool.requeue": "Requeued",
     "runtime.buffer": "TaskBuffer",
+    "runtime.bulk": "Done run_bulk start_bulk",
     "runtime.context": "TaskContext",
     "runtime.declared": "schedule",
+    "runtime.foreseen": "Foreseen foresee_bulk foresee_rest",
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
-    "runtime.operator": "cancel_task cancel_tasks explain_task get_task requeue_task",
+    "runtime.operator": "cancel_task cancel_tasks explain_task get_task pause_queue"
+    " requeue_task resume_queue",
     "runtime.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
     "runtime.registry": "handler",
     "runtime.rehearsal": "Preview backfill_schedule preview preview_schedule",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.schema_name import PREFIX
 from tasks_app.domain.settings import Settings, load_settings
@@ -33,11 +35,25 @@ def settings() -> Settings:
 
 
 @contextmanager
-def transaction() -> Iterator[Connection]:
-    """Open a transaction that commits at the end of the block."""
+def connected() -> Iterator[Engine]:
+    """Connect, for transactions of the block's own."""
     database = Database(settings().database, prepare=settings().prepare)
     try:
-        with database.begin() as connection:
-            yield connection
+        yield database.engine
     finally:
         database.dispose()
+
+
+@contextmanager
+def transaction() -> Iterator[Connection]:
+    """Open a transaction that commits at the end of the block."""
+    with connected() as engine, engine.begin() as connection:
+        yield connection
+
+
+def caller() -> str:
+    """Return who runs the command, for the audit; sudo does not hide that."""
+    name = os.environ.get("SUDO_USER")
+    with suppress(OSError, KeyError):  # a container's user may have no name
+        name = name or getpass.getuser()
+    return f"{name or f'uid {os.getuid()}'}@{socket.gethostname()}"

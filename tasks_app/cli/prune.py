@@ -7,7 +7,7 @@ import sys
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import settings, transaction
+from tasks_app.cli.database import caller, settings, transaction
 from tasks_app.cli.endings import NO
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.doomed import doomed
@@ -28,7 +28,7 @@ def prune(*, dry_run: bool, json_: bool) -> None:
         return
     database = Database(settings().database, prepare=settings().prepare)
     try:
-        pruned = Retention(settings(), database).run()
+        pruned = Retention(settings(), database).run_for(caller())
     finally:
         database.dispose()
     if json_:

@@ -6,9 +6,10 @@ import sys
 
 import click
 
-from tasks_app.cli.database import transaction
+from tasks_app.cli.database import caller, transaction
 from tasks_app.pool import pause as rows
 from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.runtime.operator import pause_queue, resume_queue
 
 every = click.option("--all", "every", is_flag=True, help="Every queue, also those of tomorrow.")
 
@@ -21,7 +22,7 @@ def pause(queue: str | None, *, every: bool, reason: str) -> None:
     """Stop a queue: its tasks wait, what runs already runs on."""
     name = _chosen(queue, every=every)
     with transaction() as connection:
-        changed = rows.pause(connection, name, reason)
+        changed = pause_queue(connection, name, reason, by=caller())
     click.echo("paused" if changed else "was paused already")
 
 
@@ -32,7 +33,7 @@ def resume(queue: str | None, *, every: bool) -> None:
     """Let a paused queue run again; with --all, every one."""
     name = _chosen(queue, every=every)
     with transaction() as connection:
-        resumed = rows.resume(connection, name)
+        resumed = resume_queue(connection, name, by=caller())
         still = {stopped.queue for stopped in rows.paused(connection)}
     if EVERY_QUEUE in still:
         click.echo("Every queue is paused. Run: tasks-app resume --all", err=True)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import settings, transaction
+from tasks_app.cli.database import caller, settings, transaction
 from tasks_app.cli.tasks import json_object, moment
 from tasks_app.domain.schedule import Schedule
 from tasks_app.runtime import rehearsal
@@ -92,7 +92,9 @@ def add(name: str, task: str, payload: str, **given: Any) -> None:
     """Add a schedule that makes a TASK with this PAYLOAD, a JSON object."""
     load_handlers(settings().modules)
     with transaction() as connection:
-        made = rows.create_schedule(connection, name, task, json_object(payload), **_options(given))
+        made = rows.create_schedule(
+            connection, name, task, json_object(payload), by=caller(), **_options(given)
+        )
     click.echo(f"{made.explain()}.\nNext: {_shown(made.next_run_at)}")
 
 
@@ -106,7 +108,7 @@ def change(name: str, payload: str | None, **given: Any) -> None:
     load_handlers(settings().modules)
     new = None if payload is None else json_object(payload)
     with transaction() as connection:
-        changed = rows.change_schedule(connection, name, new, **_options(given))
+        changed = rows.change_schedule(connection, name, new, by=caller(), **_options(given))
     made = _known(changed, name)
     click.echo(f"{made.explain()}.\nNext: {_shown(made.next_run_at)}")
 
@@ -116,7 +118,7 @@ def change(name: str, payload: str | None, **given: Any) -> None:
 def enable(name: str) -> None:
     """Let a schedule fire again, from now on."""
     with transaction() as connection:
-        done = rows.enable_schedule(connection, name)
+        done = rows.enable_schedule(connection, name, by=caller())
         found = rows.get_schedule(connection, name)
     _answer(name, "enabled", done=done)
     if found is not None:
@@ -128,7 +130,7 @@ def enable(name: str) -> None:
 def disable(name: str) -> None:
     """Let a schedule fire no more; what it would fire meanwhile is not made up for."""
     with transaction() as connection:
-        done = rows.disable_schedule(connection, name)
+        done = rows.disable_schedule(connection, name, by=caller())
     _answer(name, "disabled", done=done)
 
 
@@ -137,7 +139,7 @@ def disable(name: str) -> None:
 def remove(name: str) -> None:
     """Delete a schedule; its tasks stay. One that code declares comes back: disable that."""
     with transaction() as connection:
-        done = rows.remove_schedule(connection, name)
+        done = rows.remove_schedule(connection, name, by=caller())
     _answer(name, "removed", done=done)
 
 
@@ -170,7 +172,9 @@ def backfill(name: str, start: str, end: str) -> None:
     Both are ISO 8601 with a zone, and past. To say it again makes nothing more.
     """
     with transaction() as connection:
-        made = rehearsal.backfill_schedule(connection, name, moment(start), moment(end))
+        made = rehearsal.backfill_schedule(
+            connection, name, moment(start), moment(end), by=caller()
+        )
     click.echo(f"{len(_known(made, name))} tasks made")
 
 

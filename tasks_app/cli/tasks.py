@@ -1,9 +1,8 @@
-"""``create``, ``cancel``, ``requeue``: what an operator does to tasks."""
+"""``create``: one task from the shell."""
 
 from __future__ import annotations
 
 import json
-import sys
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +11,6 @@ import click
 from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.task import TaskOptions
 from tasks_app.domain.unique import POLICIES, SCOPES, CreateOutcome
-from tasks_app.pool.cancel import Cancelled
-from tasks_app.pool.requeue import Requeued
-from tasks_app.runtime.operator import cancel_task, cancel_tasks, requeue_task
 from tasks_app.runtime.producer import create_task
 from tasks_app.runtime.registry import load_handlers
 
@@ -49,40 +45,6 @@ _NOTES = {
     CreateOutcome.REPLACED: "  (exists already: it has this payload now)",
     CreateOutcome.RESCHEDULED: "  (exists already: it is due at this time now)",
 }
-
-
-@click.command()
-@click.argument("ids", nargs=-1, type=int)
-@click.option("--name", help="All pending and running tasks of this name.")
-@click.option("--biz-key", help="All pending and running tasks of this business object.")
-def cancel(ids: tuple[int, ...], name: str | None, biz_key: str | None) -> None:
-    """Cancel tasks by id, or by name and business key."""
-    if bool(ids) == bool(name or biz_key):
-        raise click.UsageError("Give task ids, or --name and/or --biz-key.")
-    if not ids:
-        with transaction() as connection:
-            done = cancel_tasks(connection, name=name, biz_key=biz_key)
-        click.echo(f"{done.cancelled} cancelled, {done.requested} running ones told")
-        return
-    with transaction() as connection:
-        answers = {task_id: cancel_task(connection, task_id) for task_id in sorted(ids)}
-    _report(answers, good={Cancelled.CANCELLED, Cancelled.REQUESTED})
-
-
-@click.command()
-@click.argument("ids", nargs=-1, type=int, required=True)
-def requeue(ids: tuple[int, ...]) -> None:
-    """Return finished tasks to the pending pool: same id, charges from 0."""
-    with transaction() as connection:
-        answers = {task_id: requeue_task(connection, task_id) for task_id in sorted(ids)}
-    _report(answers, good={Requeued.REQUEUED})
-
-
-def _report(answers: dict[int, Any], good: set[Any]) -> None:
-    for task_id, answer in answers.items():
-        click.echo(f"{task_id}  {answer}")
-    if not set(answers.values()) <= good:
-        sys.exit(1)
 
 
 def json_object(payload: str) -> dict[str, Any]:

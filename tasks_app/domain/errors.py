@@ -32,6 +32,10 @@ class InvalidLockError(InvalidTaskError):
     """A group of locks was refused before anything was asked for."""
 
 
+class InvalidSelectionError(TasksError, ValueError):
+    """What an operator asked for cannot be meant; nothing was written."""
+
+
 class IllegalTransitionError(TasksError):
     """An event met a state that does not admit it."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -31,6 +32,8 @@ class CancelledMany:
 
     cancelled: int
     requested: int
+    ids: tuple[int, ...] = field(default=(), compare=False)
+    """Of both, lowest first."""
 
 
 _LOCK_ONE = text(f"SELECT p.id, p.state FROM {PENDING} p WHERE p.id = :id {WAIT}")
@@ -38,6 +41,10 @@ _LOCK_MANY = text(f"""
     SELECT p.id, p.state FROM {PENDING} p
     WHERE (CAST(:name AS text) IS NULL OR p.name = :name)
       AND (CAST(:biz_key AS text) IS NULL OR p.biz_key = :biz_key)
+    ORDER BY p.id {WAIT}
+""")
+_LOCK_THESE = text(f"""
+    SELECT p.id, p.state FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))
     ORDER BY p.id {WAIT}
 """)
 _MOVE = leave(f"""
@@ -78,6 +85,14 @@ def cancel_many(
     return _carry_out(connection, locked, now)
 
 
+def cancel_these(
+    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
+) -> CancelledMany:
+    """Cancel those of ``ids`` that are pending or run."""
+    locked = connection.execute(_LOCK_THESE, {"ids": sorted(ids)}).all()
+    return _carry_out(connection, locked, now)
+
+
 def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> CancelledMany:
     pending = [row.id for row in locked if row.state == State.PENDING]
     running = [row.id for row in locked if row.state == State.RUNNING]
@@ -85,4 +100,4 @@ def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> Can
         connection.execute(_MOVE, {"ids": pending, "now": now})
     if running:
         connection.execute(_TELL, {"ids": running, "now": now})
-    return CancelledMany(len(pending), len(running))
+    return CancelledMany(len(pending), len(running), tuple(row.id for row in locked))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from tasks_app.pool.audit import TOLD
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
+    AUDIT,
     COMPLETED,
     DISPATCH,
     ERROR,
@@ -45,7 +47,7 @@ class Kind(StrEnum):
     READER = "reader"
     """Looks."""
     ADMIN = "admin"
-    """Looks, cancels, requeues, pauses, makes schedules, frees locks, clears old history away."""
+    """Looks, cancels, requeues, edits, pauses, makes schedules, frees locks, clears history away."""
 
 
 _DEFAULT = table("task_completed_default")
@@ -57,7 +59,9 @@ _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
 _EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_LOCKS)
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT)
-_LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, _DEFAULT, _VERSION))}"
+_LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, _VERSION))}"
+_TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
+"""Lines of the audit stay as they are, and the database says who wrote them, and when."""
 _ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_LOCKS)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
@@ -74,12 +78,13 @@ _GRANTS = {
     ),
     Kind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
-        f"SELECT ON {', '.join(_VIEWS)}, {_DEFAULT}, {_VERSION}",
+        f"SELECT ON {', '.join(_VIEWS)}, {AUDIT}, {_DEFAULT}, {_VERSION}",
+        _TELL,
         _IDS,
         _FENCES,
     ),
     Kind.READER: (_LOOK,),
-    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}"),
+    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _TELL),
 }
 
 

@@ -34,6 +34,7 @@ LOCK_WAIT = table("task_lock_wait")
 LOCK_FENCE = table("task_lock_fence")
 LOCKS = table("task_locks")
 LOCK_REPORT = table("task_lock_report")
+AUDIT = table("task_audit")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

@@ -1,4 +1,4 @@
-"""Which transaction this is, and what became of one whose COMMIT nobody answered."""
+"""Transactions: how long they wait, which this is, and what became of one that nobody answered."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from sqlalchemy import Connection, text
 
 _THIS = text("SELECT CAST(pg_current_xact_id() AS text)")
 _STATUS = text("SELECT pg_xact_status(CAST(:transaction AS xid8))")
+_PATIENCE = text("SELECT set_config('lock_timeout', :span, true)")
 _VERDICTS = {"committed": True, "aborted": False}
 
 
@@ -18,3 +19,8 @@ def has_committed(connection: Connection, transaction: str) -> bool | None:
     """Tell what became of a transaction; None: it goes on, or is too long ago."""
     status = connection.execute(_STATUS, {"transaction": transaction}).scalar()
     return _VERDICTS.get(str(status))
+
+
+def wait_for_locks(connection: Connection, span: str) -> None:
+    """Let the statements of this transaction wait so long for a lock, and then fail."""
+    connection.execute(_PATIENCE, {"span": span})

@@ -1,15 +1,24 @@
-"""What operators call, on a connection or session of their own; nothing here commits."""
+"""What operators call, on a connection or session of their own; nothing here commits.
+
+What changes something is noted in the audit, in the same transaction; ``by`` says who wants it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from sqlalchemy import Connection
+
 from tasks_app.domain.explain.explanation import Explanation, explain
+from tasks_app.domain.selection import Action
 from tasks_app.domain.task import Task
 from tasks_app.pool import browse
+from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.explain import read_facts
+from tasks_app.pool.pause import pause, resume
 from tasks_app.pool.requeue import Requeued, requeue
 from tasks_app.runtime.callers import Sync, connection_of
 
@@ -44,28 +53,81 @@ def explain_task(session: Sync, task_id: int, *, settings: Settings | None = Non
     return explain(facts)
 
 
-def cancel_task(session: Sync, task_id: int) -> Cancelled:
+def cancel_task(session: Sync, task_id: int, *, by: str = "") -> Cancelled:
     """Cancel a pending task at once; tell a running one, which will then not run again."""
-    return cancel(connection_of(session), task_id)
+    connection = connection_of(session)
+    answer = cancel(connection, task_id)
+    if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
+        _note(connection, Action.CANCEL, task_id, answer, by)
+    return answer
 
 
 def cancel_tasks(
-    session: Sync, *, name: str | None = None, biz_key: str | None = None
+    session: Sync, *, name: str | None = None, biz_key: str | None = None, by: str = ""
 ) -> CancelledMany:
-    """Cancel all pending and running tasks with this name and biz_key.
+    """Cancel all pending and running tasks with this name and biz_key, in this transaction.
+
+    Of very many, ``start_bulk`` takes some at a time.
 
     Raises:
         ValueError: neither is given, which would cancel everything.
     """
     if name is None and biz_key is None:
         raise ValueError("cancel_tasks needs name= or biz_key=; it never cancels everything.")
-    return cancel_many(connection_of(session), name=name, biz_key=biz_key)
+    connection = connection_of(session)
+    done = cancel_many(connection, name=name, biz_key=biz_key)
+    if done.ids:
+        chosen = {"name": name, "biz_key": biz_key}
+        note(
+            connection,
+            Action.CANCEL,
+            {word: value for word, value in chosen.items() if value is not None},
+            who=by,
+            number=len(done.ids),
+            ids=done.ids,
+            answers={"cancelled": done.cancelled, "requested": done.requested},
+        )
+    return done
 
 
-def requeue_task(session: Sync, task_id: int) -> Requeued:
+def requeue_task(session: Sync, task_id: int, *, by: str = "") -> Requeued:
     """Return a finished task to the pending pool: same id, charges from 0.
 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key.
     """
-    return requeue(connection_of(session), task_id)
+    connection = connection_of(session)
+    answer = requeue(connection, task_id)
+    if answer is Requeued.REQUEUED:
+        _note(connection, Action.REQUEUE, task_id, answer, by)
+    return answer
+
+
+def pause_queue(session: Sync, queue: str, reason: str = "", *, by: str = "") -> bool:
+    """Stop a queue, or all with ``*``; False: it was paused already.
+
+    Raises:
+        InvalidTaskError: it is no queue's name.
+    """
+    connection = connection_of(session)
+    changed = pause(connection, queue, reason)
+    if changed:
+        note(connection, "pause", {"queue": queue, "reason": reason}, who=by)
+    return changed
+
+
+def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
+    """Let a queue run again; ``*`` lets all of them. Return what was paused.
+
+    Raises:
+        InvalidTaskError: it is no queue's name.
+    """
+    connection = connection_of(session)
+    resumed = resume(connection, queue)
+    if resumed:
+        note(connection, "resume", {"queues": sorted(resumed)}, who=by)
+    return resumed
+
+
+def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:
+    note(connection, action, who=by, ids=[task_id], answers={str(answer): 1})

@@ -131,7 +131,8 @@ async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
 
 
 @functools.cache
-def _payload_limit() -> int:
+def payload_limit() -> int:
+    """Return how many bytes a payload may have."""
     from tasks_app.domain.settings import load_settings  # noqa: PLC0415  slow to import
 
     return load_settings().payload_limit
@@ -151,7 +152,7 @@ def admitted(new: NewTask) -> TaskRow:
             spec = new.task.spec
         case _:
             new, spec = translated(new)
-    return admit(new, spec, _payload_limit())
+    return admit(new, spec, payload_limit())
 
 
 def _admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

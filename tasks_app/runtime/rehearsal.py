@@ -16,6 +16,7 @@ from tasks_app.domain.schedule import Plan, Schedule, When, plan_of
 from tasks_app.domain.task import NewTask, TaskId
 from tasks_app.domain.timing import Timing, between, check_instant, timing_of
 from tasks_app.pool import schedules as rows
+from tasks_app.pool.audit import note
 from tasks_app.runtime.callers import Sync, connection_of
 from tasks_app.runtime.producer import admitted
 from tasks_app.runtime.scheduler import make
@@ -55,7 +56,13 @@ def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
 
 
 def backfill_schedule(
-    session: Sync, name: str, start: datetime, end: datetime, *, now: datetime | None = None
+    session: Sync,
+    name: str,
+    start: datetime,
+    end: datetime,
+    *,
+    by: str = "",
+    now: datetime | None = None,
 ) -> list[TaskId] | None:
     """Make a task for each instant of ``[start, end)`` that has none; None: no such schedule.
 
@@ -86,7 +93,10 @@ def backfill_schedule(
     tasks = {(schedule.id, at): schedule.task_row(at, rng) for at in instants}
     over = [outcome for outcome in Fired if outcome is not Fired.MADE]
     made = make(connection, dict.fromkeys(tasks, Fired.MADE), tasks, over=over, now=now)
-    return [TaskId(task_id) for task_id in made.values() if task_id is not None]
+    ids = [TaskId(task_id) for task_id in made.values() if task_id is not None]
+    what = {"schedule": name, "start": start.isoformat(), "end": end.isoformat()}
+    note(connection, "schedule backfill", what, who=by, number=len(ids), ids=ids)
+    return ids
 
 
 def _past(schedule: Schedule, start: datetime, end: datetime) -> Iterator[datetime]:

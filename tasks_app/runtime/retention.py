@@ -13,6 +13,7 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.retention import Keep
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import prune, retire
+from tasks_app.pool.audit import note
 from tasks_app.pool.days import Mark, Partition, due_names, owns, partitions
 from tasks_app.pool.prune import DEFAULT, Place
 from tasks_app.pool.tables import ERROR
@@ -50,6 +51,7 @@ class Retention:
     def __init__(self, settings: Settings, database: Database) -> None:
         self._completed = settings.completed
         self._errors = settings.errors
+        self._keep = settings.keep_completed, settings.keep_errors
         self._database = database
         self._places: dict[str, Place | None] = {}
         self._told = False
@@ -67,6 +69,18 @@ class Retention:
                 "pruned %s days, %s completed rows and %s failed ones",
                 *(len(pruned.days), pruned.completed, pruned.errors),
             )
+        return pruned
+
+    def run_for(self, by: str) -> Pruned:
+        """Prune all, because somebody wants it: noted in the audit before, and when it is done."""
+        ages = {"completed": self._keep[0], "errors": self._keep[1]}
+        with self._database.begin() as connection:
+            note(connection, "prune", ages, who=by)
+        pruned = self.run()
+        answers = {"completed": pruned.completed, "errors": pruned.errors}
+        with self._database.begin() as connection:
+            what = {"days": pruned.days, "in_use": pruned.in_use}
+            note(connection, "pruned", what, who=by, number=sum(answers.values()), answers=answers)
         return pruned
 
     def _steps(self, pruned: Pruned) -> Iterator[None]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Unpack
 
+from sqlalchemy import Connection
+
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedule import PLANNED, Plan, Schedule, When, check_schedule_name, plan_of
 from tasks_app.domain.task import NewTask
 from tasks_app.pool import schedules as rows
+from tasks_app.pool.audit import note
 from tasks_app.runtime.callers import Sync, connection_of
 from tasks_app.runtime.declared import ScheduleOptions, split
 from tasks_app.runtime.producer import admitted
@@ -22,6 +25,8 @@ def create_schedule(
     name: str,
     task: Any,
     payload: Any = None,
+    *,
+    by: str = "",
     **options: Unpack[ScheduleOptions],
 ) -> Schedule:
     """Create a schedule in the caller's transaction.
@@ -31,6 +36,7 @@ def create_schedule(
         name: unique among schedules.
         task: a handler, or a task's name.
         payload: of each of its tasks.
+        by: who wants it, for the audit.
         options: ``cron=``, ``every=`` or ``at=``, what else ``When`` has, and a task's own.
 
     Raises:
@@ -45,11 +51,17 @@ def create_schedule(
     if made.enabled and made.next_run_at is None:
         rows.remove(connection, name)
         raise InvalidScheduleError("when", "never comes", "instants of the future")
+    note(connection, "schedule add", {"schedule": name}, who=by)
     return made
 
 
 def change_schedule(
-    session: Sync, name: str, payload: Any = None, **options: Unpack[ScheduleOptions]
+    session: Sync,
+    name: str,
+    payload: Any = None,
+    *,
+    by: str = "",
+    **options: Unpack[ScheduleOptions],
 ) -> Schedule | None:
     """Change what is given of a schedule, and nothing else; None: there is none of that name.
 
@@ -78,7 +90,10 @@ def change_schedule(
         for word in PLANNED
         if word not in kept and getattr(plan, word) != getattr(standing, word)
     }
-    return rows.change(connection, name, changes) if changes else standing
+    if not changes:
+        return standing
+    note(connection, "schedule change", {"schedule": name, "changed": sorted(changes)}, who=by)
+    return rows.change(connection, name, changes)
 
 
 def get_schedule(session: Sync, name: str) -> Schedule | None:
@@ -91,22 +106,33 @@ def list_schedules(session: Sync) -> list[Schedule]:
     return rows.find(connection_of(session))
 
 
-def enable_schedule(session: Sync, name: str) -> bool:
+def enable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
     """Let a schedule fire again, from now on; False: there is none of that name."""
-    return rows.change(connection_of(session), name, {"enabled": True}) is not None
+    connection = connection_of(session)
+    done = rows.change(connection, name, {"enabled": True}) is not None
+    return _noted(connection, "enable", name, by, done=done)
 
 
-def disable_schedule(session: Sync, name: str) -> bool:
+def disable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
     """Let a schedule fire no more until it is enabled; False: there is none of that name."""
-    return rows.change(connection_of(session), name, {"enabled": False}) is not None
+    connection = connection_of(session)
+    done = rows.change(connection, name, {"enabled": False}) is not None
+    return _noted(connection, "disable", name, by, done=done)
 
 
-def remove_schedule(session: Sync, name: str) -> bool:
+def remove_schedule(session: Sync, name: str, *, by: str = "") -> bool:
     """Delete a schedule; its tasks stay. False: there is none of that name.
 
     One that code declares comes back with the next worker that starts: disable it instead.
     """
-    return rows.remove(connection_of(session), name)
+    connection = connection_of(session)
+    return _noted(connection, "remove", name, by, done=rows.remove(connection, name))
+
+
+def _noted(connection: Connection, verb: str, name: str, by: str, *, done: bool) -> bool:
+    if done:
+        note(connection, f"schedule {verb}", {"schedule": name}, who=by)
+    return done
 
 
 def _plan(new: NewTask, when: Any) -> Plan:

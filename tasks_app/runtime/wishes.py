@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.pool import browse
-from tasks_app.pool.cancel import Cancelled, cancel
-from tasks_app.pool.pause import pause, resume
+from tasks_app.pool.cancel import Cancelled
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 from tasks_app.runtime.mailbox import Do, Mailbox, Wish
+from tasks_app.runtime.operator import cancel_task, pause_queue, resume_queue
 
 log = quiet_logger(__name__)
+
+BY = "remote control"
 
 
 class Wishes:
@@ -49,18 +51,18 @@ class Wishes:
                     self._cancel(task_id)
             case Do.PAUSE:
                 with self._database.begin() as connection:
-                    changed = pause(connection, wish.queue, wish.reason)
+                    changed = pause_queue(connection, wish.queue, wish.reason, by=BY)
                 if changed:
                     log.warning("queue %s is paused", wish.queue)
             case Do.RESUME:
                 with self._database.begin() as connection:
-                    resumed = resume(connection, wish.queue)
+                    resumed = resume_queue(connection, wish.queue, by=BY)
                 if resumed:
                     log.warning("resumed: queue %s", ", ".join(resumed))
 
     def _cancel(self, task_id: int) -> None:
         with self._database.begin() as connection:
-            answer = cancel(connection, task_id)
+            answer = cancel_task(connection, task_id, by=BY)
             over = answer is Cancelled.CANCELLED
             outlines = browse.outlines(connection, [task_id]) if over else []
         log.info("cancel task %s, as asked from outside: %s", task_id, answer)

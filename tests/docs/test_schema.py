@@ -25,6 +25,7 @@ COLUMNS = {
     "task_schedule": first_column(section(PAGE, "task_schedule\n")),
     "task_schedule_fire": first_column(section(PAGE, "task_schedule_fire")),
     "task_schedules": first_column(section(PAGE, "task_schedules")),
+    "task_audit": first_column(section(PAGE, "task_audit")),
     "task_key": first_column(section(PAGE, "task_key")),
     "task_lock": first_column(section(PAGE, "task_lock\n")),
     "task_lock_holder": first_column(section(PAGE, "task_lock_holder")),

@@ -22,9 +22,10 @@ from tasks_app import (
     requeue_task,
 )
 from tasks_app.domain.locks import Ask, Granted, parts_of
-from tasks_app.domain.states import Event
+from tasks_app.domain.states import Event, Pool
 from tasks_app.domain.task import Cause
 from tasks_app.pool import (
+    audit,
     browse,
     keys,
     lease,
@@ -36,6 +37,7 @@ from tasks_app.pool import (
     settle,
     workers,
 )
+from tasks_app.pool.amend import edit
 from tasks_app.pool.grants import Kind, grants_sql
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.hold import guard, renew
@@ -142,6 +144,17 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "free a lock": lambda c, _: c.execute(text("DELETE FROM task_lock_holder")),
     "look at locks": lambda c, _: c.execute(text("SELECT FROM task_locks, task_lock_report")),
     "pause": lambda c, _: pause.pause(c, "mail", "why"),
+    "note": lambda c, _: audit.note(c, "pause", {"queue": "q"}, who="ann"),
+    "read the audit": lambda c, _: audit.find(c),
+    "forge the audit": lambda c, _: c.execute(
+        text("INSERT INTO task_audit (action, role) VALUES ('pause', 'somebody')")
+    ),
+    "date the audit back": lambda c, _: c.execute(
+        text("INSERT INTO task_audit (action, at) VALUES ('pause', '2020-01-01')")
+    ),
+    "change the audit": lambda c, _: c.execute(text("UPDATE task_audit SET who = 'bob'")),
+    "clear the audit": lambda c, _: c.execute(text("DELETE FROM task_audit")),
+    "edit": lambda c, rows: edit(c, Pool.ERROR, rows.failed, "{}"),
     "forge a lease": lambda c, _: c.execute(text("DELETE FROM task_lease")),
     "forge a ledger": lambda c, _: c.execute(text("DELETE FROM task_dispatch")),
     "clear history": lambda c, _: c.execute(text("DELETE FROM task_attempt")),
@@ -162,13 +175,16 @@ MAY = {
         *("lock", "free a lock", "look at locks"),
         "prune keys",
         *("run", "look", "read results", "cancel", "requeue", "pause"),
-        *("schedule", "look at schedules"),
+        *("schedule", "look at schedules", "note", "read the audit", "edit"),
         *("forge a lease", "forge a ledger", "clear history", "change a payload"),
     },
-    Kind.READER: {"look at locks", "look", "read results", "look at schedules"},
+    Kind.READER: {
+        *("look at locks", "look", "read results", "look at schedules", "read the audit"),
+    },
     Kind.ADMIN: {
         *("free a lock", "look at locks"),
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
+        *("note", "read the audit", "edit"),
         *("clear history", "change a payload", "create", "create by SQL", "debounce", "prune keys"),
     },
 }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from tasks_app.domain.states import State
+from tasks_app.domain.states import Pool, State
 from tasks_app.domain.task import TaskRow
 from tasks_app.pool.cancel import Cancelled, CancelledMany
 from tasks_app.pool.requeue import Requeued
@@ -133,6 +133,23 @@ def resume(view: View, queues: Sequence[str]) -> Expected:
     for queue in there:
         view.wait_for(queue)
     return Expected(set(there), dict.fromkeys(there))
+
+
+def edit(view: View, pool: Pool, task_id: int, payload: dict) -> Expected:
+    row = view.get(task_id)
+    if row is None or row.state is not {"pending": State.PENDING, "error": State.FAILED}[pool]:
+        return Expected(answer=False)
+    view.wait_for(task_id)
+    return Expected(answer=True, changes={task_id: row.but(payload=payload)})
+
+
+def cancel_these(view: View, ids: Sequence[int], now: datetime) -> Expected:
+    rows = [row for row in map(view.pending, sorted(set(ids))) if row]
+    for row in rows:
+        view.wait_for(row.id)
+    running = sum(row.state is State.RUNNING for row in rows)
+    answer = CancelledMany(len(rows) - running, running)
+    return Expected(answer, {row.id: cancelled(row, now) for row in rows})
 
 
 def park(view: View, ids: Sequence[int], reason: str, wait: timedelta, now: datetime) -> Expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,9 @@ from hypothesis.stateful import precondition, rule
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.pool.cancel import cancel, cancel_many
+from tasks_app.domain.states import Pool
+from tasks_app.pool.amend import edit
+from tasks_app.pool.cancel import cancel, cancel_many, cancel_these
 from tasks_app.pool.park import park
 from tasks_app.pool.pause import pause, resume
 from tasks_app.pool.requeue import Requeued, requeue
@@ -57,6 +60,26 @@ class Operators(Picks):
             seat,
             lambda c: cancel_many(c, name=name, biz_key=biz_key, now=now),
             lambda view, _: people.cancel_many(view, name, biz_key, now),
+        )
+
+    @rule(seat=seats, picks=some)
+    def cancel_these(self, seat: int, picks: list[Pick]) -> None:
+        now, ids = self.now, self.ids_of(picks)
+        self.do(
+            seat,
+            lambda c: cancel_these(c, ids, now=now),
+            lambda view, _: people.cancel_these(view, ids, now),
+        )
+
+    @rule(seat=seats, pick=one, over=st.booleans(), number=st.integers(0, 3), way_out=ways_out)
+    def edit(self, seat: int, pick: Pick, number: int, way_out: str, *, over: bool) -> None:
+        task_id, payload = self.id_of(pick, over=over), {"edited": number}
+        pool = Pool.ERROR if over else Pool.PENDING
+        self.do(
+            seat,
+            lambda c: edit(c, pool, task_id, json.dumps(payload)),
+            lambda view, _: people.edit(view, pool, task_id, payload),
+            way_out,
         )
 
     @rule(seat=seats, pick=one, way_out=ways_out)

@@ -1,0 +1,84 @@
+"""``audit``: what operators did, and how it went with the tasks since."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from typing import Any
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import transaction
+from tasks_app.pool import audit as rows
+from tasks_app.pool.audit import Line
+from tasks_app.pool.browse import outlines
+
+
+@click.command()
+@click.argument("line", type=int, required=False)
+@click.option("--action", help="Such as cancel, pause, 'schedule disable'.")
+@click.option("--before", type=int, help="Go on below this line.")
+@click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
+@output.as_json
+def audit(line: int | None, *, json_: bool, **filters: Any) -> None:
+    """List what operators did, newest first; or show one LINE, and where its tasks are now.
+
+    The token of a bulk is the line that opened it: of that, all steps are shown.
+    """
+    if line is not None:
+        _show(line, json_=json_)
+        return
+    with transaction() as connection:
+        found = rows.find(connection, **filters)
+    if json_:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("line", "at", "role", "who", "action", "bulk", "tasks", "what"),
+        [(o.id, o.at, o.role, o.who, o.action, o.bulk, o.number, _what(o)) for o in found],
+    )
+
+
+def _show(token: int, *, json_: bool) -> None:
+    with transaction() as connection:
+        steps = rows.steps(connection, token)
+        ids = [one for step in steps for one in step.ids]
+        states = Counter(str(outline.state) for outline in outlines(connection, ids))
+    if not steps:
+        click.echo(f"There is no line {token}. Run: tasks-app audit", err=True)
+        sys.exit(1)
+    if json_:
+        output.print_json({"lines": steps, "states": states})
+        return
+    opening, last = steps[0], steps[-1]
+    answers: Counter[str] = Counter()
+    left_out: dict[str, list[int]] = defaultdict(list)
+    for step in steps:
+        answers.update(step.answers)
+        for why, some in step.left_out.items():
+            left_out[why] += some
+    is_bulk = opening.until is not None
+    output.print_fields(
+        [
+            ("action", opening.action),
+            ("what", _what(opening)),
+            ("at", opening.at),
+            ("by", ", ".join(dict.fromkeys(f"{s.who or 'unnamed'} as {s.role}" for s in steps))),
+            ("steps", len(steps) - 1 if is_bulk else None),
+            ("tasks", sum(step.number for step in steps)),
+            *((f"  {answer}", number) for answer, number in answers.items()),
+            ("now", ", ".join(f"{n} {state}" for state, n in sorted(states.items())) or None),
+            *((f"left as they are: {why}", some) for why, some in left_out.items()),
+            ("to go on", f"tasks-app rest {token}" if is_bulk and last.after is not None else None),
+        ]
+    )
+
+
+def _what(line: Line) -> str:
+    """Say what it was done to; values of a patch are left out."""
+    words = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in line.what.items()]
+    if not words and line.bulk is None and line.ids:
+        words = [f"ids={json.dumps(line.ids[:20])}"]
+    return " ".join(words)

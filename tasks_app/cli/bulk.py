@@ -1,0 +1,193 @@
+"""``cancel``, ``requeue``, ``edit``, ``rest``: what an operator does to tasks, one or many."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+from sqlalchemy import Engine
+
+from tasks_app.cli import output
+from tasks_app.cli.database import caller, connected, settings, transaction
+from tasks_app.cli.endings import NO
+from tasks_app.cli.tasks import json_object
+from tasks_app.domain.patch import patch_of
+from tasks_app.domain.states import Pool, State
+from tasks_app.pool.cancel import Cancelled
+from tasks_app.pool.requeue import Requeued
+from tasks_app.runtime.bulk import Done, run_bulk, start_bulk
+from tasks_app.runtime.foreseen import Foreseen, foresee_bulk, foresee_rest
+from tasks_app.runtime.operator import cancel_task, requeue_task
+from tasks_app.runtime.registry import load_handlers
+
+SHOWN = 20
+"""Ids of a line; the audit has all."""
+
+first = click.option(
+    "--first", type=click.IntRange(1), help="Act on so many, and tell how to go on."
+)
+dry_run = click.option("--dry-run", is_flag=True, help="Only count what would be meant.")
+
+
+def filters(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which tasks, and how many of them now."""
+    for option in reversed(
+        (
+            click.option("--name", help="Tasks of this name."),
+            click.option("--queue", help="Of this queue."),
+            click.option("--biz-key", help="Of this business object, such as order:42."),
+            click.option("--pool", type=click.Choice([str(pool) for pool in Pool])),
+            click.option(
+                "--state", type=click.Choice([str(s) for s in State], case_sensitive=False)
+            ),
+            click.option("--error-kind", help="Class of the last error."),
+            click.option("--error-text", help="Part of the last error."),
+            click.option("--older-than", help="Created, or finished, before such as 30m, 6h, 2d."),
+            click.option("--newer-than", help="Since then."),
+            first,
+            dry_run,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int)
+@filters
+def cancel(ids: tuple[int, ...], **given: Any) -> None:
+    """Cancel tasks by id, or all that the options mean: all of them must be true of a task.
+
+    Waiting ones are cancelled at once, running ones are told.
+    """
+    if ids and not any(given.values()):
+        with transaction() as connection:
+            by = caller()
+            answers = {one: cancel_task(connection, one, by=by) for one in sorted(ids)}
+        _report(answers, good={Cancelled.CANCELLED, Cancelled.REQUESTED})
+        return
+    _many("cancel", ids, given)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int)
+@filters
+def requeue(ids: tuple[int, ...], **given: Any) -> None:
+    """Return finished tasks to the pending pool: same id, charges from 0.
+
+    By id, or all of the error pool that the options mean; --pool completed: of that one.
+    """
+    if ids and not any(given.values()):
+        with transaction() as connection:
+            by = caller()
+            answers = {one: requeue_task(connection, one, by=by) for one in sorted(ids)}
+        _report(answers, good={Requeued.REQUEUED})
+        return
+    _many("requeue", ids, given)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int)
+@click.option(
+    "--set", "settings_", multiple=True, metavar="PATH=JSON", help="customer.zip='\"1\"'."
+)
+@click.option("--merge", help="A JSON object; null in it removes (RFC 7396).")
+@filters
+def edit(ids: tuple[int, ...], settings_: tuple[str, ...], merge: str | None, **given: Any) -> None:
+    """Change the payloads of waiting tasks, or of failed ones with --pool error.
+
+    Each new payload must please the handler's model, so TASKS_APP_IMPORTS must name the handlers;
+    a task whose payload is refused stays as it is, and its id is told.
+    """
+    if bool(settings_) == bool(merge):
+        raise click.UsageError("Give --set, once or more often, or --merge.")
+    patch = json_object(merge) if merge else patch_of(dict(map(_setting, settings_)))
+    load_handlers(settings().modules)
+    _many("edit", ids, given, patch)
+
+
+@click.command()
+@click.argument("token", type=int)
+@first
+@dry_run
+def rest(token: int, first: int | None, *, dry_run: bool) -> None:
+    """Go on with a bulk by its token: the same filter, and nothing newer than its start."""
+    load_handlers(settings().modules)
+    with connected() as engine:
+        done: Foreseen | Done | None
+        if dry_run:
+            done = foresee_rest(engine, token)
+        else:
+            done = run_bulk(engine, token, first=first, by=caller())
+    if done is None:
+        click.echo(f"There is no bulk {token}. Run: tasks-app audit", err=True)
+        sys.exit(NO)
+    _tell(done)
+
+
+def _many(
+    action: str, ids: Sequence[int], given: dict[str, Any], patch: Mapping[str, Any] | None = None
+) -> None:
+    number, dry = given.pop("first"), given.pop("dry_run")
+    chosen = {**given, "ids": tuple(ids)}
+    with connected() as engine:
+        _tell(
+            foresee_bulk(engine, action, patch=patch, **chosen)
+            if dry
+            else _begin(engine, action, number, patch, chosen)
+        )
+
+
+def _begin(
+    engine: Engine,
+    action: str,
+    number: int | None,
+    patch: Mapping[str, Any] | None,
+    chosen: dict[str, Any],
+) -> Done:
+    token = start_bulk(engine, action, patch=patch, by=caller(), **chosen)
+    click.echo(f"bulk {token}")
+    done = run_bulk(engine, token, first=number, by=caller())
+    assert done is not None  # noqa: S101  it was opened just now
+    return done
+
+
+def _tell(done: Foreseen | Done) -> None:
+    if isinstance(done, Foreseen):
+        counts = sorted(done.counts.items())
+        output.print_table(("name", "state", "tasks"), [(*of, number) for of, number in counts])
+        click.echo(f"{done.counts.total()} tasks are meant. Nothing was changed.")
+    else:
+        told = [f"{number} {answer}" for answer, number in sorted(done.answers.items())]
+        click.echo(", ".join(told) or "nothing to do")
+        if 0 < len(done.ids) <= SHOWN:
+            click.echo(f"ids: {_ids(done.ids)}")
+    for why, ids in sorted(done.left_out.items()):
+        click.echo(f"{len(ids)} left as they are, {why}: {_ids(ids)}", err=True)
+    if isinstance(done, Done) and done.more:
+        click.echo(f"How these went: tasks-app audit {done.token}")
+        click.echo(f"To go on: tasks-app rest {done.token}")
+    sys.exit(NO if done.left_out else 0)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids[:SHOWN])) + (" …" if len(ids) > SHOWN else "")
+
+
+def _setting(given: str) -> tuple[str, Any]:
+    path, equals, value = given.partition("=")
+    try:
+        return path, json.loads(value)
+    except ValueError:
+        problem = "is no JSON; put text in quotes" if equals else "has no ="
+        raise click.BadParameter(f"{path} {problem}", param_hint="--set") from None
+
+
+def _report(answers: dict[int, Any], good: set[Any]) -> None:
+    for task_id, answer in answers.items():
+        click.echo(f"{task_id}  {answer}")
+    if not set(answers.values()) <= good:
+        sys.exit(NO)

@@ -1,0 +1,139 @@
+"""Many tasks from the shell: dry runs, stages, edits, and the audit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.factory import pending_task
+from tests.runtime.test_bulk import failed_task, make, pools
+
+EDITED = """
+from pydantic import BaseModel
+from tasks_app import handler
+
+class Order(BaseModel):
+    order_id: int
+
+@handler("cli.order")
+def order(ctx, payload: Order):
+    pass
+"""
+
+
+@pytest.fixture
+def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:  # noqa: F811
+    (tmp_path / "cli_orders.py").write_text(EDITED)
+    monkeypatch.setenv("TASKS_APP_IMPORTS", "cli_orders")
+    return shell
+
+
+def token_of(output: str) -> str:
+    found = re.search(r"^bulk (\d+)$", output, re.M)
+    assert found
+    return found[1]
+
+
+def test_a_dry_run_then_the_first_then_the_rest(run: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        ids = [failed_task(connection, "shop.Away", "nobody there") for _ in range(5)]
+        failed_task(connection, "Other", "m")
+
+    dry = run("requeue", "--name", "t", "--error-kind", "Away", "--dry-run")
+    staged = run("requeue", "--name", "t", "--error-kind", "Away", "--first", "2")
+    token = token_of(staged.stdout)
+    left = run("rest", token, "--dry-run")
+    rest = run("rest", token)
+    again = run("rest", token)
+
+    assert re.search(r"^t +FAILED +5 *$", dry.stdout, re.M)
+    assert "5 tasks are meant. Nothing was changed." in dry.stdout
+    assert f"2 requeued\nids: {ids[0]} {ids[1]}\n" in staged.stdout
+    assert f"To go on: tasks-app rest {token}" in staged.stdout
+    assert "3 tasks are meant" in left.stdout
+    assert rest.stdout.startswith("3 requeued\n")
+    assert again.stdout == "nothing to do\n"
+    assert {done.returncode for done in (dry, staged, left, rest, again)} == {0}
+    assert pools(engine, ids) == {"pending PENDING": 5}
+
+
+def test_the_audit_lists_and_shows_how_it_went(run: Shell, engine: Engine) -> None:
+    make(engine, 3)
+    staged = run("cancel", "--name", "t", "--first", "2")
+    run("pause", "mail", "--reason", "why")
+
+    listed = run("audit").stdout
+    shown = run("audit", token_of(staged.stdout)).stdout
+    as_json = run.json("audit", token_of(staged.stdout))
+    missing = run("audit", "1000000000")
+
+    assert re.search(r"pause .* queue=mail reason=why", listed)
+    assert re.search(r"^what +name=t pool=pending$", shown, re.M)
+    assert re.search(r"^by +\S+@\S+ as \S+$", shown, re.M)
+    assert re.search(r"^now +2 CANCELLED$", shown, re.M)
+    assert re.search(r"^to go on +tasks-app rest \d+$", shown, re.M)
+    assert as_json["states"] == {"CANCELLED": 2}
+    assert (missing.returncode, missing.stdout) == (1, "")
+
+
+def test_an_edit_that_the_model_refuses_names_ids_and_no_payload(
+    run: Shell, engine: Engine
+) -> None:
+    (task_id,) = make(engine, 1, name="cli.order", payload={"order_id": 1})
+
+    refused = run("edit", "--name", "cli.order", "--set", 'order_id="secret"')
+    edited = run("edit", str(task_id), "--set", "order_id=2")
+    listed = run("audit", token_of(refused.stdout), "--json")
+
+    assert refused.returncode == 1
+    told = f"1 left as they are, its handler refuses payload.order_id: {task_id}\n"
+    assert refused.stderr == told
+    assert (edited.returncode, edited.stdout.splitlines()[1:]) == (
+        0,
+        ["1 edited", f"ids: {task_id}"],
+    )
+    assert run.json("show", str(task_id))["task"]["payload"] == {"order_id": 2}
+    assert "secret" not in refused.stdout + refused.stderr + listed.stdout
+
+
+def test_ids_alone_are_answered_one_by_one(run: Shell, engine: Engine) -> None:
+    (task_id,) = make(engine, 1)
+
+    done = run("cancel", str(task_id), "1000000000")
+
+    assert (done.returncode, done.stdout) == (
+        1,
+        f"{task_id}  cancelled\n1000000000  not found\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("cancel",), "That would be everything"),
+        (("requeue", "--pool", "error"), "That would be everything"),
+        (("edit", "1"), "Give --set"),
+        (("edit", "1", "--set", "a=text"), "a is no JSON"),
+        (("edit", "1", "--set", "a"), "a has no ="),
+        (("edit", "1", "--merge", "[1]"), "must be a JSON object"),
+        (("cancel", "--older-than", "soon"), "older_than is 'soon'"),
+    ],
+)
+def test_nonsense_ends_with_2(run: Shell, arguments: tuple[str, ...], problem: str) -> None:
+    done = run(*arguments)
+
+    assert done.returncode == 2
+    assert problem in done.stderr
+
+
+def test_a_filter_and_ids_must_both_be_true(run: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        a, b = pending_task(connection, "a"), pending_task(connection, "b")
+
+    done = run("cancel", str(a), str(b), "--name", "a")
+
+    assert f"ids: {a}\n" in done.stdout

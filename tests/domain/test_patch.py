@@ -1,0 +1,85 @@
+"""Patches of payloads, and what is told of those that a model refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+
+from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.patch import accepted, patch_of, patched, paths_of
+
+
+class Mail(BaseModel):
+    """A payload whose validator tells what it was given."""
+
+    to: str
+    copies: dict[str, int] = {}
+
+    @field_validator("to")
+    @classmethod
+    def has_an_at(cls, to: str) -> str:
+        if "@" not in to:
+            raise ValueError(f"{to} is no address")
+        return to
+
+
+SPEC = HandlerSpec("mail", lambda: None, payload_type=Mail)
+
+
+@pytest.mark.parametrize(
+    ("payload", "patch", "after"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_objects_are_merged_and_null_removes(payload: Any, patch: Any, after: Any) -> None:
+    """Among the examples of RFC 7396's appendix, those of objects."""
+    before = repr(payload)
+
+    assert patched(payload, patch) == after
+    assert repr(payload) == before
+
+
+def test_paths_make_a_patch() -> None:
+    assert patch_of({"a.b": 1, "a.c": [2], "d": None}) == {"a": {"b": 1, "c": [2]}, "d": None}
+
+
+@pytest.mark.parametrize("paths", [("a", "a.b"), ("a.b", "a"), ("a.b.c", "a.b"), ("",), ("a.",)])
+def test_paths_in_each_others_way_are_refused(paths: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidSelectionError, match="cannot be set"):
+        patch_of(dict.fromkeys(paths, 1))
+
+
+def test_the_paths_of_a_patch_are_told_without_its_values() -> None:
+    assert list(paths_of({"a": {"b": "secret"}, "c": {}})) == ["payload.a.b", "payload.c"]
+
+
+def test_what_the_model_takes_is_written_as_it_is() -> None:
+    assert accepted("mail", {"to": "a@b", "more": 1}, SPEC, 100) == '{"to":"a@b","more":1}'
+
+
+@pytest.mark.parametrize(
+    ("payload", "where"),
+    [
+        ({"to": "secret"}, "payload.to"),
+        ({"to": "a@b", "copies": {"secret": "secret"}}, "payload.copies"),
+        ({"to": "a@b", "secret": "x" * 200}, "the payload"),
+        ({"to": "a@b", "secret": float("nan")}, "the payload"),
+    ],
+)
+def test_a_refusal_says_where_and_shows_no_value(payload: Any, where: str) -> None:
+    with pytest.raises(InvalidSelectionError) as refusal:
+        accepted("mail", payload, SPEC, 100)
+
+    assert str(refusal.value) == f"its handler refuses {where}"

@@ -1,0 +1,456 @@
+"""Many tasks at once: by filter, staged, noted, and never twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+from sqlalchemy import Connection, Engine, text
+
+from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause
+from tasks_app.pool import audit
+from tasks_app.pool.browse import get
+from tasks_app.pool.settle import settle_one
+from tasks_app.runtime import bulk_step
+from tasks_app.runtime.bulk import run_bulk, start_bulk
+from tasks_app.runtime.bulk_step import HELD, KEY_TAKEN
+from tasks_app.runtime.foreseen import foresee_bulk, foresee_rest
+from tasks_app.runtime.registry import Registry, handler
+from tests.factory import claimed_task, ending, pending_task, pool_of_task
+
+OLD = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Order(BaseModel):
+    """What the handler below takes."""
+
+    order_id: int
+
+    @field_validator("order_id")
+    @classmethod
+    def is_real(cls, order_id: int) -> int:
+        if order_id > 100:
+            raise ValueError(f"{order_id} is no order")
+        return order_id
+
+
+REGISTRY = Registry()
+
+
+@handler("order", registry=REGISTRY)
+def order(ctx: Any, payload: Order) -> None:
+    pass
+
+
+@handler("free", registry=REGISTRY)
+def free(ctx: Any, payload: dict) -> None:
+    pass
+
+
+def failed_task(
+    connection: Connection, kind: str = "builtins.E", message: str = "m", **options: Any
+) -> int:
+    task = claimed_task(connection, **options)
+    cause = Cause(kind, message)
+    settle_one(connection, ending(task, Event.FAIL, cause=cause))
+    return task.task_id
+
+
+def retried_task(connection: Connection, kind: str, message: str, **options: Any) -> int:
+    task = claimed_task(connection, **options)
+    settle_one(connection, ending(task, Event.RETRY, cause=Cause(kind, message), failures=1))
+    return task.task_id
+
+
+def make(engine: Engine, number: int, **options: Any) -> list[int]:
+    with engine.begin() as connection:
+        return [int(pending_task(connection, **options)) for _ in range(number)]
+
+
+def lines(engine: Engine, token: int) -> list[audit.Line]:
+    with engine.connect() as connection:
+        return audit.steps(connection, token)
+
+
+def pools(engine: Engine, ids: list[int]) -> Counter[str | None]:
+    with engine.connect() as connection:
+        return Counter(pool_of_task(connection, one) for one in ids)
+
+
+def bulk(engine: Engine, action: str, **words: Any) -> Any:
+    token = start_bulk(engine, action, **words)
+    return run_bulk(engine, token, registry=REGISTRY)
+
+
+# -- what is meant
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"name": "mine"},
+        {"queue": "mine"},
+        {"biz_key": "mine"},
+        {"error_kind": "Mine"},
+        {"error_kind": "shop.errors.Mine"},
+        {"error_text": "IS MINE"},
+        {"older_than": "1d"},
+        {"ids": "mine"},
+        {"name": "mine", "biz_key": "mine", "older_than": "1d", "error_text": "mine"},
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("pool", ["pending", "error"])
+def test_what_is_given_must_all_be_true(engine: Engine, chosen: dict, pool: str) -> None:
+    made = {"pending": retried_task, "error": failed_task}[pool]
+    action = {"pending": "cancel", "error": "requeue"}[pool]
+    kind, message = "shop.errors.Mine", "this is mine"
+    with engine.begin() as connection:
+        mine = made(connection, kind, message, name="mine", queue="mine", biz_key="mine")
+        other = made(connection, "shop.errors.NotMine", "another's", name="o", biz_key="o")
+        table, since = {
+            "pending": ("task_pending", "created_at"),
+            "error": ("task_error", "finished_at"),
+        }[pool]
+        connection.execute(
+            text(f"UPDATE {table} SET {since} = :old WHERE id = :id"), {"old": OLD, "id": mine}
+        )
+    if "ids" in chosen:
+        chosen = {"ids": [mine, 10**9]}
+
+    done = bulk(engine, action, **chosen)
+
+    assert done.ids == [mine]
+    assert done.answers.total() == 1
+    assert pools(engine, [other]) == {
+        {"pending": "pending PENDING", "error": "error FAILED"}[pool]: 1
+    }
+
+
+def test_newer_than_is_the_other_half(engine: Engine) -> None:
+    with engine.begin() as connection:
+        old, new = failed_task(connection), failed_task(connection)
+        connection.execute(
+            text("UPDATE task_error SET finished_at = :old WHERE id = :id"), {"old": OLD, "id": old}
+        )
+
+    assert bulk(engine, "requeue", name="t", newer_than="1d").ids == [new]
+
+
+def test_a_state_is_asked_again_under_the_lock(engine: Engine) -> None:
+    """What waited when it was looked up, and runs now, is not what was meant."""
+    (task_id,) = make(engine, 1)
+    looked = threading.Event()
+    real = bulk_step.look
+
+    def look(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if not looked.is_set():
+            looked.set()
+            with engine.begin() as connection:
+                claimed_task(connection, task_id)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk_step, "look", look)
+        done = bulk(engine, "cancel", name="t", state="PENDING")
+
+    assert looked.is_set()
+    assert done.number == 0
+    with engine.connect() as connection:
+        task = get(connection, task_id)
+    assert task is not None
+    assert task.cancel_requested_at is None
+
+
+def test_waiting_ones_are_cancelled_and_running_ones_told(engine: Engine) -> None:
+    waiting = make(engine, 2)
+    with engine.begin() as connection:
+        running = claimed_task(connection).task_id
+
+    done = bulk(engine, "cancel", name="t")
+
+    assert done.answers == {"cancelled": 2, "requested": 1}
+    assert done.ids == [*waiting, running]
+    assert pools(engine, done.ids) == {"completed CANCELLED": 2, "pending RUNNING": 1}
+
+
+def test_of_the_completed_pool_only_when_it_is_named(engine: Engine) -> None:
+    make(engine, 1)
+    bulk(engine, "cancel", name="t")
+
+    assert bulk(engine, "requeue", name="t").number == 0
+    assert bulk(engine, "requeue", name="t", pool="completed").answers == {"requeued": 1}
+
+
+# -- stages
+
+
+def test_first_ten_then_the_rest_of_what_was_there_at_the_start(engine: Engine) -> None:
+    ids = make(engine, 25)
+    token = start_bulk(engine, "cancel", name="t", by="ann")
+
+    ten = run_bulk(engine, token, first=10, by="ann")
+    later = make(engine, 3)
+    rest = run_bulk(engine, token, by="bob")
+    again = run_bulk(engine, token)
+
+    assert ten is not None
+    assert rest is not None
+    assert again is not None
+    assert (ten.ids, ten.more) == (ids[:10], True)
+    assert (rest.ids, rest.more) == (ids[10:], False)
+    assert (again.number, again.more) == (0, False)
+    assert pools(engine, later) == {"pending PENDING": 3}
+    opening, *steps = lines(engine, token)
+    assert (opening.who, opening.what) == ("ann", {"pool": "pending", "name": "t"})
+    assert [(s.who, s.number, s.ids) for s in steps] == [
+        ("ann", 10, ids[:10]),
+        ("bob", 15, ids[10:]),
+    ]
+
+
+def test_what_fails_after_the_start_is_not_requeued_with_the_rest(engine: Engine) -> None:
+    (task_id,) = make(engine, 1)
+    token = start_bulk(engine, "requeue", name="t")
+    with engine.begin() as connection:
+        task = claimed_task(connection, task_id)
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("E", "m")))
+
+    done = run_bulk(engine, token)
+
+    assert done is not None
+    assert done.number == 0
+    assert pools(engine, [task_id]) == {"error FAILED": 1}
+
+
+def test_steps_are_short_and_each_is_a_line(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks_app.runtime.bulk.STEP", 4)
+    monkeypatch.setattr("tasks_app.pool.chosen.LOOKED_AT", 5)
+    make(engine, 3, name="other")
+    ids = make(engine, 10)
+    make(engine, 20, name="other")
+    ids += make(engine, 1)
+
+    done = bulk(engine, "cancel", name="t")
+
+    assert done.ids == ids
+    _, *steps = lines(engine, done.token)
+    assert [one for step in steps for one in step.ids] == ids
+    assert max(step.number for step in steps) <= 4
+    assert steps[-1].after is None
+
+
+def test_a_killed_one_is_taken_up_after_its_last_step(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks_app.runtime.bulk.STEP", 4)
+    ids = make(engine, 10)
+    token = start_bulk(engine, "cancel", name="t")
+    real, calls = audit.note, []
+
+    def dies(*arguments: Any, **words: Any) -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit, "note", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run_bulk(engine, token)
+    assert pools(engine, ids) == {"completed CANCELLED": 4, "pending PENDING": 6}
+
+    done = run_bulk(engine, token)
+
+    assert done is not None
+    assert done.ids == ids[4:]
+    assert sum(line.number for line in lines(engine, token)) == 10
+
+
+def test_two_that_go_on_at_once_share_the_work(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks_app.runtime.bulk.STEP", 3)
+    ids = make(engine, 60)
+    token = start_bulk(engine, "cancel", name="t")
+
+    threads = [threading.Thread(target=run_bulk, args=(engine, token)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    told = [one for line in lines(engine, token) for one in line.ids]
+    assert told == ids
+    assert pools(engine, ids) == {"completed CANCELLED": 60}
+
+
+def test_there_is_no_such_bulk(engine: Engine) -> None:
+    with engine.begin() as connection:
+        single = audit.note(connection, "pause", {"queue": "q"})
+
+    assert run_bulk(engine, single) is None
+    assert run_bulk(engine, 10**9) is None
+    assert foresee_rest(engine, 10**9) is None
+
+
+# -- what is left as it is
+
+
+def test_a_row_that_somebody_holds_is_left_and_named(engine: Engine) -> None:
+    ids = make(engine, 5)
+    with engine.connect() as somebody:
+        somebody.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": ids[2]})
+        done = bulk(engine, "cancel", name="t")
+        somebody.rollback()
+
+    assert dict(done.left_out) == {HELD: [ids[2]]}
+    assert done.answers == {"cancelled": 4}
+    assert pools(engine, [ids[2]]) == {"pending PENDING": 1}
+    assert [line.left_out for line in lines(engine, done.token) if line.left_out] == [
+        {HELD: [ids[2]]}
+    ]
+
+
+def test_a_unique_key_taken_meanwhile_leaves_its_task(engine: Engine) -> None:
+    with engine.begin() as connection:
+        failed = failed_task(connection, unique_key="k"), failed_task(connection)
+        pending_task(connection, unique_key="k")
+
+    done = bulk(engine, "requeue", name="t")
+
+    assert done.answers == {"requeued": 1}
+    assert dict(done.left_out) == {KEY_TAKEN: [failed[0]]}
+
+
+# -- payloads
+
+
+def payload_of(engine: Engine, task_id: int) -> Any:
+    with engine.connect() as connection:
+        task = get(connection, task_id)
+    return task and task.payload
+
+
+def test_payloads_are_patched(engine: Engine) -> None:
+    waiting = make(engine, 2, name="free", payload={"a": {"b": 1}, "c": 2})
+    with engine.begin() as connection:
+        failed = failed_task(connection, name="free", payload={"a": {"b": 1}, "c": 2})
+
+    done = bulk(engine, "edit", name="free", patch={"a": {"b": 3}, "c": None})
+    of_failed = bulk(engine, "edit", name="free", pool="error", patch={"c": 9})
+
+    assert (done.ids, of_failed.ids) == (waiting, [failed])
+    assert [payload_of(engine, one) for one in waiting] == [{"a": {"b": 3}}] * 2
+    assert payload_of(engine, failed) == {"a": {"b": 1}, "c": 9}
+
+
+def test_a_payload_that_the_model_refuses_stays_and_is_named_by_its_id(engine: Engine) -> None:
+    good = make(engine, 1, name="order", payload={"order_id": 1})
+    bad = make(engine, 1, name="order", payload={"order_id": 2, "discount": 4711})
+
+    done = bulk(engine, "edit", ids=bad, patch={"order_id": 4712})
+    fine = bulk(engine, "edit", name="order", patch={"order_id": 50})
+
+    assert dict(done.left_out) == {"its handler refuses payload.order_id": bad}
+    assert done.ids == []
+    assert fine.ids == good + bad
+    opening, step = lines(engine, done.token)
+    assert (step.number, step.left_out) == (0, dict(done.left_out))
+    assert "471" not in f"{done!r}{step!r}{opening!r}"
+
+
+def test_a_payload_is_left_where_nobody_can_say_whether_it_is_good(engine: Engine) -> None:
+    (task_id,) = make(engine, 1, name="unknown", payload={"a": 1})
+
+    done = bulk(engine, "edit", name="unknown", patch={"a": 2})
+
+    assert dict(done.left_out) == {"its handler is not known here": [task_id]}
+    assert payload_of(engine, task_id) == {"a": 1}
+
+
+def test_what_runs_keeps_the_payload_that_it_has(engine: Engine) -> None:
+    with engine.begin() as connection:
+        running = claimed_task(connection, name="free", payload={"a": 1}).task_id
+
+    assert bulk(engine, "edit", name="free", patch={"a": 2}).number == 0
+    assert payload_of(engine, running) == {"a": 1}
+
+
+# -- beforehand
+
+
+def test_what_would_be_done_is_counted_and_nothing_changes(engine: Engine) -> None:
+    make(engine, 3)
+    with engine.begin() as connection:
+        claimed_task(connection)
+
+    foreseen = foresee_bulk(engine, "cancel", name="t")
+
+    assert foreseen.counts == {("t", "PENDING"): 3, ("t", "RUNNING"): 1}
+    with engine.connect() as connection:
+        assert audit.find(connection) == []
+
+
+def test_refused_payloads_are_foreseen(engine: Engine) -> None:
+    good, bad = make(engine, 2, name="order", payload={"order_id": 1})
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE task_pending SET payload = '{\"order_id\": 700}' WHERE id = :id"),
+            {"id": bad},
+        )
+
+    foreseen = foresee_bulk(engine, "edit", name="order", patch={"n": 1}, registry=REGISTRY)
+
+    assert foreseen.counts.total() == 2
+    assert foreseen.left_out == {"its handler refuses payload.order_id": [bad]}
+    assert payload_of(engine, good) == {"order_id": 1}
+
+
+def test_the_rest_is_counted(engine: Engine) -> None:
+    make(engine, 5)
+    token = start_bulk(engine, "cancel", name="t")
+    run_bulk(engine, token, first=2)
+    make(engine, 1)
+
+    rest = foresee_rest(engine, token)
+
+    assert rest is not None
+    assert rest.counts.total() == 3
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [("cancel", {}), ("delete", {"name": "t"}), ("edit", {"name": "t"})],
+)
+def test_nonsense_is_refused_and_not_noted(engine: Engine, action: str, words: Any) -> None:
+    with pytest.raises(InvalidSelectionError):
+        start_bulk(engine, action, **words)
+    with pytest.raises(InvalidSelectionError):
+        start_bulk(engine, "cancel", name="t", patch={"a": 1})
+
+    with engine.connect() as connection:
+        assert audit.find(connection) == []
+
+
+def test_ages_count_from_the_start(engine: Engine) -> None:
+    """However long it takes until the rest."""
+    make(engine, 1)
+    token = start_bulk(engine, "cancel", name="t", older_than=timedelta(hours=1))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE task_pending SET created_at = created_at - interval '61m'"))
+        connection.execute(text("UPDATE task_audit SET at = at - interval '30m'"))
+
+    done = run_bulk(engine, token)
+
+    assert done is not None
+    assert done.number == 0
