@@ -47,7 +47,7 @@ class Kind(StrEnum):
     READER = "reader"
     """Looks."""
     ADMIN = "admin"
-    """Looks, cancels, requeues, edits, pauses, makes schedules, frees locks, clears history away."""
+    """Looks, cancels, requeues, edits, pauses, makes schedules, frees locks, clears old history."""
 
 
 _DEFAULT = table("task_completed_default")
