@@ -12,7 +12,7 @@ from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
 from tasks_app.domain.task import TaskId, TaskRow
 from tasks_app.domain.unique import OnConflict
 from tasks_app.pool import keys
-from tasks_app.pool.drivers import acarry_out, carry_out, copies
+from tasks_app.pool.drivers import acarry_out, carry_out, commits_itself, copies
 from tasks_app.pool.meetings import met_in_the_pool, met_in_the_table
 from tasks_app.pool.new_rows import arrays, copy_of, insertion
 from tasks_app.pool.plan import Ask, Copy, Plan
@@ -25,6 +25,8 @@ CHUNK = 2_000
 """Rows with a unique_key per statement."""
 TRIES = 10
 """How often a unique_key may change hands between our INSERT and our look at its holder."""
+RESTARTS = 3
+"""How often many begin anew because one of them did, so that their keys are locked in order."""
 
 _IDS = f"""
     SELECT min(n.id), max(n.id),
@@ -60,13 +62,15 @@ def create_many(
 
     Rows without a unique_key are copied. The others are inserted, 2,000 per statement, their keys
     in one order (Python's, which is that of the bytes, whatever the database sorts by), so that two
-    producers with the same keys cannot deadlock. Of equal keys the first wins.
+    producers with the same keys cannot deadlock. If a key becomes free behind its turn, all begin
+    anew from a savepoint. Of equal keys the first wins.
 
     Raises:
         UniqueKeyTakenError: as :func:`create_one`; then nothing of this call is written.
         TasksError: as :func:`create_one`.
     """
-    return carry_out(connection, _many(rows, now, copy=copies(connection)))
+    plan = _many(rows, now, copy=copies(connection), undoable=not commits_itself(connection))
+    return carry_out(connection, plan)
 
 
 async def acreate_one(connection: AsyncRaw, row: TaskRow) -> TaskId:
@@ -104,25 +108,45 @@ def _one_of_the_table(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
     raise _elusive(row)
 
 
-def _many(rows: Sequence[TaskRow], now: datetime | None, *, copy: bool) -> Plan[list[TaskId]]:
+def _many(
+    rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, undoable: bool = True
+) -> Plan[list[TaskId]]:
     if not rows:
         return []
-    rules = [row.rule for row in rows if row.rule is not None]
-    if not any(rule.on_conflict is OnConflict.RAISE for rule in rules):
-        return (yield from _all(rows, now, copy=copy))
+    rules = [row.rule for row in rows if row.unique_key is not None]
+    raises = any(rule.on_conflict is OnConflict.RAISE for rule in rules if rule)
+    restarts = RESTARTS if len(rules) > 1 and undoable else 0
+    if not raises and not restarts:
+        return (yield from _all(rows, now, copy=copy, in_order=False))
     yield _SAVE
-    try:
-        made = yield from _all(rows, now, copy=copy)
-    except UniqueKeyTakenError:
-        yield _UNDO
+    while True:
+        try:
+            made = yield from _all(rows, now, copy=copy, in_order=restarts > 0)
+        except UniqueKeyTakenError:
+            yield _UNDO
+            yield _FORGET
+            raise
+        except _KeyBecameFreeError:
+            yield _UNDO
+            restarts -= 1
+            continue
         yield _FORGET
-        raise
-    yield _FORGET
-    return made
+        return made
 
 
-def _all(rows: Sequence[TaskRow], now: datetime | None, *, copy: bool) -> Plan[list[TaskId]]:
-    """Insert what meets nobody, then look at who was met: so keys are locked in one order."""
+class _KeyBecameFreeError(Exception):
+    """Its turn is over: to take it now might deadlock with another producer."""
+
+
+def _all(
+    rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, in_order: bool
+) -> Plan[list[TaskId]]:
+    """Insert what meets nobody, then look at who was met: so keys are locked in one order.
+
+    Raises:
+        _KeyBecameFreeError: nobody has a key any more that somebody had, and they are to be locked
+            ``in_order``.
+    """
     ids, clock = yield from _ids(len(rows))
     made = list(map(TaskId, ids))
     plain = [i for i, row in enumerate(rows) if copy and row.unique_key is None]
@@ -143,6 +167,8 @@ def _all(rows: Sequence[TaskRow], now: datetime | None, *, copy: bool) -> Plan[l
             holder = yield from met_in_the_table(rows[i], ids[i], now)
         else:
             holder = yield from met_in_the_pool(rows[i], now)
+        if holder is None and in_order:
+            raise _KeyBecameFreeError
         made[i] = holder if holder is not None else (yield from _one(rows[i], now))
     if plain:
         copied = [ids[i] for i in plain], [rows[i] for i in plain]

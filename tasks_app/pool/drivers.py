@@ -30,6 +30,13 @@ def copies(connection: Connection | Raw | AsyncRaw) -> bool:
     return not is_in_pipeline(driver)
 
 
+def commits_itself(connection: Connection | Raw) -> bool:
+    """Whether each statement is a transaction of its own, so that there are no savepoints."""
+    if not isinstance(connection, Connection):
+        return False  # the caller has opened a transaction where there was none
+    return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+
+
 def carry_out(connection: Connection | Raw, plan: Plan[T]) -> T:
     """Do what the plan says, and return what it returns."""
     do = _DOERS.get(type(connection)) or _learn(connection)

@@ -172,6 +172,27 @@ def test_batches_with_the_same_keys_in_opposite_order_do_not_deadlock(
     assert not any(i.created for i in waiting.result())
 
 
+def test_a_key_that_becomes_free_behind_its_turn_does_not_make_batches_deadlock(
+    engine: Engine, pair: Pair
+) -> None:
+    a, b = pair
+    holder = committed(a, create_one, keyed(None, key="a"))
+    rows = [keyed(None, key="a"), keyed(None, key="b")]
+    mine = Steps(a, create._many(rows, None, copy=True))
+    while count(a) < 2:  # it has b, and a has a holder
+        mine.go()
+    with engine.begin() as worker:
+        settle_one(worker, ending(claimed_task(worker, holder), Event.SUCCEED))
+    waiting = blocked(engine, b, a, lambda c: committed(c, create_many, rows))
+
+    while mine.go():
+        pass
+
+    theirs = waiting.result()
+    assert [i.created for i in theirs] == [True, True]
+    assert [(i, i.created) for i in mine.result] == [(i, False) for i in theirs]
+
+
 @pytest.mark.parametrize("policy", CHANGES)
 def test_batches_that_change_the_same_tasks_in_opposite_order_do_not_deadlock(
     engine: Engine, pair: Pair, policy: str
