@@ -77,6 +77,10 @@ def upgrade() -> None:
     CREATE UNIQUE INDEX task_lock_wait_denied ON task_lock_wait (task_id, resource)
         WHERE outcome = 'denied'
     """)
+    op.execute("""
+    CREATE INDEX task_lock_wait_task ON task_lock_wait (task_id, ended_at)
+        WHERE task_id IS NOT NULL
+    """)
     op.execute("CREATE INDEX task_lock_wait_ended ON task_lock_wait (ended_at)")
     op.execute("""
     CREATE VIEW task_locks AS

@@ -33,6 +33,7 @@ COMMANDS = {
     "resume": "tasks_app.cli.queues:resume",
     "prune": "tasks_app.cli.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
+    "locks": "tasks_app.cli.locks:locks",
     "doctor": "tasks_app.cli.doctor:doctor",
     "config": "tasks_app.cli.config:config",
     "healthz": "tasks_app.cli.healthz:healthz",

@@ -134,8 +134,9 @@ class Obstacle(NamedTuple):
     mode: Mode
     who: str
     task_id: int | None
-    since: datetime
-    held: bool
+    since: datetime | None = None
+    """When it was granted to him, or asked for."""
+    held: bool = True
     """False: he waits himself, and came before."""
 
     def __str__(self) -> str:
@@ -168,6 +169,13 @@ class LockLostError(TasksError):
             f"The lock on {names} was lost: its lease ended, and somebody else could take it. "
             "Roll back, and begin again."
         )
+
+
+class LostUpdateError(TasksError):
+    """Somebody changed the row since it was read."""
+
+    def __init__(self, row: str) -> None:
+        super().__init__(f"{row} was changed since it was read. Read it again, and decide anew.")
 
 
 class LockOrderError(TasksError, RuntimeError):

@@ -9,6 +9,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
 from tasks_app.domain.settings import Settings
 from tasks_app.monitor import database as database_checks
+from tasks_app.monitor import locks as lock_checks
 from tasks_app.monitor import schedules as schedule_checks
 from tasks_app.monitor import work as work_checks
 from tasks_app.monitor.database import Check
@@ -26,6 +27,7 @@ def examine(settings: Settings) -> list[Finding]:
                 findings += _run(database_checks.CHECKS, database, settings)
                 findings += _run(work_checks.CHECKS, database, settings)
                 findings += _run(schedule_checks.CHECKS, database, settings)
+                findings += _run(lock_checks.CHECKS, database, settings)
         finally:
             database.dispose()
     except ArgumentError:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.explain.facts import (
     MOST_AHEAD,
+    Denial,
     Facts,
     LastAttempt,
     Message,
@@ -27,6 +28,8 @@ from tasks_app.pool.tables import (
     DISPATCH,
     EVERY_QUEUE,
     LEASE,
+    LOCK_WAIT,
+    LOCKS,
     NOW,
     PAUSE,
     PENDING,
@@ -47,7 +50,8 @@ _AROUND = text(f"""
     SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
         z.queue AS stopped, z.since, z.reason,
         d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
-        d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said
+        d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said,
+        l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
     FROM (SELECT) AS one
     LEFT JOIN LATERAL (
         SELECT * FROM {ATTEMPT} a WHERE a.task_id = :id
@@ -59,6 +63,13 @@ _AROUND = text(f"""
         SELECT * FROM {DISPATCH} d
         WHERE CAST(:id AS bigint) = ANY(d.ids) AND d.created_at >= CAST(:scan_at AS timestamptz)
         ORDER BY d.id DESC LIMIT 1) AS d ON true
+    LEFT JOIN LATERAL (
+        SELECT l.*, EXISTS (
+            SELECT FROM {LOCKS} h WHERE h.resource = l.resource AND h.state = 'held') AS held
+        FROM {LOCK_WAIT} l
+        WHERE l.task_id = :id AND l.outcome IN ('denied', 'timed_out')
+          AND l.ended_at >= CAST(:started_at AS timestamptz)
+        ORDER BY l.ended_at DESC LIMIT 1) AS l ON true
     LEFT JOIN {LEASE} s ON s.name = 'scan'
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE w.lives) AS children,
@@ -116,6 +127,7 @@ def read_facts(
     row = Row(**{**found, "state": State(found["state"])})
     values = {
         **{name: getattr(row, name) for name in ("id", "queue", "name", "owner", "scan_at")},
+        "started_at": row.started_at,
         "lease": lease,
         "now": at,
     }
@@ -128,6 +140,7 @@ def read_facts(
         row,
         last=_last(around),
         stop=Stop(around.stopped, around.since, around.reason) if around.stopped else None,
+        denial=_denial(around),
         message=_message(around),
         service=Service(
             *(around.children, around.knowing, around.busy),
@@ -156,6 +169,15 @@ def _last(around: Any) -> LastAttempt | None:
     if around.event is None:
         return None
     return LastAttempt(around.attempt, around.event, around.kind, around.message, around.ended_at)
+
+
+def _denial(around: Any) -> Denial | None:
+    if around.denied_at is None:
+        return None
+    return Denial(
+        *(around.resource, around.blocked_by, around.times, around.asked_at),
+        *(around.denied_at, around.held),
+    )
 
 
 def _message(around: Any) -> Message | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -12,10 +13,13 @@ from tasks_app.domain.explain import due, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
+from tasks_app.domain.locks import Ask, parts_of
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
 from tasks_app.pool import cancel, lease, ledger, park, pause, rescue, settle, workers
 from tasks_app.pool.explain import read_facts
+from tasks_app.pool.locks.acquire import acquire, open_up
+from tasks_app.pool.locks.release import release
 from tests.factory import LEASE, claimed_task, ending, pending_task
 from tests.pool.plans import prepared
 
@@ -478,3 +482,46 @@ def test_a_backlog_of_any_size_is_counted_to_ten_thousand_at_most(
 
     assert plan.whole == ()
     assert plan.rows <= (100 if place == "first" else 5 * MOST_AHEAD)
+
+
+class TestLocks:
+    def denied(self, connection: Connection, *, times: int = 1) -> tuple[int, Ask]:
+        """A task that was snoozed after a denial, and who was in its way."""
+        holder = Ask(uuid4(), parts_of("account:7"), "teller", LEASE)
+        open_up(connection, holder)
+        acquire(connection, holder, now=NOON - timedelta(seconds=25))
+        task_id = pending_task(connection, now=NOON - HOUR)
+        for number in range(times, 0, -1):
+            now = NOON - number * timedelta(seconds=10)
+            task = claimed_task(connection, task_id, now=now)
+            ask = Ask(uuid4(), parts_of("account:7"), "t", LEASE, task.fence)
+            acquire(connection, ask, now=now)
+            snoozed = ending(task, Event.SNOOZE, wait=timedelta(seconds=5))
+            settle.settle_one(connection, snoozed, now=now)
+        return task_id, holder
+
+    def test_who_was_in_its_way(self, healthy: Connection) -> None:
+        task_id, _ = self.denied(healthy, times=2)
+
+        found = answer(healthy, task_id)
+
+        assert (found.subject, found.level) == ("lock held", Level.OK)
+        assert re.match(
+            r"Attempt 2 was denied a lock 10 s ago \(.*\), 2 times since 20 s ago \(.*\): "
+            r"account:7 is held by teller, exclusive$",
+            found.fact,
+        )
+        assert found.advice.endswith("tasks-app locks list account:7")
+
+    def test_nobody_is_any_more(self, healthy: Connection) -> None:
+        task_id, holder = self.denied(healthy)
+        release(healthy, holder.token)
+
+        assert answer(healthy, task_id).fact.endswith("exclusive; nobody holds it now")
+
+    def test_that_was_an_earlier_run(self, healthy: Connection) -> None:
+        task_id, _ = self.denied(healthy)
+        task = claimed_task(healthy, task_id, now=NOON)
+        settle.settle_one(healthy, ending(task, Event.SNOOZE, wait=MINUTE), now=NOON)
+
+        assert "lock held" not in subjects(healthy, task_id)

@@ -75,6 +75,20 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """A lock that its last run could not have."""
+
+    resource: str
+    by: str | None
+    """Who was in the way."""
+    times: int
+    since: datetime
+    at: datetime
+    held: bool
+    """Somebody holds it now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """The row of the ledger that holds it."""
 
@@ -132,6 +146,7 @@ class Facts:
     row: Row | None
     last: LastAttempt | None = None
     stop: Stop | None = None
+    denial: Denial | None = None
     message: Message | None = None
     service: Service = Service()
     scan: Scan | None = None

@@ -35,6 +35,21 @@ def expired(facts: Facts) -> Finding | None:
     return warn("expired", fact, advice)
 
 
+def lock_held(facts: Facts) -> Finding | None:
+    """Its last run could not have a lock."""
+    row, denial = facts.waiting, facts.denial
+    if row is None or denial is None:
+        return None
+    often = f", {denial.times} times since {when(denial.since, facts.now)}"
+    free = "" if denial.held else "; nobody holds it now"
+    fact = (
+        f"Attempt {row.attempt} was denied a lock {when(denial.at, facts.now)}"
+        f"{often if denial.times > 1 else ''}: {denial.by or denial.resource}{free}"
+    )
+    advice = f"It asks again at its next run. Who has it: tasks-app locks list {denial.resource}"
+    return ok("lock held", fact, advice)
+
+
 def not_due(facts: Facts) -> Finding | None:
     """Its time has not come."""
     row = facts.waiting
@@ -131,4 +146,4 @@ def no_scan(facts: Facts) -> Finding | None:
     )
 
 
-RULES = (disabled, expired, not_due, paused, no_worker, no_handler, no_scan)
+RULES = (disabled, expired, lock_held, not_due, paused, no_worker, no_handler, no_scan)

@@ -53,7 +53,7 @@ def _stand(
 ) -> Granted:
     began = time.monotonic()
     ends, renew_at = began + wait_s, began + WAIT_LEASE.total_seconds() / 3
-    pauses = _pauses()
+    naps = pauses()
     hindered = False
     answer: tuple[Obstacle, ...] = ()
     while True:
@@ -65,7 +65,7 @@ def _stand(
         left = ends - time.monotonic()
         if left <= 0:
             break
-        nap(min(left, next(pauses)))
+        nap(min(left, next(naps)))
         with begin() as connection:
             if time.monotonic() >= renew_at:
                 renew(connection, [ask.token], WAIT_LEASE)
@@ -96,7 +96,7 @@ def _ask(
         return ()
 
 
-def _pauses() -> Iterator[float]:
+def pauses() -> Iterator[float]:
     """How long to wait between two looks; nobody looks in step with others."""
     for pause in chain(FIRST_LOOKS_S, repeat(LOOK_EVERY_S)):
         yield pause * random.uniform(0.75, 1.25)  # noqa: S311  no secret

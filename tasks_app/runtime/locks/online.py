@@ -74,9 +74,9 @@ def hold(  # noqa: PLR0913  all by keyword
         LockLostError: when the block is left, if somebody has taken the lock over.
     """
     parts = parts_of(exclusive, shared, counted)
-    ask = Ask(uuid4(), parts, (who or _here(os.getpid()))[:LONGEST_WHO], lease_of(lease))
+    ask = Ask(uuid4(), parts, (who or here(os.getpid()))[:LONGEST_WHO], lease_of(lease))
     return Hold(
-        Transactions(_engine_of(where)),
+        Transactions(engine_of(where)),
         ask,
         wait_s=span_of("wait", wait),
         snooze_s=span_of("snooze", snooze),
@@ -108,7 +108,12 @@ def span_of(word: str, value: Duration) -> float:
         raise InvalidLockError(word, str(error), "a span such as 5s") from None
 
 
-def _engine_of(where: Where) -> Engine:
+def engine_of(where: Where) -> Engine:
+    """Return the engine on which locks are taken.
+
+    Raises:
+        TypeError: there is none, or it is a handler's.
+    """
     if isinstance(where, HandlerSession):
         raise TypeError("In handlers use ctx.locks(...): it knows when the task is over.")
     if isinstance(where, Engine):
@@ -121,6 +126,6 @@ def _engine_of(where: Where) -> Engine:
 
 
 @cache
-def _here(pid: int) -> str:
+def here(pid: int) -> str:
     """Name this process; once, for it asks the system."""
     return f"{socket.gethostname()}:{pid}"

@@ -1,0 +1,92 @@
+"""Rows: logical locks on single rows of users' own tables, in columns of those tables.
+
+The tables are theirs, so the statements are built; the columns are those of ``LockedRow``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, or_, select, update
+
+NOW = func.statement_timestamp()
+
+
+class RowKey(NamedTuple):
+    """One row of a table of theirs."""
+
+    table: Table
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.table.name} {', '.join(str(value) for value in self.values)}"
+
+    @property
+    def condition(self) -> ColumnElement[bool]:
+        """Its primary key."""
+        columns: Sequence[Any] = list(self.table.primary_key)
+        return and_(*(column == value for column, value in zip(columns, self.values, strict=True)))
+
+
+class Holder(NamedTuple):
+    """Who has a row."""
+
+    locked_by: str | None
+    locked_until: Any
+
+
+def take(connection: Connection, key: RowKey, who: str, lease: timedelta) -> int | None:
+    """Set the flag if nobody's is up, and return its fence; None: somebody has it, or no row is.
+
+    One statement: it waits for whoever writes the row just now, and judges what that one left.
+    """
+    columns = key.table.c
+    free = or_(columns.locked_until.is_(None), columns.locked_until <= NOW)
+    return connection.execute(
+        update(key.table)
+        .where(key.condition, free)
+        .values(locked_by=who, locked_until=NOW + lease, lock_fence=columns.lock_fence + 1)
+        .returning(columns.lock_fence)
+    ).scalar()
+
+
+def holder(connection: Connection, key: RowKey) -> Holder | None:
+    """Return who has the row; None: there is no such row."""
+    columns = key.table.c
+    found = connection.execute(
+        select(columns.locked_by, columns.locked_until).where(key.condition)
+    ).one_or_none()
+    return None if found is None else Holder(*found)
+
+
+def renew(connection: Connection, key: RowKey, fence: int, lease: timedelta) -> bool:
+    """Extend the lease to ``lease`` from now; False: lost."""
+    statement = update(key.table).where(_ours(key, fence)).values(locked_until=NOW + lease)
+    return connection.execute(statement).rowcount == 1
+
+
+def guard(connection: Connection, key: RowKey, fence: int) -> bool:
+    """Keep the row until the caller's transaction ends; False: lost."""
+    statement = select(key.table.c.lock_fence).where(_ours(key, fence))
+    return connection.execute(statement.with_for_update(key_share=True)).first() is not None
+
+
+def release(connection: Connection, key: RowKey, fence: int) -> bool:
+    """Clear the flag; False: somebody had taken it over."""
+    cleared = {"locked_by": None, "locked_until": None}
+    statement = update(key.table).where(_ours(key, fence)).values(**cleared)
+    return connection.execute(statement).rowcount == 1
+
+
+def is_unchanged(connection: Connection, key: RowKey, version: int) -> bool:
+    """Keep a versioned row as it is until the transaction ends; False: it was changed."""
+    statement = select(key.table.c.version).where(key.condition).with_for_update(read=True)
+    return connection.execute(statement).scalar() == version
+
+
+def _ours(key: RowKey, fence: int) -> ColumnElement[bool]:
+    """A cleared flag is nobody's, even if nobody has come since."""
+    columns = key.table.c
+    return and_(key.condition, columns.lock_fence == fence, columns.locked_until.is_not(None))
