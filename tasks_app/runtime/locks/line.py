@@ -67,10 +67,11 @@ def _stand(
             break
         nap(min(left, next(naps)))
         with begin() as connection:
+            passed_by = False
             if time.monotonic() >= renew_at:
-                renew(connection, [ask.token], WAIT_LEASE)
+                passed_by = bool(renew(connection, [ask.token], WAIT_LEASE))
                 renew_at = time.monotonic() + WAIT_LEASE.total_seconds() / 3
-            hindered = is_hindered(connection, ask)
+            hindered = not passed_by and is_hindered(connection, ask)
     if wait_s:
         with begin() as connection:
             give_up(connection, ask.token)
