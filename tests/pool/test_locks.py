@@ -8,16 +8,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.locks import Ask, Granted, Obstacle, parts_of
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Fence
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
 from tasks_app.pool.locks.hold import guard, renew
+from tasks_app.pool.locks.prune import FORGET_AFTER, GONE_FOR, prune
 from tasks_app.pool.locks.release import give_up, release
 from tasks_app.pool.settle import settle_one
 from tests.factory import claimed_task, ending
+from tests.pool.interleave import two
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -293,3 +295,46 @@ class TestRunsOfTasks:
             *(timedelta(seconds=10), 3),
         )
         assert connection.execute(text("SELECT denials FROM task_lock")).scalar() == 3
+
+
+class TestPruning:
+    def test_a_holder_goes_long_after_its_lease_and_a_run_with_its_end(
+        self, connection: Connection
+    ) -> None:
+        task = claimed_task(connection)
+        granted(connection, "gone", exclusive="a")
+        late = granted(connection, "late", 2, exclusive="b")
+        asked(connection, ask_of("t", task.fence, exclusive="c"))
+        settle_one(connection, ending(task, Event.RELEASE))
+
+        assert prune(connection, 100, now=NOW + LEASE + GONE_FOR) == 2
+        assert guard(connection, late.token)
+
+    def test_old_waits_and_unused_resources_go(self, connection: Connection) -> None:
+        held = granted(connection, exclusive="held")
+        for name in ("held", "limited", "free"):
+            denied_once = ask_of("t", claimed_task(connection).fence, exclusive=name)
+            asked(connection, denied_once)
+        connection.execute(text("UPDATE task_lock SET most = 2 WHERE resource = 'limited'"))
+        connection.execute(
+            text("DELETE FROM task_lock_holder WHERE token <> :t"), {"t": held.token}
+        )
+        renew(connection, [held.token], FORGET_AFTER, now=at(60))
+
+        assert prune(connection, 100, now=at(1) + FORGET_AFTER) == 1
+
+        names = connection.execute(text("SELECT resource FROM task_lock ORDER BY 1"))
+        assert names.scalars().all() == ["held", "limited"]
+        assert waits_of(connection) == []
+
+    def test_a_resource_that_was_granted_meanwhile_stays(self, engine: Engine) -> None:
+        with two(engine) as (one, other):
+            open_up(one, ask_of(exclusive="r"))
+            one.execute(text("UPDATE task_lock SET used_at = now() - interval '30 d'"))
+            one.commit()
+            assert isinstance(acquire(one, ask_of(exclusive="r")), Granted)
+
+            assert prune(other, 100) == 0
+            other.commit()
+            one.commit()
+            assert prune(other, 100) == 0

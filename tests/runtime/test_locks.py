@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
@@ -95,6 +97,41 @@ class TestOnline:
             assert held(engine, "waiting") == []
 
         assert all(0.3 <= nap <= 0.5 for nap in naps[4:])
+
+    def test_a_grant_that_was_not_answered_is_given_back(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        take = line.acquire
+
+        def unanswered(connection: Any, *given: Any, **more: Any) -> None:
+            take(connection, *given, **more)
+            connection.commit()
+            raise OperationalError("COMMIT", None, ConnectionError())
+
+        monkeypatch.setattr(line, "acquire", unanswered)
+        with pytest.raises(OperationalError):
+            locks.hold(engine, exclusive="a").take()
+
+        assert held(engine) == []
+
+    def test_who_was_passed_by_stands_in_line_again(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(line, "WAIT_LEASE", timedelta(milliseconds=30))
+        got = threading.Event()
+
+        def other() -> None:
+            with locks.hold(bench.engine, exclusive="a", wait="20s"):
+                got.set()
+
+        with locks.hold(bench.engine, exclusive="a"):
+            bench.beside(other)
+            until(lambda: held(bench.engine, "waiting"))
+            with bench.engine.begin() as connection:
+                connection.execute(text("DELETE FROM task_lock_holder WHERE fence IS NULL"))
+            until(lambda: held(bench.engine, "waiting"))
+
+        assert got.wait(10)
 
     def test_who_holds_may_not_wait_for_more(self, engine: Engine) -> None:
         with locks.hold(engine, exclusive="a"):
