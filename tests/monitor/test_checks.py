@@ -15,6 +15,7 @@ from tasks_app.domain.finding import Finding
 from tasks_app.monitor import database, work
 from tasks_app.monitor.checkup import examine
 from tasks_app.pool import condition, lease, pause, workers
+from tasks_app.pool.grants import Kind
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task
 from tests.pool.old_days import NAME, old_day
@@ -73,7 +74,7 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
         *("autovacuum", "connections", "transactions", "workers", "scan", "queues"),
-        *("due tasks", "rescue", "schedules"),
+        *("due tasks", "rescue", "schedules", "locks"),
     ]
 
 
@@ -107,7 +108,7 @@ def test_another_schema_ends_the_check_up(engine: Engine, settings: Settings) ->
 def test_missing_privileges_are_named_until_they_are_granted(
     connection: Connection, settings: Settings
 ) -> None:
-    for role in ("producer", "amender", "worker", "reader", "admin"):
+    for role in Kind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     (before,) = database.privileges(connection, settings)
@@ -118,7 +119,7 @@ def test_missing_privileges_are_named_until_they_are_granted(
     (blind,) = database.transactions(connection, settings)
 
     assert said([before])[0].startswith("fail privileges: worker lacks SELECT on task_pending")
-    assert "and 37 more" in before.fact
+    assert "and 53 more" in before.fact
     assert "need the owner of the tables" in after.fact
     assert "hidden from this role" in blind.fact
 
