@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
+    from tasks_app.domain.gates import Limit
     from tasks_app.domain.missed import FireAll, fire_all
     from tasks_app.domain.outcome import Cancel, Fail, Retry, Skip, Snooze
     from tasks_app.domain.retry import Exponential, Fixed, Levels
@@ -38,11 +39,15 @@ if TYPE_CHECKING:
     from tasks_app.runtime.operator import (
         cancel_task,
         cancel_tasks,
+        drop_limit,
         explain_task,
         get_task,
+        list_limits,
         pause_queue,
         requeue_task,
         resume_queue,
+        set_limit,
+        unblock_task,
     )
     from tasks_app.runtime.producer import (
         acreate_task,
@@ -80,6 +85,7 @@ __all__ = [
     "InvalidSelectionError",
     "InvalidTaskError",
     "Levels",
+    "Limit",
     "NewTask",
     "Notice",
     "Preview",
@@ -107,6 +113,7 @@ __all__ = [
     "create_task",
     "create_tasks",
     "disable_schedule",
+    "drop_limit",
     "enable_schedule",
     "explain_task",
     "fire_all",
@@ -116,6 +123,7 @@ __all__ = [
     "get_task",
     "handler",
     "hint_tasks",
+    "list_limits",
     "list_schedules",
     "middleware",
     "pause_queue",
@@ -126,8 +134,10 @@ __all__ = [
     "resume_queue",
     "run_bulk",
     "schedule",
+    "set_limit",
     "start_bulk",
     "subscribe",
+    "unblock_task",
 ]
 
 _ROOMS = {
@@ -135,6 +145,7 @@ _ROOMS = {
     " InvalidTaskError TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
+    "domain.gates": "Limit",
     "domain.missed": "FireAll fire_all",
     "domain.outcome": "Cancel Fail Retry Skip Snooze",
     "domain.retry": "Exponential Fixed Levels",
@@ -151,8 +162,8 @@ _ROOMS = {
     "runtime.foreseen": "Foreseen foresee_bulk foresee_rest",
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
-    "runtime.operator": "cancel_task cancel_tasks explain_task get_task pause_queue"
-    " requeue_task resume_queue",
+    "runtime.operator": "cancel_task cancel_tasks drop_limit explain_task get_task list_limits"
+    " pause_queue requeue_task resume_queue set_limit unblock_task",
     "runtime.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
     "runtime.registry": "handler",
     "runtime.rehearsal": "Preview backfill_schedule preview preview_schedule",

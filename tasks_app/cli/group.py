@@ -31,6 +31,8 @@ COMMANDS = {
     "audit": "tasks_app.cli.audit:audit",
     "pause": "tasks_app.cli.queues:pause",
     "resume": "tasks_app.cli.queues:resume",
+    "limits": "tasks_app.cli.limits:limits",
+    "unblock": "tasks_app.cli.limits:unblock",
     "prune": "tasks_app.cli.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
     "locks": "tasks_app.cli.locks:locks",

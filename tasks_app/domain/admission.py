@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.gates import OrderPolicy
 from tasks_app.domain.handler import HandlerSpec, explain
 from tasks_app.domain.payload import check_text, dump_model, encode_object
 from tasks_app.domain.retry import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
@@ -27,7 +28,7 @@ QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
 LONGEST_KEY = 255
 HEADERS_LIMIT = 8 * 1024
 _KNOWN = frozenset(TaskOptions.__annotations__)
-_KEYS = frozenset({"biz_key", "unique_key"})
+_KEYS = frozenset({"biz_key", "unique_key", "order_key", "limit_key"})
 _MEMORABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
 """Types whose values cannot change, and of which equal ones mean the same."""
 T = TypeVar("T")
@@ -42,15 +43,20 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     """
     options: Mapping[str, Any] = new.options
     name = new.task if spec is None else spec.name
-    biz_key = unique_key = None
-    if "biz_key" in options or "unique_key" in options:
+    biz_key = unique_key = order_key = limit_key = None
+    if not _KEYS.isdisjoint(options):
         biz_key, unique_key = _key(options, "biz_key"), _key(options, "unique_key")
+        order_key, limit_key = _key(options, "order_key"), _key(options, "limit_key")
         options = {k: v for k, v in options.items() if k not in _KEYS}
     terms = _terms(name, spec, options)
     if unique_key is None and terms[-1] is not None:
         raise InvalidTaskError("options.unique_key", "is None, yet has a scope or policy", "a key")
+    if order_key is None and any(terms[-3:-1]):
+        raise InvalidTaskError(
+            "options.order_key", "is None, yet has a policy or is strict", "a key"
+        )
     payload = _payload(_given(new, spec), spec, limit)
-    return TaskRow._make((payload, biz_key, unique_key, *terms))
+    return TaskRow._make((payload, biz_key, unique_key, order_key, limit_key, *terms))
 
 
 def _terms(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -74,14 +80,8 @@ def _remembered_terms(
 def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> TaskRow:
     for option in given:
         if option not in _KNOWN:
-            raise InvalidTaskError(
-                f"options.{option}", "is unknown", ", ".join(sorted(_KNOWN - {"order_key"}))
-            )
+            raise InvalidTaskError(f"options.{option}", "is unknown", ", ".join(sorted(_KNOWN)))
     options: Mapping[str, Any] = {k: v for k, v in given.items() if v is not None}
-    if "order_key" in options:
-        raise InvalidTaskError(
-            "options.order_key", "is reserved: ordered tasks are not built yet", "None"
-        )
     retry = _policy(options, spec)
     wait_first = _bool(options, "wait_first", default=False)
     run_at = _moment(options, "run_at")
@@ -92,6 +92,8 @@ def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]
         payload="{}",
         biz_key=None,
         unique_key=None,
+        order_key=None,
+        limit_key=None,
         name=check_name(name),
         queue=check_queue(_queue(options, spec)),
         priority=_integer(options, "priority", 0, 9) if "priority" in options else 5,
@@ -105,6 +107,8 @@ def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]
         expires_at=_moment(options, "expires_at"),
         timeout_ms=_milliseconds(options, "timeout"),
         hard_timeout_ms=_milliseconds(options, "hard_timeout"),
+        order_skips=_order_skips(options),
+        strict_order=_bool(options, "strict_order", default=False),
         rule=_rule(options),
     )
 
@@ -230,6 +234,13 @@ def _key(options: Mapping[str, Any], name: str) -> str | None:
             f"options.{name}", f"is {_shown(value)}", f"text of 1 to {LONGEST_KEY} characters"
         )
     return check_text(value, f"options.{name}")
+
+
+def _order_skips(options: Mapping[str, Any]) -> bool | None:
+    policy = options.get("order_policy", OrderPolicy.BLOCKS)
+    if not isinstance(policy, str) or policy not in set(OrderPolicy):
+        raise InvalidTaskError("options.order_policy", "names no policy", ", ".join(OrderPolicy))
+    return True if policy == OrderPolicy.SKIPS else None
 
 
 def _rule(options: Mapping[str, Any]) -> KeyRule | None:

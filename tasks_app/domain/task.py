@@ -65,7 +65,15 @@ class TaskOptions(TypedDict, total=False):
     """When the key is taken: ``return_existing`` (default), ``replace_payload``, ``reschedule``,
     ``raise``."""
     order_key: str | None
-    """Reserved; refused until ordered tasks exist."""
+    """Tasks with one such key run one at a time; among those that are due the lowest id first."""
+    order_policy: str | None
+    """While a task of the key waits to be tried again, or has failed for good: ``blocks`` (default;
+    those behind it wait) or ``skips`` (they go on)."""
+    strict_order: bool | None
+    """True: producers of the key take turns, each until its commit, so that ids rise in the order
+    of the commits."""
+    limit_key: str | None
+    """Counts against the limit that an operator has set for such keys, if there is one."""
     max_attempts: int | None
     """How many charged failures lead to the error pool; default: the policy's."""
     retry: str | Sequence[Duration] | RetryPolicy | None
@@ -106,6 +114,8 @@ class TaskRow(NamedTuple):
     payload: str
     biz_key: str | None
     unique_key: str | None
+    order_key: str | None
+    limit_key: str | None
     name: str
     queue: str
     priority: int
@@ -123,6 +133,10 @@ class TaskRow(NamedTuple):
     """How long the scan leaves the row alone, because a hint is on its way."""
     schedule_id: int | None = None
     """Which schedule made it."""
+    order_skips: bool | None = None
+    """The order_key's policy is ``skips``."""
+    strict_order: bool = False
+    """Producers of the order_key take turns."""
     rule: KeyRule | None = None
     """Scope and policy of the unique_key, where either was given."""
 
@@ -131,8 +145,13 @@ class TaskRow(NamedTuple):
         """All but payload and keys."""
         return self[_OWN:]
 
+    @classmethod
+    def of_terms(cls, terms: tuple[Any, ...]) -> Self:
+        """Return a row that has these terms, and nothing of its own."""
+        return cls._make(("", *(None,) * (_OWN - 1), *terms))
 
-_OWN = 3
+
+_OWN = 5
 """How many fields of a row are its own."""
 
 

@@ -22,7 +22,7 @@ from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
 from tasks_app.pool.drivers import ask
 from tasks_app.pool.fences import array
 from tasks_app.pool.plan import Ask
-from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id, runs
+from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, admits, admits_by_id, runs
 
 PAYLOADS_UP_TO = 16 * 1024
 """Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
@@ -39,9 +39,6 @@ class Claimer:
     at_most_once: tuple[bool, ...]
     """Like ``max_attempts``: one entry for each of ``names``."""
 
-
-_READY = f"""p.enabled AND p.due_at <= {NOW}
-    AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
 
 _RETURNED = f"""
     p.id, p.attempt, p.name, p.queue, p.biz_key,
@@ -99,20 +96,24 @@ _ALONE = f"(p.crashes >= 1 OR {_AT_MOST_ONCE})"
 _CANDIDATE = f"p.id, p.priority, p.scan_at, {_ALONE} AS alone"
 _KNOWN = "(SELECT policies FROM handler) ? p.name"
 
-_BY_ID = _statement(
-    f"""
+
+def _by_id(passes: str) -> str:
+    """Return it in psycopg's words: what SQLAlchemy does with it takes as long as the server."""
+    statement = _statement(
+        f"""
     candidate AS MATERIALIZED (
         SELECT {_CANDIDATE} FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_KNOWN} AND {_READY}
-          AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")}
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_KNOWN} AND {READY}
+          AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")} AND {passes}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     """,
-    order="id",
-    lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
-)
+        order="id",
+        lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
+    )
+    return str(statement.compile(dialect=PGDialect_psycopg()))  # type: ignore[no-untyped-call]
 
-_BY_ID_SQL = str(_BY_ID.compile(dialect=PGDialect_psycopg()))  # type: ignore[no-untyped-call]
-"""In psycopg's own words: what SQLAlchemy does with a statement takes as long as the server."""
+
+_UNGATED, _ADMITTED = _by_id(UNGATED), _by_id("true")
 
 _NEXT = _statement(
     f"""
@@ -126,7 +127,7 @@ _NEXT = _statement(
               AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
               AND p.scan_at > coalesce({NOW} - CAST(:within AS interval), '-infinity')
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
-              AND {admits(Event.CLAIM)} AND {_KNOWN} AND {_READY}
+              AND {admits(Event.CLAIM)} AND {_KNOWN} AND {READY} AND {UNGATED}
               AND (CAST(:lonely AS boolean) OR NOT {_ALONE})
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
         WHERE {runs("q.queue")}
@@ -161,15 +162,20 @@ def claim(
     claimer: Claimer,
     token: UUID,
     *,
+    admitted: bool = False,
     now: datetime | None = None,
 ) -> list[ClaimedTask]:
     """Take those of ``ids`` that are there to take; order as in ``ids``. An empty list is normal.
 
-    A task that is ``at_most_once``, or was on board of a crash, is only ever taken alone: then the
-    list has one entry and a second call may find more.
+    Not those that gates stand before, unless they are ``admitted``. A task that is
+    ``at_most_once``, or was on board of a crash, is only ever taken alone: then the list has one
+    entry and a second call may find more.
     """
     values = {**_values(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
-    taken = {row[0]: _task(row, token) for row in ask(connection, Ask(_BY_ID_SQL, values))}
+    taken = {
+        row[0]: _task(row, token)
+        for row in ask(connection, Ask(_ADMITTED if admitted else _UNGATED, values))
+    }
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
 

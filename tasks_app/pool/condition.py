@@ -14,7 +14,9 @@ from tasks_app.pool.tables import (
     DISPATCH,
     ERROR,
     FIRE,
+    GATE,
     LEASE,
+    LIMIT,
     LOCK,
     LOCK_HOLDER,
     LOCK_PART,
@@ -28,7 +30,7 @@ from tasks_app.pool.tables import (
 
 WRITTEN = (
     *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, SCHEDULE, FIRE),
-    *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT),
+    *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, LIMIT, GATE),
 )
 """Tables that a worker reads and writes."""
 MOST_DUE = 100_000

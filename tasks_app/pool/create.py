@@ -16,6 +16,7 @@ from tasks_app.pool.drivers import acarry_out, carry_out, commits_itself, copies
 from tasks_app.pool.meetings import met_in_the_pool, met_in_the_table
 from tasks_app.pool.new_rows import arrays, copy_of, insertion
 from tasks_app.pool.plan import Ask, Copy, Plan
+from tasks_app.pool.strict_order import in_turn
 from tasks_app.pool.tables import PENDING
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[Ta
 
 
 def _one(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
+    if row.strict_order:
+        yield in_turn([row])
     if row.rule is not None and row.rule.outlives_the_index:
         return (yield from _one_of_the_table(row, now))
     insert = Ask(*insertion(row, now))
@@ -147,6 +150,9 @@ def _all(
         _KeyBecameFreeError: nobody has a key any more that somebody had, and they are to be locked
             ``in_order``.
     """
+    strict = [row for row in rows if row.strict_order]
+    if strict:
+        yield in_turn(strict)
     ids, clock = yield from _ids(len(rows))
     made = list(map(TaskId, ids))
     plain = [i for i, row in enumerate(rows) if copy and row.unique_key is None]

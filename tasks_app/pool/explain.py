@@ -19,13 +19,17 @@ from tasks_app.domain.explain.facts import (
     Row,
     Scan,
     Service,
+    Shut,
     Stop,
+    Turn,
 )
 from tasks_app.domain.states import State
+from tasks_app.pool import gates
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
     DISPATCH,
+    ERROR,
     EVERY_QUEUE,
     LEASE,
     LOCK_WAIT,
@@ -111,6 +115,15 @@ _AHEAD = text(f"""
 """)
 
 
+_TURN = text(f"""
+    SELECT (SELECT p.id FROM {PENDING} p
+            WHERE p.order_key = :key AND p.state = '{State.RUNNING}' AND p.id <> :id LIMIT 1),
+        (SELECT e.id FROM {ERROR} e
+         WHERE e.order_key = :key AND e.id < :id AND e.order_skips IS NOT TRUE
+         ORDER BY e.id LIMIT 1)
+""")
+
+
 def read_facts(
     connection: Connection,
     task_id: int,
@@ -152,9 +165,33 @@ def read_facts(
         progress=_progress(around),
         late_after=late_after,
     )
-    if facts.due is None or row.scan_at is None or row.scan_at > at:
+    if facts.due is None:
+        return facts
+    facts = _behind_gates(connection, facts, row)
+    if row.scan_at is None or row.scan_at > at:
         return facts
     return replace(facts, ahead=_ahead(connection, row, at))
+
+
+def _behind_gates(connection: Connection, facts: Facts, row: Row) -> Facts:
+    """Look what stands before it, and how that stands."""
+    limits = gates.limits_of(connection)
+    before = limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
+    if not before:
+        return facts
+    rooms = gates.rooms(connection, before, limits, now=facts.now)
+    shut = [
+        Shut(limit, gate.key, room.running)
+        for gate, room in rooms.items()
+        if room.free < 1 and (limit := limits.of(gate)) is not None
+    ]
+    turn = None
+    if row.order_key is not None:
+        head = rooms[before[0]].head
+        values = {"key": row.order_key, "id": row.id}
+        running, failed = connection.execute(_TURN, values).one()
+        turn = Turn(running, None if head == row.id else head, failed)
+    return replace(facts, turn=turn, shut=tuple(shut))
 
 
 def _ahead(connection: Connection, row: Row, now: datetime) -> int:

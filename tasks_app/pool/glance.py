@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEDULE
+from tasks_app.pool.tables import DISPATCH, GATE, NOW, PENDING, SCHEDULE
 
 _OF_QUEUE = f"SELECT p.queue FROM {PENDING} p WHERE p.state = '{State.PENDING}'"
 
@@ -28,6 +28,8 @@ class Glance:
     """Until the first row is to be looked at, below zero if it is; None: nothing waits."""
     next_fire_s: float | None = None
     """Until the first schedule is to be looked at, in seconds."""
+    next_look_s: float | None = None
+    """Until the first gate is to be looked at, in seconds."""
 
     def is_quiet(self, within: timedelta) -> bool:
         """Tell whether nobody has anything to do for so long."""
@@ -53,11 +55,13 @@ _GLANCE = text(f"""
               AND p.state = '{State.PENDING}'
             ORDER BY p.scan_at, p.id LIMIT 1) AS first) AS next_due,
         CAST(EXTRACT(EPOCH FROM (SELECT min(s.look_at) FROM {SCHEDULE} s WHERE s.enabled) - {NOW})
-            AS float) AS next_fire_s
+            AS float) AS next_fire_s,
+        CAST(EXTRACT(EPOCH FROM (SELECT min(t.look_at) FROM {GATE} t WHERE t.look_at IS NOT NULL)
+            - {NOW}) AS float) AS next_look_s
 """)
 
 
 def glance(connection: Connection, *, now: datetime | None = None) -> Glance:
     """Look from afar."""
     row = connection.execute(_GLANCE, {"now": now}).one()
-    return Glance(row.out, row.expired, row.next_due, row.next_fire_s)
+    return Glance(row.out, row.expired, row.next_due, row.next_fire_s, row.next_look_s)

@@ -13,8 +13,10 @@ from tasks_app.pool.tables import (
     DISPATCH,
     ERROR,
     FIRE,
+    GATE,
     KEY,
     LEASE,
+    LIMIT,
     LOCK,
     LOCK_FENCE,
     LOCK_HOLDER,
@@ -47,7 +49,7 @@ class Kind(StrEnum):
     READER = "reader"
     """Looks."""
     ADMIN = "admin"
-    """Looks, cancels, requeues, edits, pauses, makes schedules, frees locks, clears old history."""
+    """Looks, cancels, requeues, edits, pauses, limits, schedules, frees locks, clears history."""
 
 
 _DEFAULT = table("task_completed_default")
@@ -56,13 +58,14 @@ _IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}"
 _FENCES = f"USAGE ON SEQUENCE {LOCK_FENCE}"
 _KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
 _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
+_GATES = (LIMIT, GATE)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
-_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_LOCKS)
+_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS)
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, _VERSION))}"
 _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 """Lines of the audit stay as they are, and the database says who wrote them, and when."""
-_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_LOCKS)
+_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
     Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _IDS),

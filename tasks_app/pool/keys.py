@@ -29,7 +29,8 @@ def _with_their_tasks(taken: str) -> str:
     given = inserted("n JOIN k USING (kind)", "NULL")
     return f"""
     WITH n AS MATERIALIZED (
-        SELECT coalesce(g.id, {_NEXT_ID}) AS id, g.payload, g.biz_key, g.unique_key, g.kind
+        SELECT coalesce(g.id, {_NEXT_ID}) AS id, g.payload, g.biz_key, g.unique_key,
+            g.order_key, g.limit_key, g.kind
         FROM {unnested(OWN, "n", "g")}),
     k AS MATERIALIZED (SELECT * FROM {unnested(_RULES, "k")}),
     taken AS MATERIALIZED ({taken} RETURNING task_id)

@@ -28,8 +28,12 @@ _DEFAULTS = {
     "timeout_ms": None,
     "hard_timeout_ms": None,
     "schedule_id": None,
+    "order_skips": None,
 }
 """What the table puts into the columns that are left out."""
+_OWN = TaskRow._fields.index("name")
+_KEYS = TaskRow._fields[1:_OWN]
+"""What a row may have for itself beside its payload."""
 _ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
 _LINES = 1_000
 """Of COPY that are sent together: the server reads while we write the next."""
@@ -37,17 +41,16 @@ _LINES = 1_000
 
 def insertion(row: TaskRow, now: datetime | None) -> tuple[str, Mapping[str, Any]]:
     """Return the INSERT of one row, which returns its id, and its values."""
-    keys = (row.biz_key is not None, row.unique_key is not None)
+    keys = tuple([value is not None for value in row[1:_OWN]])
     sql, constants = _insertion(row.terms, keys, now)
-    own = {"payload": row.payload, "biz_key": row.biz_key, "unique_key": row.unique_key}
-    return sql, {**constants, **own}
+    return sql, {**constants, "payload": row.payload, **dict(zip(_KEYS, row[1:_OWN], strict=True))}
 
 
 @lru_cache(1024)
 def _insertion(
-    terms: tuple[Any, ...], keys: tuple[bool, bool], now: datetime | None
+    terms: tuple[Any, ...], keys: tuple[bool, ...], now: datetime | None
 ) -> tuple[str, Mapping[str, Any]]:
-    row = TaskRow._make(("", None, None, *terms))
+    row = TaskRow.of_terms(terms)
     values = {"name": row.name} | {
         column: getattr(row, column)
         for column, default in _DEFAULTS.items()
@@ -55,7 +58,7 @@ def _insertion(
     }
     columns = {column: f"%({column})s" for column in values}
     columns["payload"] = "CAST(%(payload)s AS jsonb)"
-    columns |= {key: f"%({key})s" for key in compress(("biz_key", "unique_key"), keys)}
+    columns |= {key: f"%({key})s" for key in compress(_KEYS, keys)}
     columns |= _moments(row, now)
     sql = f"""
         INSERT INTO {PENDING} ({", ".join(columns)}) VALUES ({", ".join(columns.values())})
@@ -83,7 +86,7 @@ def _moments(row: TaskRow, now: datetime | None) -> dict[str, str]:
     return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
 
 
-OWN = {"id": "bigint", "payload": "text", "biz_key": "text", "unique_key": "text", "kind": "int"}
+OWN = {"id": "bigint", "payload": "text", **dict.fromkeys(_KEYS, "text"), "kind": "int"}
 SHARED = {
     "kind": "int",
     "name": "text",
@@ -101,6 +104,7 @@ SHARED = {
     "hard_timeout_ms": "integer",
     "hint_wait": "double precision",
     "schedule_id": "bigint",
+    "order_skips": "boolean",
 }
 INSTANT = "coalesce(CAST(%(now)s AS timestamptz), statement_timestamp())"
 
@@ -115,13 +119,13 @@ def unnested(columns: Mapping[str, str], values: str, alias: str = "") -> str:
 def inserted(source: str, unique_key: str) -> str:
     """Return the INSERT of what ``source`` yields: rows ``n`` and their terms ``k``."""
     return f"""
-    INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, payload, headers,
-        enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at, timeout_ms,
-        hard_timeout_ms, schedule_id, created_at)
-    SELECT n.id, k.name, k.queue, k.priority, n.biz_key, {unique_key}, CAST(n.payload AS jsonb),
-        CAST(k.headers AS jsonb), k.enabled, k.retry_level, k.max_attempts, k.retry, d.due_at,
-        d.due_at + make_interval(secs => k.hint_wait), k.expires_at, k.timeout_ms,
-        k.hard_timeout_ms, k.schedule_id, {INSTANT}
+    INSERT INTO {PENDING} (id, name, queue, priority, biz_key, unique_key, order_key, limit_key,
+        payload, headers, enabled, retry_level, max_attempts, retry, due_at, scan_at, expires_at,
+        timeout_ms, hard_timeout_ms, schedule_id, order_skips, created_at)
+    SELECT n.id, k.name, k.queue, k.priority, n.biz_key, {unique_key}, n.order_key, n.limit_key,
+        CAST(n.payload AS jsonb), CAST(k.headers AS jsonb), k.enabled, k.retry_level,
+        k.max_attempts, k.retry, d.due_at, d.due_at + make_interval(secs => k.hint_wait),
+        k.expires_at, k.timeout_ms, k.hard_timeout_ms, k.schedule_id, k.order_skips, {INSTANT}
     FROM {source}
     CROSS JOIN LATERAL (
         SELECT coalesce(k.run_at, {INSTANT}) + make_interval(secs => k.delay) AS due_at
@@ -149,7 +153,7 @@ def values_of(
 ) -> dict[str, Any]:
     """Return rows as arrays. The terms of each kind are sent once."""
     kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(_TERMS, rows)))}
-    shared = [TaskRow._make(("", None, None, *terms)) for terms in kinds]
+    shared = [TaskRow.of_terms(terms) for terms in kinds]
     values: dict[str, Any] = {
         f"k_{name}": [getattr(kind, name) for kind in shared] for name in SHARED if name != "kind"
     }
@@ -160,16 +164,14 @@ def values_of(
         "k_kind": list(kinds.values()),
         "n_id": list(ids),
         "n_payload": [row.payload for row in rows],
-        "n_biz_key": [row.biz_key for row in rows],
-        "n_unique_key": [row.unique_key for row in rows],
+        **{f"n_{key}": [getattr(row, key) for row in rows] for key in _KEYS},
         "n_kind": [kinds[_TERMS(row)] for row in rows],
         "now": now,
     }
 
 
-_TERMS = itemgetter(slice(TaskRow._fields.index("name"), None))
+_TERMS = itemgetter(slice(_OWN, None))
 """As ``TaskRow.terms``, in a fraction of its time."""
-_BIZ_KEY = attrgetter("biz_key")
 _MOMENTS = ("created_at", "due_at", "scan_at")
 
 
@@ -181,7 +183,7 @@ def copy_of(
     What rows have in common becomes text once for each run of such rows.
     """
     runs = [(terms, list(run)) for terms, run in groupby(rows, _TERMS)]
-    kinds = {terms: TaskRow._make(("", None, None, *terms)) for terms, _ in runs}
+    kinds = {terms: TaskRow.of_terms(terms) for terms, _ in runs}
     columns = [
         column
         for column, default in _DEFAULTS.items()
@@ -194,11 +196,11 @@ def copy_of(
         terms: _line(kind.name, *(getattr(kind, column) for column in columns), *moments[terms])
         for terms, kind in kinds.items()
     }
-    keyed = any(map(_BIZ_KEY, rows))
-    written = ["id", "idempotency_key", "payload", *["biz_key"] * keyed, "name", *columns]
+    keys = [key for key in _KEYS if any(map(attrgetter(key), rows))]
+    written = ["id", "idempotency_key", "payload", *keys, "name", *columns]
     written += _MOMENTS if any(moments.values()) else ()
     sql = f"COPY {PENDING} ({', '.join(written)}) FROM STDIN"
-    return sql, _pieces(iter(ids), [(ends[terms], run) for terms, run in runs], keyed=keyed)
+    return sql, _pieces(iter(ids), [(ends[terms], run) for terms, run in runs], keys)
 
 
 def _instants(row: TaskRow, instant: datetime) -> tuple[datetime, ...]:
@@ -208,16 +210,16 @@ def _instants(row: TaskRow, instant: datetime) -> tuple[datetime, ...]:
 
 
 def _pieces(
-    ids: Iterator[int], runs: Iterable[tuple[str, Sequence[TaskRow]]], *, keyed: bool
+    ids: Iterator[int], runs: Iterable[tuple[str, Sequence[TaskRow]]], keys: Sequence[str]
 ) -> Iterator[str]:
     """Return lines; JSON holds no tab and no line's end of its own, but backslashes."""
     for end, run in runs:
         for start in range(0, len(run), _LINES):
             part = run[start : start + _LINES]
             payloads = [row[0].replace("\\", r"\\") for row in part]
-            if keyed:
+            for key in keys:
                 payloads = [
-                    f"{text}\t{_field(row.biz_key)}"
+                    f"{text}\t{_field(getattr(row, key))}"
                     for text, row in zip(payloads, part, strict=True)
                 ]
             lines = zip(payloads, ids, _uuids(len(part)), strict=False)  # the ids go on

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.tables import NOW, PENDING, has_pending
+from tasks_app.pool.tables import NOW, PENDING, UNGATED, has_pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Due:
     """Seconds since 1970, as ``datetime.timestamp`` counts them."""
     barred: frozenset[int]
     """Those that are disabled or expired; to be swept."""
+    gated: frozenset[int] = frozenset()
+    """Those that gates stand before."""
 
     def rows(self) -> Iterable[tuple[int, str, float]]:
         """Return id, name and scan_at of each."""
@@ -42,12 +44,14 @@ _DUE = text(f"""
         SELECT array_agg(p.id) AS ids, array_agg(p.name) AS names,
             array_agg(p.priority) AS priorities,
             array_agg(date_part('epoch', p.scan_at)) AS scan_at,
-            array_agg(p.id) FILTER (WHERE NOT p.enabled OR p.expires_at <= {NOW}) AS barred
+            array_agg(p.id) FILTER (WHERE NOT p.enabled OR p.expires_at <= {NOW}) AS barred,
+            array_agg(p.id) FILTER (WHERE NOT ({UNGATED})) AS gated
         FROM (
             SELECT p.* FROM generate_series(0, 9) AS r(priority)
             CROSS JOIN LATERAL (SELECT 10 * (q.number - 1) + r.priority + 1 AS place) AS n
             CROSS JOIN LATERAL (
-                SELECT p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.priority
+                SELECT p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.priority, p.queue,
+                    p.order_key, p.limit_key
                 FROM {PENDING} p
                 WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND p.scan_at <= {NOW}
@@ -91,6 +95,7 @@ def due(
             row.priorities,
             row.scan_at,
             frozenset(row.barred or ()),
+            frozenset(row.gated or ()),
         )
         for row in connection.execute(_DUE, values)
     ]

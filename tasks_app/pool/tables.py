@@ -35,6 +35,8 @@ LOCK_FENCE = table("task_lock_fence")
 LOCKS = table("task_locks")
 LOCK_REPORT = table("task_lock_report")
 AUDIT = table("task_audit")
+LIMIT = table("task_limit")
+GATE = table("task_gate")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
@@ -45,7 +47,7 @@ CARRIED = (
     *("payload", "headers", "enabled", "attempt", "failures", "crashes", "retry_level"),
     *("max_attempts", "at_most_once", "retry", "due_at", "owner", "started_at", "expires_at"),
     *("timeout_ms", "hard_timeout_ms", "cancel_requested_at", "idempotency_key"),
-    *("schedule_id", "batch_id", "created_at"),
+    *("schedule_id", "batch_id", "created_at", "order_skips", "limit_key"),
 )
 """What a row keeps when it moves to another pool; state and outcome are written anew."""
 
@@ -57,6 +59,17 @@ EVERY_QUEUE = "*"
 def runs(queue: str) -> str:
     """Return the condition that nobody has paused the queue; the list is read once a statement."""
     return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY(SELECT z.queue FROM {PAUSE} z)"
+
+
+READY = f"""p.enabled AND p.due_at <= {NOW}
+    AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
+"""The condition that the row's time has come."""
+
+UNGATED = f"""p.order_key IS NULL AND p.limit_key IS NULL
+    AND (NOT EXISTS (SELECT FROM {LIMIT})
+        OR p.queue <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'queue'))
+        AND p.name <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'name')))"""
+"""The condition that nothing but its own row decides when a task runs."""
 
 
 def admits(event: Event, alias: str = "p") -> str:

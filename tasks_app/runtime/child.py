@@ -27,6 +27,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.departure import Departure
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.executor import Executor
+from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.mailbox import Mailbox
 from tasks_app.runtime.middleware import Middleware
@@ -50,7 +51,7 @@ LOCKED_PAUSE_S = 0.1
 class Child:
     """One incarnation, from its slot to its last settle."""
 
-    def __init__(  # noqa: PLR0913  what its worker knows of it
+    def __init__(  # noqa: PLR0913, PLR0915  what its worker knows of it, and all that it has
         self,
         settings: Settings,
         registry: Registry,
@@ -76,12 +77,14 @@ class Child:
         self.database = Database(
             settings.database, handlers=threads + extra_threads, prepare=settings.prepare
         )
+        self._gatekeeper = Gatekeeper(self.database)
         places = settings.async_concurrency
         self.desk = Desk(
             threads,
             extra=extra_threads,
             places=places,
             for_crew=lambda task: registry.is_async(task.name),
+            ended=self._gatekeeper.ended,
         )
         self._slot = slots.take(self.identity.owner)
         settler = Settler(self.database, self.desk)
@@ -124,7 +127,9 @@ class Child:
         self.threads = Threads(
             extra_threads, self.desk, self.runner.is_unlimited, sprints.carry_out
         )
-        claims = Claims(settings, registry, self.database, self.desk, self.identity.owner)
+        claims = Claims(
+            settings, registry, self.database, self.desk, self.identity.owner, self._gatekeeper
+        )
         self.executor = Executor(
             settings,
             self.database,
@@ -160,6 +165,7 @@ class Child:
         )
         wishes = Wishes(self.database, Mailbox.beside(slots.path), self._clerk.renew_soon)
         for duty in (
+            self._gatekeeper.pass_on,
             *(claims.rehearse, report.tell, wishes.carry_out, self._crew.look),
             self.runner.locks.renew,
         ):
@@ -232,6 +238,7 @@ class Child:
         self.desk.errand(lambda connection: workers.leave(connection, self.identity.owner))
         try:
             self._write_the_rest()
+            self._gatekeeper.pass_on()
         except SQLAlchemyError as error:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:

@@ -14,22 +14,32 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool.claim import Claimer, claim, claim_next, waiting
+from tasks_app.pool.gates import in_front
 from tasks_app.pool.release import release_token
 from tasks_app.pool.settle import settle_nothing
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.front import Front
+from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.registry import Registry
 
 log = quiet_logger(__name__)
+
+NEXT_TIME = float("inf")
 
 
 class Claims:
     """Who claims, and what of."""
 
     def __init__(
-        self, settings: Settings, registry: Registry, database: Database, desk: Desk, owner: str
+        self,
+        settings: Settings,
+        registry: Registry,
+        database: Database,
+        desk: Desk,
+        owner: str,
+        gatekeeper: Gatekeeper,
     ) -> None:
         self._settings = settings
         self._database = database
@@ -37,6 +47,9 @@ class Claims:
         self._owner = owner
         self._rehearsed = False
         self._fronts: defaultdict[object, Front] = defaultdict(Front)
+        self._gatekeeper = gatekeeper
+        self._gates_at: dict[tuple[str, ...], float] = {}
+        """When those that gates stand before have their next turn, for each set of names."""
         specs = tuple(registry)
         self._all = self._claimer(specs)
         self.plain = self._claimer(spec for spec in specs if not spec.is_async)
@@ -64,6 +77,8 @@ class Claims:
         try:
             with self._database.single() as connection:
                 claimed = claim(connection, ids, self._all, token)
+            if not claimed:  # what gates stand before comes behind all others
+                claimed = self._gatekeeper.claim(ids, self._all, token)
         except SQLAlchemyError as error:
             self._doubt(token, error)
             return None
@@ -75,9 +90,29 @@ class Claims:
     ) -> int:
         """Claim due tasks straight from the pool; return how many.
 
+        Those that gates stand before have their turn once in a while, every other time as long as
+        there are some, and when there are no others.
+
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
+        self._gatekeeper.pass_on()
+        if not lonely:
+            return self._ungated(queues, most, claimer, lonely=False)
+        names, now = claimer.names, time.monotonic()
+        turn = self._gates_at.get(names, 0.0) <= now
+        claimed = self._of_gates(queues, most, claimer) if turn else 0
+        if turn:
+            interval_s = self._settings.scan_interval.total_seconds()
+            self._gates_at[names] = NEXT_TIME if claimed else now + interval_s
+        if claimed:
+            return claimed
+        if self._gates_at[names] == NEXT_TIME:
+            self._gates_at[names] = 0.0
+        claimed = self._ungated(queues, most, claimer, lonely=True)
+        return claimed or (0 if turn else self._of_gates(queues, most, claimer))
+
+    def _ungated(self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool) -> int:
         token = uuid4()
         front = self._fronts[claimer.names, lonely, tuple(queues)]
         began = time.monotonic()
@@ -91,6 +126,19 @@ class Claims:
             self._doubt(token, error)
             raise
         front.was_read(began, within, left=len(claimed))
+        self._receive(claimed)
+        return len(claimed)
+
+    def _of_gates(self, queues: Sequence[str], most: int, claimer: Claimer) -> int:
+        """Claim of those at the front that gates stand before; return how many."""
+        token = uuid4()
+        try:
+            with self._database.single() as connection:
+                ids = in_front(connection, queues, claimer.names)
+            claimed = self._gatekeeper.claim(ids, claimer, token, most) if ids else []
+        except SQLAlchemyError as error:
+            self._doubt(token, error)
+            raise
         self._receive(claimed)
         return len(claimed)
 

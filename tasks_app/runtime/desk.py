@@ -63,19 +63,22 @@ ACQUITS_S = 2.0
 class Desk:
     """All claims of one child whose reply has arrived."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  all that a child may hold
         self,
         threads: int = 1,
         *,
         extra: int = 0,
         places: int = 100,
         for_crew: Callable[[ClaimedTask], bool] = lambda _: False,
+        ended: Callable[[Sequence[Fence]], bool] = lambda _: False,
     ) -> None:
+        """``ended`` is told which runs are over, and tells whether the clerk has to know."""
         self._threads = threads
         self._extra = extra
         self._places = places
         self._mutex = threading.Lock()
         self._for_crew = for_crew
+        self._tell_ended = ended
         self._waiting: deque[ClaimedTask] = deque()
         self._crews: deque[ClaimedTask] = deque()
         """What waits for the event loop; the others wait for a thread."""
@@ -229,6 +232,8 @@ class Desk:
                 self._ended(fence)
                 self._finished.pop(fence, None)
                 self._returning.pop(fence, None)
+        if self._tell_ended(fences):
+            self.wake.set()
 
     def give_back(self, task: ClaimedTask, wait: timedelta, *, suspect: bool = False) -> None:
         """Let a running task go, uncharged; the clerk releases it until that is answered."""

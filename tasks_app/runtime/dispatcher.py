@@ -22,6 +22,7 @@ from tasks_app.runtime.bookmarks import Bookmarks
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.flow import Flow
 from tasks_app.runtime.front import Front
+from tasks_app.runtime.gatekeeper import Gatekeeper, Verdict
 from tasks_app.runtime.grouping import grouped
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.known_paces import KnownPaces
@@ -95,6 +96,7 @@ class Dispatcher:
         self._paces = KnownPaces()
         self._bookmarks = Bookmarks()
         self._front = Front(slow_s=SLOW_S, rest=REST)
+        self._gatekeeper = Gatekeeper(database)
 
     def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> Scanned:
         """Scan all served queues and publish what is due.
@@ -120,15 +122,17 @@ class Dispatcher:
             if served:
                 late += ledger.missed(connection, served, wait, now=now)
             swept: list[Notice] = []
+            verdicts: list[Verdict] = []
             if not fill_up:
                 self._bookmarks.forget()
             began = time.monotonic()
             within = None if now else self._front.within(began)
-            fresh, crowded = self._enter(connection, lanes, swept, within, now)
+            fresh, crowded = self._enter(connection, lanes, swept, verdicts, within, now)
             if not fill_up:
                 self._front.was_read(began, within, left=len(crowded))
             near = [] if fill_up else self._outlook.look(connection, list(lanes), now=now)
         HOOKS.tell(swept)
+        self._gatekeeper.hold(verdicts, now=now)
         out = self._publish(fresh, late)
         published = sum(len(d.ids) for d in fresh if d.id in out)
         still, self._still = self._still, 0 if published else self._still + 1
@@ -178,6 +182,7 @@ class Dispatcher:
         connection: Connection,
         lanes: dict[str, Lane],
         swept: list[Notice],
+        verdicts: list[Verdict],
         within: timedelta | None,
         now: datetime | None,
     ) -> tuple[list[Dispatch], list[Lane]]:
@@ -197,6 +202,8 @@ class Dispatcher:
             ready = tidy(
                 connection, visible, found.barred, lane.names, self._settings, swept, now=now
             )
+            if found.gated:
+                ready = self._passing(connection, ready, found.gated, verdicts, now)
             fits = ready[: rooms[queue]]
             groups = self._grouped(connection, lane, fits)
             messages += [(queue, ids) for ids in groups]
@@ -210,6 +217,20 @@ class Dispatcher:
         for queue, lane in lanes.items():
             lane.flow.sent([dispatch for dispatch in fresh if dispatch.queue == queue])
         return fresh, crowded
+
+    def _passing(
+        self,
+        connection: Connection,
+        ready: list[tuple[int, str]],
+        gated: frozenset[int],
+        verdicts: list[Verdict],
+        now: datetime | None,
+    ) -> list[tuple[int, str]]:
+        """Leave out what would only be held when it is claimed."""
+        ids = [task_id for task_id, _ in ready if task_id in gated]
+        verdicts.append(self._gatekeeper.judge(connection, ids, now=now))
+        passing = set(verdicts[-1].admission.ids)
+        return [each for each in ready if each[0] not in gated or each[0] in passing]
 
     def _grouped(
         self, connection: Connection, lane: Lane, ready: Sequence[tuple[int, str]]

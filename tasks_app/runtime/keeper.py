@@ -14,6 +14,7 @@ from tasks_app.pool.glance import Glance, glance
 from tasks_app.pool.lease import SCAN, Rank
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher
+from tasks_app.runtime.gatekeeper import Gatekeeper, Look
 from tasks_app.runtime.leadership import TTL, Leadership
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.outlook import AHEAD
@@ -48,6 +49,7 @@ class Keeper:
         self._rescuer = Rescuer(settings, database)
         self._maintainer = Maintainer(database, holder, settings=settings)
         self._scheduler = Scheduler(database)
+        self._gatekeeper = Gatekeeper(database)
         self._last = Scanned()
         self._whole_at = 0.0
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
@@ -91,13 +93,13 @@ class Keeper:
             return self._publish(fill_up=True)
         self._whole_at = time.monotonic() + self._settings.scan_interval.total_seconds()
         seen = self._glance()
-        next_fire_s = self._fire(seen)
-        if seen is not None and self._is_quiet(seen):
+        next_fire_s, look = self._fire(seen), self._look(seen)
+        if seen is not None and not look.woken and self._is_quiet(seen):
             self._last = Scanned()
         else:
             self._rescuer.run_once()
             self._publish()
-        self._last = _awake_for(self._last, next_fire_s)
+        self._last = _awake_for(_awake_for(self._last, next_fire_s), look.next_s)
         self._maintainer.run_if_due()
         if not self._last.skipped:
             self.lead.done()
@@ -132,13 +134,19 @@ class Keeper:
         self._scheduler.run_once()
         return self._scheduler.next_in_s()
 
+    def _look(self, seen: Glance | None) -> Look:
+        """Look at the gates whose time has come."""
+        if seen is not None and (seen.next_look_s is None or seen.next_look_s > 0):
+            return Look(seen.next_look_s)
+        return self._gatekeeper.look()
+
     def maintain(self) -> None:
         """Maintain, if it is time."""
         self._maintainer.run_if_due()
 
 
-def _awake_for(scanned: Scanned, fire_s: float | None) -> Scanned:
-    """Return it with the next schedule among what to wake up for."""
-    if fire_s is None or (scanned.next_due_s is not None and scanned.next_due_s <= fire_s):
+def _awake_for(scanned: Scanned, next_s: float | None) -> Scanned:
+    """Return it with this instant among what to wake up for."""
+    if next_s is None or (scanned.next_due_s is not None and scanned.next_due_s <= next_s):
         return scanned
-    return replace(scanned, next_due_s=fire_s)
+    return replace(scanned, next_due_s=next_s)

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 
 from tasks_app.domain.explain.explanation import Explanation, explain
+from tasks_app.domain.gates import Limit
+from tasks_app.domain.limit import checked_target, limit_of
 from tasks_app.domain.selection import Action
 from tasks_app.domain.task import Task
-from tasks_app.pool import browse
+from tasks_app.pool import browse, limits
 from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.explain import read_facts
 from tasks_app.pool.pause import pause, resume
 from tasks_app.pool.requeue import Requeued, requeue
+from tasks_app.pool.unblock import unblock
 from tasks_app.runtime.callers import Sync, connection_of
 
 if TYPE_CHECKING:
@@ -127,6 +130,58 @@ def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
     if resumed:
         note(connection, "resume", {"queues": sorted(resumed)}, who=by)
     return resumed
+
+
+def set_limit(
+    session: Sync,
+    kind: str,
+    target: str,
+    *,
+    most: int | None = None,
+    rate: str | None = None,
+    burst: int | None = None,
+    by: str = "",
+) -> Limit:
+    """Limit a ``queue``, a ``name``, or limit keys (``key``); it replaces what was set before.
+
+    ``most`` run at a time; by ``rate``, such as ``100/1m``, so many start in each period, and of
+    these ``burst`` at once: what a second brings unless you say otherwise.
+
+    Raises:
+        InvalidTaskError: it limits nothing, or cannot be kept.
+    """
+    connection, limit = connection_of(session), limit_of(kind, target, most, rate, burst)
+    limits.set_limit(connection, limit)
+    what = {"kind": kind, "target": target, "most": most, "rate": rate, "burst": limit.burst}
+    note(connection, "set limit", what, who=by)
+    return limit
+
+
+def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
+    """Take a limit away; False: there was none.
+
+    Raises:
+        InvalidTaskError: there cannot be one.
+    """
+    connection = connection_of(session)
+    dropped = limits.drop_limit(connection, *checked_target(kind, target))
+    if dropped:
+        note(connection, "drop limit", {"kind": kind, "target": target}, who=by)
+    return dropped
+
+
+def list_limits(session: Sync) -> list[Limit]:
+    """Return all limits."""
+    return limits.all_limits(connection_of(session))
+
+
+def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
+    """Let those go on that wait behind a failed task of their order key; False: nobody does."""
+    connection = connection_of(session)
+    unblocked = unblock(connection, task_id)
+    if unblocked:
+        note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})
+    return unblocked
 
 
 def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:

@@ -13,6 +13,7 @@ from tasks_app.domain.states import State
 from tasks_app.pool import browse
 from tasks_app.pool.rescue import rescue_expired
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 
 log = quiet_logger(__name__)
@@ -24,6 +25,7 @@ class Rescuer:
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings = settings
         self._database = database
+        self._gatekeeper = Gatekeeper(database)
         self._wait_until = 0.0
 
     def let_renew(self) -> None:
@@ -51,6 +53,7 @@ class Rescuer:
             self.let_renew()
             raise
         if rescued:
+            self._gatekeeper.gone(rescued)
             log.warning("rescued %s tasks of vanished workers", len(rescued))
             HOOKS.tell(of_outline(outline, Kind.RESCUED) for outline in outlines)
         return rescued

@@ -23,6 +23,7 @@ from tasks_app.pool.release import release
 from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
@@ -39,6 +40,7 @@ class Undertaker:
         self, database: Database, slots: SlotFile, registry: Registry, settings: Settings
     ) -> None:
         self._database = database
+        self._gatekeeper = Gatekeeper(database)
         self._slots = slots
         self._registry = registry
         self._settings = settings
@@ -90,6 +92,7 @@ class Undertaker:
                 return False
             messages = ledger.take_back(connection, view.messages)
             workers.leave(connection, view.owner)
+        self._gatekeeper.gone([task.task_id for task in claims])
         for queue, ids in messages.items():
             HINTS.offer(queue, ids)
         if self._slots.free(view):

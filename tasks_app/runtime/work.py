@@ -19,6 +19,7 @@ from tasks_app.pool.scan import due
 from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.front import Front
+from tasks_app.runtime.gatekeeper import Gatekeeper, Verdict
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.reactions import patience_s
@@ -53,6 +54,7 @@ class Work:
         self._scheduler = Scheduler(child.database)
         self._tidy_at = 0.0
         self._front = Front()
+        self._gatekeeper = Gatekeeper(child.database)
 
     def run(self, *, drain: bool = False) -> None:
         """Work until the desk is stopped; with ``drain``, until nothing is due or running."""
@@ -119,19 +121,25 @@ class Work:
         self._tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
         swept: list[Notice] = []
+        verdicts: list[Verdict] = []
+        look_s = self._gatekeeper.look().next_s
         began, full = time.monotonic(), 0
         within, most = self._front.within(began), dict.fromkeys(self._queues, TIDY_AT_MOST)
         with self._child.database.begin() as connection:
             for found in due(connection, most, within=within):
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
-                tidy(connection, rows, found.barred, self._names, self._settings, swept)
+                ready = tidy(connection, rows, found.barred, self._names, self._settings, swept)
+                gated = [task_id for task_id, _ in ready if task_id in found.gated]
+                verdicts.append(self._gatekeeper.judge(connection, gated))
             fire_s = fire.next_in_s(connection)
         self._front.was_read(began, within, left=full)
+        self._gatekeeper.hold(verdicts)
         if fire_s is not None and fire_s <= 0:
             self._scheduler.run_once()
             fire_s = self._scheduler.next_in_s()
-        if fire_s is not None:
-            self._tidy_at = min(self._tidy_at, time.monotonic() + max(fire_s, SHORTEST_NAP_S))
+        for next_s in (fire_s, look_s):
+            if next_s is not None:
+                self._tidy_at = min(self._tidy_at, time.monotonic() + max(next_s, SHORTEST_NAP_S))
         HOOKS.tell(swept)
         self._maintainer.run_if_due()

@@ -11,11 +11,12 @@ from tests.docs.reading import first_column, section, text_of
 
 PAGE = text_of("docs/schema.md")
 SHARED = first_column(section(PAGE, "What a task is"))
+LAST = first_column(section(PAGE, "The last columns of all three"))
 ENDED = first_column(section(PAGE, "task_completed and task_error"))
 COLUMNS = {
-    "task_pending": SHARED + first_column(section(PAGE, "task_pending")),
-    "task_completed": SHARED + ENDED,
-    "task_error": SHARED + ENDED,
+    "task_pending": SHARED + first_column(section(PAGE, "task_pending")) + LAST,
+    "task_completed": SHARED + ENDED + LAST,
+    "task_error": SHARED + ENDED + LAST,
     "task_attempt": first_column(section(PAGE, "task_attempt")),
     "task_dispatch": first_column(section(PAGE, "task_dispatch")),
     "task_worker": first_column(section(PAGE, "task_worker")),
@@ -33,6 +34,8 @@ COLUMNS = {
     "task_lock_wait": first_column(section(PAGE, "task_lock_wait")),
     "task_locks": first_column(section(PAGE, "task_locks\n")),
     "task_lock_report": first_column(section(PAGE, "task_lock_report")),
+    "task_limit": first_column(section(PAGE, "task_limit")),
+    "task_gate": first_column(section(PAGE, "task_gate")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

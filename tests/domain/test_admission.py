@@ -46,6 +46,8 @@ def test_a_name_alone_is_a_task_with_defaults() -> None:
         priority=5,
         biz_key=None,
         unique_key=None,
+        order_key=None,
+        limit_key=None,
         payload="{}",
         headers=None,
         enabled=True,
@@ -95,6 +97,7 @@ def test_every_option_of_the_public_face_is_known() -> None:
         *("queue", "priority", "run_at", "delay", "biz_key", "unique_key", "order_key"),
         *("max_attempts", "retry", "wait_first", "timeout", "hard_timeout", "expires_at"),
         *("enabled", "headers", "unique_scope", "on_conflict"),
+        *("order_policy", "strict_order", "limit_key"),
     }
 
 
@@ -135,8 +138,12 @@ REFUSED_OPTIONS = [
     ("unique_key", "", "text of 1 to 255 characters"),
     ("unique_key", b"k", "text of 1 to 255 characters"),
     ("unique_key", "a\x00", "text without"),
-    ("order_key", "k", "None"),
-    ("order_key", "", "None"),
+    ("order_key", "", "text of 1 to 255 characters"),
+    ("order_key", 7, "text of 1 to 255 characters"),
+    ("limit_key", "x" * 256, "text of 1 to 255 characters"),
+    ("order_policy", "waits", "blocks, skips"),
+    ("order_policy", True, "blocks, skips"),
+    ("strict_order", "yes", "True or False"),
     ("max_attempts", 0, "an integer 1 .. 32000"),
     ("max_attempts", 32_001, "an integer 1 .. 32000"),
     ("max_attempts", True, "an integer 1 .. 32000"),
@@ -213,16 +220,24 @@ def test_a_good_name_is_admitted(name: str) -> None:
     assert row(name).name == name
 
 
-def test_order_key_is_refused_with_a_clear_word_until_it_is_built() -> None:
-    assert "ordered tasks are not built yet" in str(refusal(order_key="customer:7"))
+def test_an_order_key_has_a_policy_and_may_be_strict() -> None:
+    plain, skips = row(order_key="k"), row(order_key="k", order_policy="skips", strict_order=True)
+
+    assert (plain.order_key, plain.order_skips, plain.strict_order) == ("k", None, False)
+    assert (skips.order_skips, skips.strict_order) == (True, True)
+    assert row(limit_key="tenant:7").limit_key == "tenant:7"
 
 
-def test_an_unknown_option_names_the_known_ones_but_not_the_reserved_one() -> None:
+@pytest.mark.parametrize("options", [{"order_policy": "skips"}, {"strict_order": True}])
+def test_what_is_said_of_an_order_key_needs_one(options) -> None:
+    assert refusal(**options).path == "options.order_key"
+
+
+def test_an_unknown_option_names_the_known_ones() -> None:
     message = str(refusal(run_in=5))
 
     assert "options.run_in is unknown" in message
     assert "run_at" in message
-    assert "order_key" not in message
 
 
 def test_run_at_together_with_delay_is_refused() -> None:

@@ -13,14 +13,16 @@ from tasks_app.domain.explain import due, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
+from tasks_app.domain.gates import Kind, Limit
 from tasks_app.domain.locks import Ask, parts_of
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
-from tasks_app.pool import cancel, lease, ledger, park, pause, rescue, settle, workers
+from tasks_app.pool import cancel, lease, ledger, limits, park, pause, rescue, settle, workers
+from tasks_app.pool.claim import claim
 from tasks_app.pool.explain import read_facts
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.release import release
-from tests.factory import LEASE, claimed_task, ending, pending_task
+from tests.factory import LEASE, claimed_task, claimer, ending, pending_task
 from tests.pool.plans import prepared
 
 NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
@@ -525,3 +527,34 @@ class TestLocks:
         settle.settle_one(healthy, ending(task, Event.SNOOZE, wait=MINUTE), now=NOON)
 
         assert "lock held" not in subjects(healthy, task_id)
+
+
+class TestGates:
+    """Tasks behind others of their order key, or before a limit."""
+
+    def test_order(self, healthy: Connection) -> None:
+        first, second = (waits(healthy, order_key="k") for _ in range(2))
+        assert "order" not in subjects(healthy, first)
+        assert f"held by task {first}, which is due before it" in answer(healthy, second).fact
+
+        (task,) = claim(healthy, [first], claimer(), uuid4(), admitted=True, now=NOON)
+        assert f"held by task {first}, which runs" in answer(healthy, second).fact
+
+        failed = ending(task, Event.FAIL, failures=1, cause=CAUSE)
+        settle.settle_one(healthy, failed, now=NOON)
+        said = answer(healthy, second)
+        assert f"held by task {first}, which failed for good" in said.fact
+        assert f"tasks-app unblock {first}" in said.advice
+
+    def test_limit(self, healthy: Connection) -> None:
+        limits.set_limit(healthy, Limit(Kind.NAME, "t", 0))
+        assert answer(healthy, waits(healthy)).fact == "The limit of name t is reached: 0 at a time"
+        assert "tasks-app limits set name t" in answer(healthy, waits(healthy)).advice
+
+    def test_rate(self, healthy: Connection) -> None:
+        limits.set_limit(healthy, Limit(Kind.KEY, "k*", None, 10, MINUTE, 1))
+        healthy.execute(
+            text("INSERT INTO task_gate VALUES ('limit key k1', NULL, 0, :at)"), {"at": NOON}
+        )
+        said = answer(healthy, waits(healthy, limit_key="k1"))
+        assert said.fact == "The limit of key k1 is reached: 10 in 1m"

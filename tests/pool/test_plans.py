@@ -151,11 +151,13 @@ def statistics(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def planned(connection: Connection, statistics: str, verb: Verb, number: int) -> Plan:
+def planned(
+    connection: Connection, statistics: str, verb: Verb, number: int, fill: str = FILL
+) -> Plan:
     if statistics == "while empty":
         connection.exec_driver_sql("ANALYZE")
     statement = prepared(connection, "ours", lambda c: verb(c, number))
-    connection.connection.driver_connection.execute(FILL)
+    connection.connection.driver_connection.execute(fill)
     if statistics == "fresh":
         connection.exec_driver_sql("ANALYZE")
     return statement.run(connection)

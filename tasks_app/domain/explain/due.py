@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 from tasks_app.domain.explain.facts import MOST_AHEAD, Facts
 from tasks_app.domain.explain.words import count, when
-from tasks_app.domain.finding import Finding, ok, warn
+from tasks_app.domain.finding import Finding, fail, ok, warn
 
 
 def in_broker(facts: Facts) -> Finding | None:
@@ -30,10 +32,49 @@ def in_broker(facts: Facts) -> Finding | None:
     )
 
 
+def order(facts: Facts) -> Finding | None:
+    """Another task of its order key goes first."""
+    row, turn = facts.due, facts.turn
+    if row is None or turn is None:
+        return None
+    key = f"Its order key {row.order_key} is held by task"
+    if turn.running is not None:
+        advice = "Nothing to do: it goes on when that one is over."
+        return ok("order", f"{key} {turn.running}, which runs", advice)
+    if turn.failed is not None:
+        advice = f"tasks-app requeue {turn.failed}, or: tasks-app unblock {turn.failed}"
+        return fail("order", f"{key} {turn.failed}, which failed for good", advice)
+    if turn.first is not None:
+        fact = f"{key} {turn.first}, which is due before it or waits to be tried again"
+        return ok("order", fact, f"That one goes first: tasks-app explain {turn.first}")
+    return None
+
+
+def limit(facts: Facts) -> Finding | None:
+    """As many run, or have started, as may."""
+    row = facts.due
+    if row is None or not facts.shut:
+        return None
+    shut = facts.shut[0]
+    allowed = shut.limit
+    if allowed.most is not None and shut.running >= allowed.most:
+        fact = f"The limit of {allowed.kind} {shut.key} is reached: {allowed.most} at a time"
+    else:
+        fact = (
+            f"The limit of {allowed.kind} {shut.key} is reached: {allowed.rate} in {allowed.span}"
+        )
+    command = f"tasks-app limits set {allowed.kind} {shlex.quote(allowed.target)}"
+    return ok(
+        "limit", fact, f"Nothing to do: it goes on when there is room; to change it: {command}"
+    )
+
+
 def parked(facts: Facts) -> Finding | None:
     """It was found, and could not run just then."""
     row = facts.ready
     if row is None or row.parked is None or row.scan_at is None:
+        return None
+    if facts.turn is not None or facts.shut:
         return None
     fact = f"It was set aside: {row.parked}; it is looked at again {when(row.scan_at, facts.now)}"
     advice = "Mend that, unless it is mended: then it starts by itself."
@@ -85,4 +126,4 @@ def alone(facts: Facts) -> Finding | None:
     return ok("alone", f"It is only claimed alone, because {why}", advice)
 
 
-RULES = (in_broker, parked, hinted, in_line, alone)
+RULES = (order, limit, in_broker, parked, hinted, in_line, alone)

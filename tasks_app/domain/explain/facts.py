@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tasks_app.domain.gates import Limit
 from tasks_app.domain.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000
@@ -40,6 +41,8 @@ class Row:
     scan_at: datetime | None
     """When the scan looks at it next; None: it is over."""
     at_most_once: bool | None
+    order_key: str | None
+    limit_key: str | None
 
     @property
     def is_over(self) -> bool:
@@ -137,6 +140,28 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Who has the task's order key; None: nobody else."""
+
+    running: int | None
+    """It runs."""
+    first: int | None
+    """It is due, or waits to be tried again, and has a lower id."""
+    failed: int | None
+    """It failed for good, has a lower id, and blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """A limit that is reached."""
+
+    limit: Limit
+    key: str
+    """Which queue, name or limit key it is of."""
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """One task, and what stands around it; ``row`` None: there is no such task."""
 
@@ -151,6 +176,9 @@ class Facts:
     service: Service = Service()
     scan: Scan | None = None
     progress: Progress | None = None
+    turn: Turn | None = None
+    """None: it has no order key, or is not due."""
+    shut: tuple[Shut, ...] = ()
     ahead: int | None = None
     """Tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted."""
     late_after: timedelta = timedelta(minutes=1)

@@ -29,6 +29,7 @@ class Worker(NamedTuple):
 def can_run(view: View, row: Row, worker: Worker, now: datetime) -> bool:
     return (
         row.state is State.PENDING
+        and row.order_key is None
         and row.name in worker.handlers
         and row.enabled
         and row.due_at <= now

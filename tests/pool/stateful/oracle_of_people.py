@@ -34,6 +34,8 @@ def new_row(row: TaskRow, task_id: int, now: datetime) -> Row:
         expires_at=row.expires_at,
         created_at=now,
         retry_level=row.retry_level,
+        order_key=row.order_key,
+        order_skips=row.order_skips,
     )
 
 

@@ -11,16 +11,17 @@ from hypothesis.stateful import invariant
 
 from tasks_app.domain.states import State
 from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
+from tests.pool.stateful.rules_of_gates import Gatekeepers
 from tests.pool.stateful.rules_of_operators import Operators
 from tests.pool.stateful.rules_of_rescuers import Rescuers
-from tests.pool.stateful.rules_of_workers import EVERYBODY, Workers
+from tests.pool.stateful.rules_of_workers import EVERYBODY
 from tests.pool.stateful.seats import AT_ONCE
 from tests.pool.stateful.world import Row
 
 DAY = timedelta(days=1)
 
 
-class Promises(Workers, Rescuers, Operators):
+class Promises(Gatekeepers, Rescuers, Operators):
     """Looks at what is committed after each step, and compares it with what it saw before."""
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Promises(Workers, Rescuers, Operators):
             if before is not None and before != row:
                 self._it_moved_as_it_may(before, row)
         self._effects_and_successes_are_one(rows, notes)
+        self._of_an_order_key_one_runs(rows)
         self.before = rows
         assert rows | pauses == self.world.things
         assert notes == self.world.notes
@@ -74,6 +76,10 @@ class Promises(Workers, Rescuers, Operators):
         else:
             assert row.failures <= before.failures + row.attempt - before.attempt + 1
 
+    def _of_an_order_key_one_runs(self, rows: dict[int, Row]) -> None:
+        keys = [row.order_key for row in rows.values() if row.token and row.order_key]
+        assert len(keys) == len(set(keys)), "two of one order key run"
+
     def _effects_and_successes_are_one(self, rows: dict[int, Row], notes: Counter) -> None:
         for (event, task_id, attempt), times in notes.items():
             if event != "effect":
@@ -103,6 +109,9 @@ class Promises(Workers, Rescuers, Operators):
             self.sweep_ids(AT_ONCE, left)
             known = len(self.runs)
             self.claim_next(AT_ONCE, ["q1", "q2"], 9, EVERYBODY, lonely=True)
+            for row in self.world.view(AT_ONCE).everything():
+                self.unblock_of(AT_ONCE, row.id)
+            self.claim_ordered_ids(AT_ONCE, left, EVERYBODY)
             taken = [(task, "succeed") for task in self.runs[known:]]
             self.settle_all(AT_ONCE, taken, DAY)
             self.the_promises_hold_and_the_rows_are_those_of_the_model()

@@ -38,6 +38,8 @@ wishes = st.fixed_dictionaries(
         "max_attempts": often(None, 1, 2),
         "wait_first": often(False, True),
         "hinted": often(False, True),
+        "order_key": often(None, "o", "p"),
+        "skips": st.booleans(),
     }
 )
 
@@ -60,7 +62,9 @@ class Producers(Picks):
     def row(self, wish: dict) -> TaskRow:
         wish = dict(wish)
         name, n, hinted = wish.pop("name"), wish.pop("n"), wish.pop("hinted")
-        expires = wish.pop("expires")
+        expires, skips = wish.pop("expires"), wish.pop("skips")
+        if skips and wish["order_key"]:
+            wish["order_policy"] = "skips"
         if expires:
             wish["expires_at"] = self.now + timedelta(seconds=expires)
         if wish["wait_first"]:

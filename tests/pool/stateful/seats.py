@@ -27,9 +27,10 @@ CLEAN = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("task_pending", "task_completed", "task_error", "task_attempt"),
-        *("task_queue_pause", "stateful_effect"),
+        *("task_queue_pause", "task_gate", "stateful_effect"),
     )
 )
+CLEAN += "; INSERT INTO task_gate (gate) VALUES ('order o'), ('order p')"
 """Of so few rows that a TRUNCATE would cost more."""
 
 seats = st.sampled_from((AT_ONCE, AT_ONCE, 1, 2))

@@ -43,6 +43,8 @@ class Row:
     cancel_requested_at: datetime | None = None
     error: str | None = None
     result: Any = None
+    order_key: str | None = None
+    order_skips: bool | None = None
 
     @property
     def is_over(self) -> bool:
@@ -146,6 +148,12 @@ class View:
         everything = self._world.things | mine.changes
         rows = [row for row in everything.values() if isinstance(row, Row) and not row.is_over]
         yield from sorted(rows, key=lambda row: row.id)
+
+    def everything(self) -> list[Row]:
+        """All pools, lowest id first."""
+        mine = self._world.open.get(self._seat, Open())
+        things = (self._world.things | mine.changes).values()
+        return sorted([row for row in things if isinstance(row, Row)], key=lambda row: row.id)
 
     def stands_still(self, queue: str) -> bool:
         return self.get(queue) is not None or self.get("*") is not None

@@ -1,0 +1,204 @@
+"""Gates: what a task must pass before it may run, and who passes when there is room for some.
+
+A gate is an order key, or what a limit is set for: a queue, a name, a limit key. The pool tells how
+each one stands; here is decided. Whatever else may hold a task back is one more kind of gate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from tasks_app.domain.durations import format_duration
+
+ANY = "*"
+"""At its end a target stands for all limit keys that begin so; each is limited by itself."""
+
+
+class OrderPolicy(StrEnum):
+    """What a task does to those behind it that waits to be tried again, or has failed for good."""
+
+    BLOCKS = "blocks"
+    """They wait until it is over, and one that failed until it is requeued or let go."""
+    SKIPS = "skips"
+
+
+class Kind(StrEnum):
+    """What a gate is of."""
+
+    ORDER = "order"
+    QUEUE = "queue"
+    NAME = "name"
+    KEY = "key"
+
+
+class Gate(NamedTuple):
+    """One gate; its text is what its row is called, and why a task is parked."""
+
+    kind: Kind
+    key: str
+
+    def __str__(self) -> str:
+        return f"{_WORDS[self.kind]} {self.key}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the gate of that text.
+
+        Raises:
+            ValueError: it is none.
+        """
+        for kind, words in _WORDS.items():
+            if text.startswith(f"{words} "):
+                return cls(kind, text[len(words) + 1 :])
+        raise ValueError(f"{text!r:.60} is no gate")
+
+
+_WORDS = {
+    Kind.ORDER: "order",
+    Kind.QUEUE: "limit queue",
+    Kind.NAME: "limit name",
+    Kind.KEY: "limit key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What an operator allows."""
+
+    kind: Kind
+    """Of a queue, of a name, or of limit keys."""
+    target: str
+    """Which one; of limit keys perhaps all that begin so: ``tenant:*``."""
+    most: int | None = None
+    """So many run at a time."""
+    rate: int | None = None
+    """So many start in each ``period``."""
+    period: timedelta | None = None
+    burst: int | None = None
+    """So many at once at most, after a quiet time."""
+
+    @property
+    def per_second(self) -> float:
+        """How fast its bucket fills; 0: it has none."""
+        if self.rate is None or self.period is None:
+            return 0.0
+        return self.rate / self.period.total_seconds()
+
+    @property
+    def span(self) -> str:
+        """Its period in words; nothing without one."""
+        return "" if self.period is None else format_duration(self.period)
+
+    def tokens(self, left: float | None, since_s: float) -> float:
+        """Return what the bucket holds that had so many left so long ago; None: it is new."""
+        if self.burst is None:
+            return math.inf
+        if left is None:
+            return float(self.burst)
+        return min(self.burst, left + max(0.0, since_s) * self.per_second)
+
+
+class Limits:
+    """All limits, and which of them holds for whom."""
+
+    def __init__(self, limits: Iterable[Limit] = ()) -> None:
+        self._exact: dict[tuple[Kind, str], Limit] = {}
+        self._prefixes: list[Limit] = []
+        for limit in limits:
+            if limit.kind is Kind.KEY and limit.target.endswith(ANY):
+                self._prefixes.append(limit)
+            else:
+                self._exact[limit.kind, limit.target] = limit
+        self._prefixes.sort(key=lambda limit: -len(limit.target))
+
+    def of(self, gate: Gate) -> Limit | None:
+        """Return the limit of a gate; of limit keys the longest target that fits."""
+        exact = self._exact.get((gate.kind, gate.key))
+        if exact is not None or gate.kind is not Kind.KEY:
+            return exact
+        fitting = (each for each in self._prefixes if gate.key.startswith(each.target[:-1]))
+        return next(fitting, None)
+
+    def gates_of(
+        self, queue: str, name: str, order_key: str | None, limit_key: str | None
+    ) -> tuple[Gate, ...]:
+        """Return the gates that a task must pass."""
+        gates = (Gate(Kind.QUEUE, queue), Gate(Kind.NAME, name), Gate(Kind.KEY, limit_key or ""))
+        limited = tuple([gate for gate in gates if gate.key and self.of(gate) is not None])
+        return limited if order_key is None else (Gate(Kind.ORDER, order_key), *limited)
+
+
+class Wish(NamedTuple):
+    """A task that is due, and what it must pass."""
+
+    task_id: int
+    gates: tuple[Gate, ...]
+
+
+@dataclass(slots=True)
+class Room:
+    """How a gate stands at one moment."""
+
+    free: float
+    """So many may pass; infinity: any number."""
+    head: int | None = None
+    """Of an order key: this one alone."""
+    ordered: bool = False
+    tokens: float = math.inf
+    """What its bucket holds."""
+    running: int = 0
+    at: datetime = datetime.min  # noqa: DTZ901  nobody looked yet
+
+    def admits(self, task_id: int) -> bool:
+        """Whether this task may pass now."""
+        return self.free >= 1 and (not self.ordered or task_id == self.head)
+
+
+def room_of(
+    gate: Gate,
+    limit: Limit | None,
+    running: int,
+    head: int | None,
+    left: float | None,
+    since_s: float,
+) -> Room:
+    """Return how a gate stands: so many run behind it, so much was left in its bucket."""
+    if gate.kind is Kind.ORDER:
+        return Room(1.0 if running == 0 and head is not None else 0.0, head, ordered=True)
+    if limit is None:
+        return Room(math.inf)
+    tokens = limit.tokens(left, since_s)
+    free = math.inf if limit.most is None else limit.most - running
+    return Room(max(0.0, min(free, math.floor(tokens) if limit.burst else math.inf)), tokens=tokens)
+
+
+@dataclass(slots=True)
+class Admission:
+    """Who may run, and who is held by which gate."""
+
+    ids: list[int] = field(default_factory=list)
+    held: dict[Gate, list[int]] = field(default_factory=dict)
+
+
+def admit(wishes: Sequence[Wish], rooms: Mapping[Gate, Room]) -> Admission:
+    """Let pass what finds room at all of its gates, in the order given; hold the others.
+
+    Who wishes for a gate that is not among the rooms is left out: it is looked at again.
+    """
+    admission = Admission()
+    for task_id, gates in wishes:
+        if not all(gate in rooms for gate in gates):
+            continue
+        shut = next((gate for gate in gates if not rooms[gate].admits(task_id)), None)
+        if shut is not None:
+            admission.held.setdefault(shut, []).append(task_id)
+            continue
+        for gate in gates:
+            rooms[gate].free -= 1
+        admission.ids.append(task_id)
+    return admission

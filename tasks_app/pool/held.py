@@ -1,0 +1,175 @@
+"""Held: tasks that found a gate shut stand aside, out of the scan's sight, until there is room.
+
+A row is written when it is held and when it is woken, however long that takes and however many
+wait. Who holds rows looks once more after his COMMIT, and who made room looks after his: one of the
+two sees the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.gates import Gate, Kind, Limits, Room
+from tasks_app.domain.states import Event, State
+from tasks_app.pool.fences import array
+from tasks_app.pool.tables import GATE, NOW, PENDING, admits_by_id
+
+ASIDE = "interval '1 day'"
+"""How long a held row stands aside unless it is woken, as it should be."""
+LOOK_AGAIN_S = 30.0
+"""After so long a gate is looked at whether or not somebody said that there is room: a child may
+die between the end of a run and its word."""
+SHORTEST_LOOK_S = 0.05
+MOST_WOKEN = 1_000
+"""Of one gate at a time."""
+
+_WAITED_FOR = text(f"""
+    INSERT INTO {GATE} AS t (gate, look_at)
+    SELECT g.gate, {NOW} + make_interval(secs => g.wait)
+    FROM unnest(CAST(:gates AS text[]), CAST(:waits AS float8[])) AS g(gate, wait)
+    ORDER BY g.gate COLLATE "C"
+    ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)
+""")
+_REASONS = {
+    kind: f"'{Gate(kind, '')}' || p.{column}"
+    for kind, column in {
+        Kind.ORDER: "order_key",
+        Kind.QUEUE: "queue",
+        Kind.NAME: "name",
+        Kind.KEY: "limit_key",
+    }.items()
+}
+_PARK = {
+    kind: text(f"""
+    WITH aside AS MATERIALIZED (
+        SELECT p.id FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
+          AND p.due_at <= {NOW}
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE {PENDING} p SET scan_at = {NOW} + {ASIDE}, parked = {reason}
+    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
+    """)
+    for kind, reason in _REASONS.items()
+}
+_WAITING = text(f"""
+    SELECT t.gate FROM {GATE} t
+    WHERE t.gate = ANY(CAST(:gates AS text[])) AND t.look_at IS NOT NULL
+""")
+_OVERDUE = text(f"""
+    SELECT t.gate FROM {GATE} t WHERE t.look_at <= {NOW} ORDER BY t.look_at LIMIT :most
+""")
+_NEXT_LOOK = text(f"""
+    SELECT CAST(EXTRACT(EPOCH FROM min(t.look_at) - {NOW}) AS float) FROM {GATE} t
+    WHERE t.look_at IS NOT NULL
+""")
+_WAKE = text(f"""
+    WITH next AS MATERIALIZED (
+        SELECT p.id
+        FROM unnest(CAST(:gates AS text[]), CAST(:numbers AS int[]), CAST(:heads AS bigint[]))
+            AS g(gate, number, head)
+        CROSS JOIN LATERAL (
+            SELECT p.id FROM {PENDING} p
+            WHERE p.state = '{State.PENDING}' AND p.parked = g.gate
+              AND (g.head IS NULL OR p.id = g.head)
+            ORDER BY p.priority, p.id LIMIT g.number FOR NO KEY UPDATE SKIP LOCKED) AS p)
+    UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = NULL
+    WHERE p.id = ANY(ARRAY(SELECT id FROM next)) RETURNING p.queue, p.id
+""")
+_LOOKED = text(f"""
+    UPDATE {GATE} t SET look_at = CASE
+        WHEN EXISTS (SELECT FROM {PENDING} p
+                     WHERE p.state = '{State.PENDING}' AND p.parked = t.gate)
+        THEN {NOW} + make_interval(secs =>
+            (CAST(:waits AS float8[]))[array_position(CAST(:gates AS text[]), t.gate)]) END
+    WHERE t.gate = ANY(CAST(:gates AS text[]))
+""")
+
+
+def hold(
+    connection: Connection,
+    held: Mapping[Gate, Sequence[int]],
+    rooms: Mapping[Gate, Room],
+    limits: Limits,
+    *,
+    now: datetime | None = None,
+) -> None:
+    """Set those aside that their gate did not let pass. What somebody holds is left as it is."""
+    if not held:
+        return
+    values = {
+        "gates": list(map(str, held)),
+        "waits": [_look_in_s(gate, rooms[gate], limits) for gate in held],
+    }
+    connection.execute(_WAITED_FOR, {**values, "now": now})
+    for kind, park in _PARK.items():
+        ids = sorted(i for gate, some in held.items() if gate.kind is kind for i in some)
+        if ids:
+            connection.execute(park, {"ids": array(ids), "now": now})
+
+
+def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
+    """Return those of the gates before which somebody is held. Only a read."""
+    rows = connection.execute(_WAITING, {"gates": list(map(str, gates))}).scalars()
+    return [Gate.parse(gate) for gate in rows]
+
+
+def overdue(connection: Connection, most: int, *, now: datetime | None = None) -> list[Gate]:
+    """Return gates that are to be looked at again. Only a read."""
+    rows = connection.execute(_OVERDUE, {"most": most, "now": now}).scalars()
+    return [Gate.parse(gate) for gate in rows]
+
+
+def next_look_in_s(connection: Connection, *, now: datetime | None = None) -> float | None:
+    """Return in how many seconds a gate is to be looked at; None: nobody is held."""
+    seconds: float | None = connection.execute(_NEXT_LOOK, {"now": now}).scalar()
+    return seconds
+
+
+def wake(
+    connection: Connection,
+    rooms: Mapping[Gate, Room],
+    limits: Limits,
+    most: Mapping[Gate, int] | None = None,
+    *,
+    now: datetime | None = None,
+) -> list[tuple[str, int]]:
+    """Let those go on for whom there is room, the first first; return queue and id of each.
+
+    The gates are locked. ``most``: so many of each at most, as so many have ended behind it.
+    """
+    open_ones = {gate: _number(gate, room, most) for gate, room in rooms.items() if room.free >= 1}
+    woken: list[tuple[str, int]] = []
+    if open_ones:
+        values = {
+            "gates": list(map(str, open_ones)),
+            "numbers": list(open_ones.values()),
+            "heads": [rooms[gate].head for gate in open_ones],
+        }
+        woken = [(row.queue, row.id) for row in connection.execute(_WAKE, {**values, "now": now})]
+    values = {
+        "gates": list(map(str, rooms)),
+        "waits": [_look_in_s(gate, room, limits) for gate, room in rooms.items()],
+    }
+    connection.execute(_LOOKED, {**values, "now": now})
+    return woken
+
+
+def _number(gate: Gate, room: Room, most: Mapping[Gate, int] | None) -> int:
+    wanted = MOST_WOKEN if most is None else most.get(gate, 0)
+    return int(min(room.free, wanted, MOST_WOKEN))
+
+
+def _look_in_s(gate: Gate, room: Room, limits: Limits) -> float:
+    """Return when to look again: when the bucket holds something, or else after a while."""
+    limit = limits.of(gate)
+    if gate.kind is not Kind.ORDER and limit is None:
+        return 0.0  # it was taken away, and some wait still
+    if limit is None or limit.burst is None or math.isinf(room.tokens):
+        return LOOK_AGAIN_S
+    left = room.tokens - min(room.free, math.floor(room.tokens))
+    wait_s = (max(1.0, limit.burst // 2) - left) / limit.per_second
+    return max(SHORTEST_LOOK_S, wait_s)

@@ -1,0 +1,60 @@
+"""Whoever claims ordered tasks, holds them, wakes them, and lets them go on."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from sqlalchemy import Connection
+
+from tasks_app.domain.gates import Gate, Kind
+from tasks_app.pool import gates, held
+from tasks_app.pool.unblock import unblock
+from tasks_app.runtime.gatekeeper import let_pass
+from tests.pool.stateful import oracle_of_gates as ordered
+from tests.pool.stateful.oracle_of_claims import Worker
+from tests.pool.stateful.picks import Pick, one, some
+from tests.pool.stateful.rules_of_workers import LEASE, Workers, claimer, workers
+from tests.pool.stateful.seats import seats
+
+KEYS = st.sampled_from(("o", "o", "p"))
+
+
+class Gatekeepers(Workers):
+    """They lock what they decide about until their transaction ends."""
+
+    @rule(seat=seats, picks=some, worker=workers)
+    def claim_ordered(self, seat: int, picks: list[Pick], worker: Worker) -> None:
+        self.claim_ordered_ids(seat, self.ids_of(picks), worker)
+
+    def claim_ordered_ids(self, seat: int, ids: list[int], worker: Worker) -> None:
+        now, token = self.now, uuid4()
+
+        def call(connection: Connection) -> list:
+            found = gates.wishes(connection, ids, tuple(worker.handlers), now=now)
+            return let_pass(connection, found, claimer(worker), token, now=now)[0]
+
+        self._claim(seat, call, lambda view, _: ordered.claim(view, ids, worker, token, LEASE, now))
+
+    @rule(seat=seats, key=KEYS)
+    def wake(self, seat: int, key: str) -> None:
+        now, gate = self.now, Gate(Kind.ORDER, key)
+
+        def call(connection: Connection) -> list[int]:
+            limits = gates.limits_of(connection)
+            rooms = gates.rooms(connection, gates.lock(connection, [gate]), limits, now=now)
+            woken = held.wake(connection, rooms, limits, now=now)
+            return [task_id for _, task_id in woken]
+
+        self.do(seat, call, lambda view, _: ordered.wake(view, key, now))
+
+    @rule(seat=seats, pick=one)
+    def unblock(self, seat: int, pick: Pick) -> None:
+        self.unblock_of(seat, self.id_of(pick, over=True))
+
+    def unblock_of(self, seat: int, task_id: int) -> None:
+        now = self.now
+        self.do(
+            seat, lambda c: unblock(c, task_id, now=now), lambda v, _: ordered.unblock(v, task_id)
+        )

@@ -1,0 +1,110 @@
+"""Plans of what gates cost: as many rows are read as gates are asked about, however many wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks_app.domain.gates import Gate, Kind, Limit, Limits, Room
+from tasks_app.pool import gates, held
+from tasks_app.runtime.database import Database
+from tests.pool.test_plans import (  # noqa: F401  the fixtures are used by their names
+    FILL,
+    GROUP,
+    NAMES,
+    PAGES_A_ROW,
+    STEPS_A_ROW,
+    Verb,
+    bare,
+    planned,
+    statistics,
+)
+
+ORDERED = range(40_001, 48_001)
+KEYS = 400
+FILL_GATES = (
+    FILL
+    + f"""
+INSERT INTO task_pending (id, name, order_key, limit_key, due_at, scan_at, parked)
+    SELECT n, 'n1', 'k' || n % {KEYS}, 'tenant:' || n % {KEYS}, now() - interval '1h',
+        CASE WHEN n % 3 = 0 THEN now() - interval '1h' ELSE now() + interval '1h' END,
+        CASE n % 3 WHEN 1 THEN 'order k' || n % {KEYS}
+                   WHEN 2 THEN 'limit key tenant:' || n % {KEYS} END
+    FROM generate_series({ORDERED.start}, {ORDERED.stop - 1}) AS n;
+INSERT INTO task_pending (id, name, order_key, limit_key, state, attempt, lease_token, lease_until,
+        owner, started_at, max_attempts, at_most_once)
+    SELECT 50000 + n, 'n1', 'k' || n, 'tenant:' || n, 'RUNNING', 1, gen_random_uuid(),
+        now() + interval '1h', 'w3', now(), 3, false
+    FROM generate_series(1, {KEYS}) AS n;
+INSERT INTO task_error (id, name, order_key, state)
+    SELECT 60000 + n, 'n1', 'k' || n % {KEYS}, 'FAILED' FROM generate_series(1, 2000) AS n;
+INSERT INTO task_gate (gate, look_at)
+    SELECT 'order k' || n, now() FROM generate_series(0, {KEYS}) AS n
+    UNION ALL SELECT 'limit key tenant:' || n, NULL FROM generate_series(0, {KEYS}) AS n;
+"""
+)
+LIMITS = Limits([Limit(Kind.KEY, "tenant:*", 5)])
+IDS = list(ORDERED)
+
+
+def of(kind: Kind, word: str, number: int) -> list[Gate]:
+    return [Gate(kind, f"{word}{n}") for n in range(number)]
+
+
+def wake(connection, some: list[Gate]):
+    values = {"gates": list(map(str, some)), "numbers": [1] * len(some), "now": None}
+    return connection.execute(held._WAKE, {**values, "heads": [None] * len(some)}).all()
+
+
+def looked(connection, some: list[Gate]):
+    values = {"gates": list(map(str, some)), "waits": [5.0] * len(some), "now": None}
+    connection.execute(held._LOOKED, values)
+
+
+VERBS: dict[str, tuple[Verb, int]] = {
+    "wishes": (
+        lambda c, n: c.execute(
+            gates._WISHES, {"ids": IDS[:n], "names": list(NAMES), "now": None}
+        ).all(),
+        GROUP,
+    ),
+    "lock": (lambda c, n: gates.lock(c, of(Kind.ORDER, "k", n)), GROUP),
+    "rooms of order keys": (lambda c, n: gates.rooms(c, of(Kind.ORDER, "k", n), LIMITS), GROUP),
+    "rooms of limit keys": (
+        lambda c, n: gates.rooms(c, of(Kind.KEY, "tenant:", n), LIMITS),
+        GROUP,
+    ),
+    "room of a name": (lambda c, _: gates.rooms(c, [Gate(Kind.NAME, "n1")], LIMITS), 1_500),
+    "park": (
+        lambda c, n: c.execute(held._PARK[Kind.ORDER], {"ids": IDS[:n], "now": None}),
+        GROUP,
+    ),
+    "wake": (lambda c, n: wake(c, of(Kind.ORDER, "k", n)), GROUP),
+    "looked": (lambda c, n: looked(c, of(Kind.ORDER, "k", n)), GROUP),
+    "waited for": (lambda c, n: held.waited_for(c, of(Kind.ORDER, "k", n)), GROUP),
+    "overdue": (held.overdue, GROUP),
+    "in front": (lambda c, _: gates.in_front(c, ["default", "q0"], NAMES), 1_100),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_statement_reads_about_what_it_is_asked_for(
+    bare: Database,  # noqa: F811
+    statistics: str,  # noqa: F811
+    name: str,
+) -> None:
+    verb, number = VERBS[name]
+    with bare.engine.connect() as connection:
+        try:
+            plan = planned(connection, statistics, verb, number, FILL_GATES)
+        finally:
+            connection.invalidate()
+
+    assert plan.whole == ()
+    assert plan.rows <= STEPS_A_ROW * number + 300
+    assert plan.buffers <= PAGES_A_ROW * number + 1_000
+
+
+def test_a_room_is_known_by_what_it_lets_pass() -> None:
+    assert Room(1.0, head=7, ordered=True).admits(7)
+    assert not Room(1.0, head=7, ordered=True).admits(8)
+    assert not Room(0.0).admits(7)

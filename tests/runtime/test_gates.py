@@ -1,0 +1,181 @@
+"""Order keys and limits on real children: who passes, who is held, and who wakes whom."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app.domain.gates import Kind, Limit
+from tasks_app.pool.held import LOOK_AGAIN_S
+from tasks_app.pool.limits import drop_limit, set_limit
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.gatekeeper import Gatekeeper
+from tests.runtime.bench import Bench
+from tests.waiting import until
+
+PARKED = "SELECT count(*) FROM task_pending WHERE parked IS NOT NULL"
+
+
+def limit(bench: Bench, kind: Kind, target: str, most: int | None = 1, **more: Any) -> None:
+    with bench.engine.begin() as connection:
+        set_limit(connection, Limit(kind, target, most, **more))
+
+
+class Hall:
+    """A handler that notes how many are inside with it."""
+
+    def __init__(self, bench: Bench, name: str = "t") -> None:
+        self.mutex = threading.Lock()
+        self.inside, self.most = 0, 0
+        self.entered: list[int] = []
+        self.open = bench.event()
+
+        @bench.handler(name)
+        def hall(ctx: Any) -> None:
+            with self.mutex:
+                self.inside += 1
+                self.most = max(self.most, self.inside)
+                self.entered.append(ctx.task_id)
+            self.open.wait(20)
+            with self.mutex:
+                self.inside -= 1
+
+
+def test_tasks_of_one_key_run_one_at_a_time_lowest_id_first(bench: Bench) -> None:
+    bench.succeeding()
+    ids = [bench.create(order_key=f"k{n % 3}") for n in range(30)]
+
+    bench.drain(concurrency=4)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 30
+    for n in range(3):
+        of_key = [i for i in bench.runs if i in ids[n::3]]
+        assert of_key == sorted(of_key)
+
+
+def test_a_message_runs_the_first_of_a_key_and_holds_the_others_visibly(bench: Bench) -> None:
+    bench.succeeding()
+    ids = [bench.create(order_key="k") for _ in range(3)]
+    hall = Hall(bench, "slow")
+    slow = bench.create("slow", order_key="k")
+    child = bench.child()
+
+    child.execute(None, [ids[2], ids[1], ids[0], slow])
+    until(lambda: bench.task(ids[1]).parked is None, what="the wake")
+
+    assert bench.states(ids) == ["SUCCEEDED", "PENDING", "PENDING"]
+    assert bench.task(ids[2]).parked == "order k"
+    child.execute(None, ids)
+    until(lambda: bench.task(ids[2]).parked is None)
+    child.execute(None, ids)
+    assert bench.runs == ids
+    assert not hall.entered
+
+
+@pytest.mark.parametrize("kind", [Kind.QUEUE, Kind.NAME, Kind.KEY])
+def test_no_more_than_the_limit_run_at_a_time(bench: Bench, kind: Kind) -> None:
+    hall = Hall(bench)
+    limit(bench, kind, {Kind.QUEUE: "default", Kind.NAME: "t", Kind.KEY: "tenant:*"}[kind], 2)
+    for _ in range(6):
+        bench.create(limit_key="tenant:1")
+    work = bench.work(concurrency=5)
+    bench.beside(work.run)
+
+    until(lambda: hall.inside == 2)
+    until(lambda: bench.sql(PARKED) == 4)
+    hall.open.set()
+    until(lambda: bench.sql("SELECT count(*) FROM task_pending") == 0)
+
+    assert hall.most == 2
+
+
+def test_each_key_of_a_pattern_has_the_limit_for_itself(bench: Bench) -> None:
+    hall = Hall(bench)
+    limit(bench, Kind.KEY, "tenant:*", 1)
+    for n in range(4):
+        bench.create(limit_key=f"tenant:{n // 2}")
+    bench.create(limit_key="other:1")
+    bench.create(limit_key="other:1")
+    bench.beside(bench.work(concurrency=6).run)
+
+    until(lambda: hall.inside == 4)
+    until(lambda: bench.sql(PARKED) == 2)
+    hall.open.set()
+    until(lambda: bench.sql("SELECT count(*) FROM task_pending") == 0)
+
+
+def test_a_limit_that_is_taken_away_lets_all_go(bench: Bench) -> None:
+    hall = Hall(bench)
+    limit(bench, Kind.NAME, "t", 0)
+    for _ in range(3):
+        bench.create()
+    bench.beside(bench.work(concurrency=3).run)
+    until(lambda: bench.sql(PARKED) == 3)
+
+    with bench.engine.begin() as connection:
+        drop_limit(connection, Kind.NAME, "t")
+
+    until(lambda: hall.inside == 3)
+
+
+def test_a_head_that_waits_for_its_retry_blocks_or_skips(bench: Bench) -> None:
+    @bench.handler("t", retry="1h")
+    def fails_once(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+        if ctx.task_id in heads:
+            raise LookupError
+
+    heads = [bench.create(order_key="b"), bench.create(order_key="s", order_policy="skips")]
+    behind = [bench.create(order_key="b"), bench.create(order_key="s")]
+
+    bench.drain()
+
+    assert bench.states([*heads, *behind]) == ["PENDING", "PENDING", "PENDING", "SUCCEEDED"]
+
+
+def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -> None:
+    wrong = [True]
+
+    @bench.handler("t", max_attempts=1)
+    def fails(ctx: Any) -> None:
+        if wrong and ctx.task_id == head:
+            raise LookupError
+        bench.runs.append(ctx.task_id)
+
+    head, behind = bench.create(order_key="b"), bench.create(order_key="b")
+    bench.drain()
+    assert bench.states([head, behind]) == ["FAILED", "PENDING"]
+
+    wrong.clear()
+    with bench.engine.begin() as connection:
+        from tasks_app.pool.requeue import requeue
+
+        requeue(connection, head)
+    bench.drain()
+
+    assert bench.runs == [head, behind]
+
+
+def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
+    bench: Bench,
+) -> None:
+    bench.succeeding()
+    first, second = bench.create(order_key="k"), bench.create(order_key="k")
+    child = bench.child(start=False)
+    child.execute(None, [first, second])
+    assert bench.states([first, second]) == ["SUCCEEDED", "PENDING"]
+    assert bench.task(second).parked == "order k"
+
+    database = Database(bench.url)
+    keeper = Gatekeeper(database)
+    assert 0 < (keeper.look().next_s or 0) <= LOOK_AGAIN_S
+    bench.sql("UPDATE task_gate SET look_at = now()")
+    keeper.look()
+    database.dispose()
+
+    assert bench.task(second).parked is None
+    with bench.engine.connect() as connection:
+        assert connection.execute(text("SELECT look_at FROM task_gate")).scalar() is None
