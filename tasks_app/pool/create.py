@@ -26,8 +26,9 @@ CHUNK = 2_000
 """Rows with a unique_key per statement."""
 TRIES = 10
 """How often a unique_key may change hands between our INSERT and our look at its holder."""
-RESTARTS = 3
-"""How often many begin anew because one of them did, so that their keys are locked in order."""
+RESTARTS, RESTARTED = 10, 1_000
+"""How often many begin anew because one of them did, so that their keys are locked in order; and
+how many rows that may be in all. Then an order is not kept, and PostgreSQL has to end deadlocks."""
 
 _IDS = f"""
     SELECT min(n.id), max(n.id),
@@ -118,7 +119,7 @@ def _many(
         return []
     rules = [row.rule for row in rows if row.unique_key is not None]
     raises = any(rule.on_conflict is OnConflict.RAISE for rule in rules if rule)
-    restarts = RESTARTS if len(rules) > 1 and undoable else 0
+    restarts = min(RESTARTS, RESTARTED // len(rules)) if len(rules) > 1 and undoable else 0
     if not raises and not restarts:
         return (yield from _all(rows, now, copy=copy, in_order=False))
     yield _SAVE

@@ -230,7 +230,7 @@ def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool
                 "tasks_app/pool/create.py",
                 "    insert = Ask(*insertion(row, now))\n",
                 "    insert = Ask(*insertion(row, now))\n"
-                "    if row.unique_key and (held := (yield from _holder(row))) is not None:\n"
+                "    if held := row.unique_key and (yield from met_in_the_pool(row, now)):\n"
                 "        return held\n",
             ),
         ),
