@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from tasks_app.domain.gates import Limit
     from tasks_app.domain.missed import FireAll, fire_all
     from tasks_app.domain.outcome import Cancel, Fail, Retry, Skip, Snooze
+    from tasks_app.domain.queue import Queue, QueueOptions
     from tasks_app.domain.retry import Exponential, Fixed, Levels
     from tasks_app.domain.schedule import Schedule
     from tasks_app.domain.settings import Settings
     from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
     from tasks_app.domain.unique import CreateOutcome
+    from tasks_app.domain.window import Window
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
     from tasks_app.runtime.buffer import TaskBuffer
@@ -55,6 +57,15 @@ if TYPE_CHECKING:
         create_task,
         create_tasks,
         hint_tasks,
+    )
+    from tasks_app.runtime.queues import (
+        change_queue,
+        get_queue,
+        list_calendars,
+        list_queues,
+        remove_calendar,
+        reset_queue,
+        set_calendar,
     )
     from tasks_app.runtime.registry import handler
     from tasks_app.runtime.rehearsal import Preview, backfill_schedule, preview, preview_schedule
@@ -89,6 +100,8 @@ __all__ = [
     "NewTask",
     "Notice",
     "Preview",
+    "Queue",
+    "QueueOptions",
     "Requeued",
     "Retry",
     "Schedule",
@@ -103,11 +116,13 @@ __all__ = [
     "TaskOptions",
     "TasksError",
     "UniqueKeyTakenError",
+    "Window",
     "acreate_task",
     "acreate_tasks",
     "backfill_schedule",
     "cancel_task",
     "cancel_tasks",
+    "change_queue",
     "change_schedule",
     "create_schedule",
     "create_task",
@@ -119,21 +134,27 @@ __all__ = [
     "fire_all",
     "foresee_bulk",
     "foresee_rest",
+    "get_queue",
     "get_schedule",
     "get_task",
     "handler",
     "hint_tasks",
+    "list_calendars",
     "list_limits",
+    "list_queues",
     "list_schedules",
     "middleware",
     "pause_queue",
     "preview",
     "preview_schedule",
+    "remove_calendar",
     "remove_schedule",
     "requeue_task",
+    "reset_queue",
     "resume_queue",
     "run_bulk",
     "schedule",
+    "set_calendar",
     "set_limit",
     "start_bulk",
     "subscribe",
@@ -148,11 +169,13 @@ _ROOMS = {
     "domain.gates": "Limit",
     "domain.missed": "FireAll fire_all",
     "domain.outcome": "Cancel Fail Retry Skip Snooze",
+    "domain.queue": "Queue QueueOptions",
     "domain.retry": "Exponential Fixed Levels",
     "domain.schedule": "Schedule",
     "domain.settings": "Settings",
     "domain.task": "NewTask Task TaskId TaskOptions",
     "domain.unique": "CreateOutcome",
+    "domain.window": "Window",
     "pool.cancel": "Cancelled",
     "pool.requeue": "Requeued",
     "runtime.buffer": "TaskBuffer",
@@ -165,6 +188,8 @@ _ROOMS = {
     "runtime.operator": "cancel_task cancel_tasks drop_limit explain_task get_task list_limits"
     " pause_queue requeue_task resume_queue set_limit unblock_task",
     "runtime.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
+    "runtime.queues": "change_queue get_queue list_calendars list_queues remove_calendar"
+    " reset_queue set_calendar",
     "runtime.registry": "handler",
     "runtime.rehearsal": "Preview backfill_schedule preview preview_schedule",
     "runtime.schedules": "change_schedule create_schedule disable_schedule enable_schedule"

@@ -31,7 +31,8 @@ TABLES = (
     "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker,"
     " task_lease, task_queue_pause, task_pace, task_schedule, task_schedule_fire, task_key,"
     " task_lock, task_lock_holder, task_lock_part, task_lock_wait, task_audit, task_limit,"
-    " task_gate"
+    " task_gate,"
+    " task_queue, task_queue_window, task_calendar"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 

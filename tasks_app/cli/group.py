@@ -33,6 +33,7 @@ COMMANDS = {
     "resume": "tasks_app.cli.queues:resume",
     "limits": "tasks_app.cli.limits:limits",
     "unblock": "tasks_app.cli.limits:unblock",
+    "queues": "tasks_app.cli.queues:queues",
     "prune": "tasks_app.cli.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
     "locks": "tasks_app.cli.locks:locks",

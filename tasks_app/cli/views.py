@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields
+from datetime import UTC
 from typing import Any
 
 import click
@@ -81,4 +82,6 @@ def stats(*, json_: bool) -> None:
     for stopped in pauses:
         queue = "every queue" if stopped.queue == EVERY_QUEUE else f"queue {stopped.queue}"
         reason = f": {stopped.reason}" if stopped.reason else ""
-        click.echo(f"{queue} is paused since {stopped.since:%Y-%m-%d %H:%M:%S}Z{reason}")
+        end = stopped.resume_at
+        until = f" until {end.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if end else ""
+        click.echo(f"{queue} is paused since {stopped.since:%Y-%m-%d %H:%M:%S}Z{until}{reason}")

@@ -107,7 +107,7 @@ def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None
         if hands is None:
             return None
         instant = hands.replace(tzinfo=UTC) - offset
-        change = _next_change(zone, at, instant)
+        change = next_change(zone, at, instant)
         if change is None:
             return instant
         at, offset = change, _offset(zone, change)
@@ -128,7 +128,7 @@ def _first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
             return instant
 
 
-def _next_change(zone: ZoneInfo, since: datetime, until: datetime) -> datetime | None:
+def next_change(zone: ZoneInfo, since: datetime, until: datetime) -> datetime | None:
     """Return when the clock is changed first, after ``since`` and not after ``until``."""
     low, offset = since.replace(microsecond=0), _offset(zone, since)
     while low < until:

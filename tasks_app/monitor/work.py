@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
@@ -10,7 +10,8 @@ from tasks_app.domain.durations import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.settings import Settings
 from tasks_app.monitor.database import Check
-from tasks_app.pool import condition, lease, pause, workers
+from tasks_app.pool import condition, lease, pause, queues, workers
+from tasks_app.pool.standstill import standing_still
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.operator import LATE_SCANS, PATIENCE
 
@@ -54,9 +55,12 @@ def reach(connection: Connection, settings: Settings) -> list[Finding]:
 
 def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
     """How long does what is due wait?"""
-    due = condition.due_work(connection)
+    still = standing_still(connection)
+    found = condition.due_work(connection)
+    due = [] if EVERY_QUEUE in still else [d for d in found if d.queue not in still]
     if not due:
-        return [ok("due tasks", "none waits")]
+        where = ", but in queues that stand still" if found else ""
+        return [ok("due tasks", f"none waits{where}")]
     number, oldest = sum(d.number for d in due), due[0]
     most = "at least " if number >= condition.MOST_DUE else ""
     fact = f"{most}{number} waiting, {oldest.name} in {oldest.queue} for {rough(oldest.waits)}"
@@ -103,6 +107,23 @@ def paused(connection: Connection, _settings: Settings) -> list[Finding]:
     ]
 
 
+def standing(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does a queue wait for its window, or for others?"""
+    findings = []
+    for each in queues.find(connection):
+        opens_at = each.opens_at
+        if not each.is_open and opens_at is None:
+            advice = f"Change them: tasks-app queues set {each.queue} --window …"
+            fact = f"{each.queue} is closed: none of its windows opens within a year"
+            findings.append(warn("queues", fact, advice))
+        elif opens_at is not None:
+            findings.append(ok("queues", f"{each.queue} is closed until {_instant(opens_at)}"))
+        elif each.shut is not None:
+            fact = f"{each.queue} gives way: it runs only while {each.gate}"
+            findings.append(ok("queues", fact))
+    return findings
+
+
 def _given(each: pause.Pause) -> str:
     """A bare star would be the shell's."""
     return "--all" if each.queue == EVERY_QUEUE else each.queue
@@ -110,8 +131,13 @@ def _given(each: pause.Pause) -> str:
 
 def _stopped(each: pause.Pause) -> str:
     who = "all are" if each.queue == EVERY_QUEUE else f"{each.queue} is"
-    since = f"{each.since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
-    return f"{who} paused since {since}" + (f": {each.reason}" if each.reason else "")
+    until = f" until {_instant(each.resume_at)}" if each.resume_at else ""
+    reason = f": {each.reason}" if each.reason else ""
+    return f"{who} paused since {_instant(each.since)}{until}{reason}"
 
 
-CHECKS: tuple[Check, ...] = (living, scanning, paused, reach, waiting, rescue)
+def _instant(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+
+
+CHECKS: tuple[Check, ...] = (living, scanning, paused, standing, reach, waiting, rescue)

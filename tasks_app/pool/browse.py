@@ -13,7 +13,8 @@ from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.payload import decode
 from tasks_app.domain.states import State, pool_of
 from tasks_app.domain.task import Attempt, Task
-from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING, runs
+from tasks_app.pool.standstill import runs
+from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING
 
 _JSON = {"payload", "headers", "result"}
 _COLUMNS = ", ".join(
@@ -74,7 +75,7 @@ class Count:
     oldest_due_at: datetime | None
     """Of PENDING ones that are due, else None."""
     paused: bool
-    """Whether an operator stopped the queue."""
+    """Whether the queue stands still: paused, outside its windows, or behind its gate."""
 
 
 def get(connection: Connection, task_id: int) -> Task | None:

@@ -22,7 +22,9 @@ from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
 from tasks_app.pool.drivers import ask
 from tasks_app.pool.fences import array
 from tasks_app.pool.plan import Ask
-from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, admits, admits_by_id, runs
+from tasks_app.pool.queue_defaults import QUEUE_SAYS, of_queue
+from tasks_app.pool.standstill import runs
+from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, admits, admits_by_id
 
 PAYLOADS_UP_TO = 16 * 1024
 """Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
@@ -44,20 +46,21 @@ _RETURNED = f"""
     p.id, p.attempt, p.name, p.queue, p.biz_key,
     CASE WHEN pg_column_size(p.payload) <= {PAYLOADS_UP_TO} THEN p.payload::text END AS payload,
     p.headers::text AS headers, p.failures, p.crashes, p.retry_level, p.max_attempts,
-    p.at_most_once, p.retry, p.timeout_ms, p.hard_timeout_ms, p.idempotency_key::text AS key_text,
+    p.at_most_once, {of_queue("retry")}, {of_queue("timeout_ms")}, {of_queue("hard_timeout_ms")},
+    p.idempotency_key::text AS key_text,
     date_part('epoch', p.created_at) AS created_s, date_part('epoch', p.due_at) AS due_s,
     p.cancel_requested_at IS NOT NULL AS cancel_requested
 """
 """A fence without its token, then the other fields of a :class:`ClaimedTask` in their order."""
 
 _POLICY = "(SELECT policies FROM handler) -> p.name"
-_MAX_ATTEMPTS = f"coalesce(p.max_attempts, ({_POLICY} ->> 0)::smallint)"
+_MAX_ATTEMPTS = f"coalesce({of_queue('max_attempts')}, ({_POLICY} ->> 0)::smallint)"
 _AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
 
 _DUE_S = 2 + ClaimedTask._fields.index("due_s") - 1
 
 _CLAIM = """
-    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies),
+    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), {says},
     {candidates},
     taken AS MATERIALIZED (
         SELECT * FROM candidate WHERE NOT alone AND NOT {lonely_goes_first}
@@ -88,6 +91,7 @@ def _statement(candidates: str, *, order: str, lonely_goes_first: str, more: str
             at_most_once=_AT_MOST_ONCE,
             returned=_RETURNED,
             more=more,
+            says=QUEUE_SAYS,
         )
     )
 
@@ -151,7 +155,7 @@ _PAYLOAD = text(f"""
 """)
 
 _CLAIMS = text(f"""
-    SELECT {_RETURNED}, p.lease_token FROM {PENDING} p
+    WITH {QUEUE_SAYS} SELECT {_RETURNED}, p.lease_token FROM {PENDING} p
     WHERE p.state = '{State.RUNNING}' AND p.owner = :owner ORDER BY p.id
 """)
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.states import State
 from tasks_app.pool.tables import (
     ATTEMPT,
+    CALENDAR,
     COMPLETED,
     DISPATCH,
     ERROR,
@@ -24,13 +25,16 @@ from tasks_app.pool.tables import (
     NOW,
     PAUSE,
     PENDING,
+    QUEUE,
     SCHEDULE,
+    WINDOW,
     WORKER,
 )
 
 WRITTEN = (
     *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, SCHEDULE, FIRE),
     *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, LIMIT, GATE),
+    *(QUEUE, WINDOW, CALENDAR),
 )
 """Tables that a worker reads and writes."""
 MOST_DUE = 100_000

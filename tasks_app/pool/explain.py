@@ -25,6 +25,7 @@ from tasks_app.domain.explain.facts import (
 )
 from tasks_app.domain.states import State
 from tasks_app.pool import gates
+from tasks_app.pool.standstill import STOPS
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
@@ -52,7 +53,7 @@ _ROW = text(f"""
 _LIVES = f"w.seen_at > {NOW} - CAST(:lease AS interval)"
 _AROUND = text(f"""
     SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
-        z.queue AS stopped, z.since, z.reason,
+        z.queue AS stopped, z.since, z.reason, z.resume_at,
         d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
         d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said,
         l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
@@ -61,7 +62,7 @@ _AROUND = text(f"""
         SELECT * FROM {ATTEMPT} a WHERE a.task_id = :id
         ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
     LEFT JOIN LATERAL (
-        SELECT * FROM {PAUSE} z WHERE z.queue IN (:queue, '{EVERY_QUEUE}')
+        SELECT * FROM {PAUSE} z WHERE z.queue IN (:queue, '{EVERY_QUEUE}') AND {STOPS}
         ORDER BY z.queue = :queue LIMIT 1) AS z ON true
     LEFT JOIN LATERAL (
         SELECT * FROM {DISPATCH} d
@@ -152,7 +153,7 @@ def read_facts(
         at,
         row,
         last=_last(around),
-        stop=Stop(around.stopped, around.since, around.reason) if around.stopped else None,
+        stop=_stop(around),
         denial=_denial(around),
         message=_message(around),
         service=Service(
@@ -215,6 +216,12 @@ def _denial(around: Any) -> Denial | None:
         *(around.resource, around.blocked_by, around.times, around.asked_at),
         *(around.denied_at, around.held),
     )
+
+
+def _stop(around: Any) -> Stop | None:
+    if around.stopped is None:
+        return None
+    return Stop(around.stopped, around.since, around.reason, around.resume_at)
 
 
 def _message(around: Any) -> Message | None:

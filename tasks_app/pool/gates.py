@@ -19,6 +19,7 @@ from tasks_app.domain.gates import Gate, Kind, Limit, Limits, Room, Wish, room_o
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import HINT_WAIT
 from tasks_app.pool.fences import array
+from tasks_app.pool.standstill import runs
 from tasks_app.pool.tables import (
     ERROR,
     GATE,
@@ -28,7 +29,6 @@ from tasks_app.pool.tables import (
     READY,
     UNGATED,
     admits_by_id,
-    runs,
 )
 
 FRONT = 100

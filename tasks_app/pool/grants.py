@@ -9,6 +9,7 @@ from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
     AUDIT,
+    CALENDAR,
     COMPLETED,
     DISPATCH,
     ERROR,
@@ -27,9 +28,11 @@ from tasks_app.pool.tables import (
     PACE,
     PAUSE,
     PENDING,
+    QUEUE,
     SCHEDULE,
     SCHEDULES,
     SCHEMA,
+    WINDOW,
     WORKER,
     table,
 )
@@ -60,12 +63,16 @@ _KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
 _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
 _GATES = (LIMIT, GATE)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
-_EVERYTHING = (*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS)
+_RULES = (QUEUE, WINDOW, CALENDAR)
+_EVERYTHING = (
+    *(*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS),
+    *_RULES,
+)
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, _VERSION))}"
 _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 """Lines of the audit stay as they are, and the database says who wrote them, and when."""
-_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS)
+_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
     Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _IDS),

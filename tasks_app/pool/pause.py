@@ -1,31 +1,38 @@
 """Pause: an operator stops a queue. Nothing of it is published or claimed until it is resumed.
 
-The rows stay as they are, so they run in their old order as soon as the queue does. What runs
-already, runs on.
+The clock may do that, too. The rows stay as they are, so they run in their old order as soon as
+the queue does. What runs already, runs on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.admission import check_queue
 from tasks_app.domain.causes import clean
+from tasks_app.pool.standstill import STOPS
 from tasks_app.pool.tables import EVERY_QUEUE, NOW, PAUSE
 
 LONGEST_REASON = 300
 
 _PAUSE = text(f"""
-    INSERT INTO {PAUSE} (queue, since, reason) VALUES (:queue, {NOW}, :reason)
+    INSERT INTO {PAUSE} (queue, since, reason, resume_at)
+    VALUES (:queue, {NOW}, :reason,
+        coalesce(CAST(:until AS timestamptz), {NOW} + CAST(:wait AS interval)))
     ON CONFLICT (queue) DO NOTHING RETURNING queue
 """)
+_FORGET = text(f"DELETE FROM {PAUSE} z WHERE z.queue = :queue AND NOT {STOPS}")
 _RESUME = text(f"""
-    DELETE FROM {PAUSE} WHERE queue = :queue OR :queue = '{EVERY_QUEUE}' RETURNING queue
+    DELETE FROM {PAUSE} z WHERE z.queue = :queue OR :queue = '{EVERY_QUEUE}'
+    RETURNING z.queue, {STOPS} AS stopped
 """)
-_PAUSED = text(f"SELECT queue, since, reason FROM {PAUSE} ORDER BY queue")
+_PAUSED = text(f"""
+    SELECT z.queue, z.since, z.reason, z.resume_at FROM {PAUSE} z WHERE {STOPS} ORDER BY z.queue
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class Pause:
     """``*``: every queue."""
     since: datetime
     reason: str
+    resume_at: datetime | None = None
+    """When it ends by itself; None: when somebody ends it."""
 
 
 def checked_queue(queue: str) -> str:
@@ -48,26 +57,42 @@ def checked_queue(queue: str) -> str:
 
 
 def pause(
-    connection: Connection, queue: str, reason: str = "", *, now: datetime | None = None
+    connection: Connection,
+    queue: str,
+    reason: str = "",
+    *,
+    resume_at: datetime | None = None,
+    resume_in: timedelta | None = None,
+    now: datetime | None = None,
 ) -> bool:
-    """Stop a queue, or all with ``*``; False: it was paused already, since and reason stay.
+    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+
+    ``resume_at``, or ``resume_in`` from now on: it runs again by itself then.
 
     Raises:
         InvalidTaskError: it is no queue's name.
     """
-    values = {"queue": checked_queue(queue), "reason": clean(reason, LONGEST_REASON), "now": now}
+    values = {
+        "queue": checked_queue(queue),
+        "reason": clean(reason, LONGEST_REASON),
+        "until": resume_at,
+        "wait": resume_in,
+        "now": now,
+    }
+    connection.execute(_FORGET, {"queue": queue, "now": now})
     return connection.execute(_PAUSE, values).first() is not None
 
 
-def resume(connection: Connection, queue: str) -> Sequence[str]:
+def resume(connection: Connection, queue: str, *, now: datetime | None = None) -> Sequence[str]:
     """Let a queue run again; ``*`` lets all of them. Return what was paused.
 
     Raises:
         InvalidTaskError: it is no queue's name.
     """
-    return connection.execute(_RESUME, {"queue": checked_queue(queue)}).scalars().all()
+    rows = connection.execute(_RESUME, {"queue": checked_queue(queue), "now": now})
+    return [row.queue for row in rows if row.stopped]
 
 
-def paused(connection: Connection) -> list[Pause]:
+def paused(connection: Connection, *, now: datetime | None = None) -> list[Pause]:
     """Return what is paused."""
-    return [Pause(*row) for row in connection.execute(_PAUSED)]
+    return [Pause(*row) for row in connection.execute(_PAUSED, {"now": now})]

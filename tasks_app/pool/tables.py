@@ -22,6 +22,9 @@ DISPATCH = table("task_dispatch")
 WORKER = table("task_worker")
 LEASE = table("task_lease")
 PAUSE = table("task_queue_pause")
+QUEUE = table("task_queue")
+WINDOW = table("task_queue_window")
+CALENDAR = table("task_calendar")
 PACE = table("task_pace")
 SCHEDULE = table("task_schedule")
 FIRE = table("task_schedule_fire")
@@ -54,11 +57,6 @@ CARRIED = (
 
 EVERY_QUEUE = "*"
 """No queue has this name; as a pause it means all of them."""
-
-
-def runs(queue: str) -> str:
-    """Return the condition that nobody has paused the queue; the list is read once a statement."""
-    return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY(SELECT z.queue FROM {PAUSE} z)"
 
 
 READY = f"""p.enabled AND p.due_at <= {NOW}

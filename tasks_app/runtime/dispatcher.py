@@ -14,8 +14,8 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger, workers
 from tasks_app.pool.ledger import Dispatch
-from tasks_app.pool.pause import paused
 from tasks_app.pool.scan import Due, due
+from tasks_app.pool.standstill import standing_still
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.amnesia import forgotten_queues
 from tasks_app.runtime.bookmarks import Bookmarks
@@ -157,9 +157,9 @@ class Dispatcher:
             self._probe_first = False
 
     def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, Lane]:
-        """Return the queues that a live child serves; for others, and paused ones, nothing goes."""
+        """Return the queues that a live child serves and that do not stand still."""
         lanes: dict[str, Lane] = {}
-        stopped = {pause.queue for pause in paused(connection)}
+        stopped = standing_still(connection, now=now)
         if EVERY_QUEUE in stopped:
             return lanes
         for worker in workers.live(connection, self._settings.lease, now=now):

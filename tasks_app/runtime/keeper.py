@@ -16,6 +16,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher
 from tasks_app.runtime.gatekeeper import Gatekeeper, Look
 from tasks_app.runtime.leadership import TTL, Leadership
+from tasks_app.runtime.load_gates import LoadGates
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.outlook import AHEAD
 from tasks_app.runtime.publisher import DelayIndex, Publisher
@@ -50,6 +51,7 @@ class Keeper:
         self._maintainer = Maintainer(database, holder, settings=settings)
         self._scheduler = Scheduler(database)
         self._gatekeeper = Gatekeeper(database)
+        self._load_gates = LoadGates(database)
         self._last = Scanned()
         self._whole_at = 0.0
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
@@ -93,6 +95,8 @@ class Keeper:
             return self._publish(fill_up=True)
         self._whole_at = time.monotonic() + self._settings.scan_interval.total_seconds()
         seen = self._glance()
+        if seen is None or seen.gates:
+            self._load_gates.look()
         next_fire_s, look = self._fire(seen), self._look(seen)
         if seen is not None and not look.woken and self._is_quiet(seen):
             self._last = Scanned()

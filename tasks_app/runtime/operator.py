@@ -6,17 +6,21 @@ What changes something is noted in the audit, in the same transaction; ``by`` sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.gates import Limit
 from tasks_app.domain.limit import checked_target, limit_of
 from tasks_app.domain.selection import Action
 from tasks_app.domain.task import Task
-from tasks_app.pool import browse, limits
+from tasks_app.domain.timing import check_instant
+from tasks_app.pool import browse, limits, queues
 from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.explain import read_facts
@@ -53,6 +57,9 @@ def explain_task(session: Sync, task_id: int, *, settings: Settings | None = Non
         lease=settings.lease,
         late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
     )
+    if facts.waiting is not None:
+        said = {each.queue: each for each in queues.find(connection_of(session), now=facts.now)}
+        facts = replace(facts, queue=said.get(facts.waiting.queue))
     return explain(facts)
 
 
@@ -106,16 +113,31 @@ def requeue_task(session: Sync, task_id: int, *, by: str = "") -> Requeued:
     return answer
 
 
-def pause_queue(session: Sync, queue: str, reason: str = "", *, by: str = "") -> bool:
-    """Stop a queue, or all with ``*``; False: it was paused already.
+def pause_queue(
+    session: Sync,
+    queue: str,
+    reason: str = "",
+    *,
+    resume_at: datetime | None = None,
+    resume_in: Duration | None = None,
+    by: str = "",
+) -> bool:
+    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+
+    It runs again after :func:`resume_queue`, at ``resume_at``, or ``resume_in`` from now on.
 
     Raises:
-        InvalidTaskError: it is no queue's name.
+        InvalidTaskError: it is no queue's name, or the end is none.
     """
+    if resume_at is not None and resume_in is not None:
+        raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
+    at = None if resume_at is None else check_instant("resume_at", resume_at)
     connection = connection_of(session)
-    changed = pause(connection, queue, reason)
+    changed = pause(connection, queue, reason, resume_at=at, resume_in=_span(resume_in))
     if changed:
-        note(connection, "pause", {"queue": queue, "reason": reason}, who=by)
+        ends = {"resume_at": at and at.isoformat(), "resume_in": resume_in and str(resume_in)}
+        given = {name: value for name, value in ends.items() if value}
+        note(connection, "pause", {"queue": queue, "reason": reason, **given}, who=by)
     return changed
 
 
@@ -186,3 +208,12 @@ def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
 
 def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:
     note(connection, action, who=by, ids=[task_id], answers={str(answer): 1})
+
+
+def _span(value: Duration | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None

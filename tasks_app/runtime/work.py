@@ -21,6 +21,7 @@ from tasks_app.runtime.child import Child
 from tasks_app.runtime.front import Front
 from tasks_app.runtime.gatekeeper import Gatekeeper, Verdict
 from tasks_app.runtime.hooks import HOOKS, Notice
+from tasks_app.runtime.load_gates import LoadGates
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.rescuer import Rescuer
@@ -52,6 +53,7 @@ class Work:
         self._rescuer = Rescuer(settings, child.database)
         self._maintainer = Maintainer(child.database, child.identity.owner, settings=settings)
         self._scheduler = Scheduler(child.database)
+        self._load_gates = LoadGates(child.database)
         self._tidy_at = 0.0
         self._front = Front()
         self._gatekeeper = Gatekeeper(child.database)
@@ -120,6 +122,7 @@ class Work:
             return
         self._tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
+        self._load_gates.look()
         swept: list[Notice] = []
         verdicts: list[Verdict] = []
         look_s = self._gatekeeper.look().next_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -17,7 +18,20 @@ from tasks_app.domain.gates import Kind, Limit
 from tasks_app.domain.locks import Ask, parts_of
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
-from tasks_app.pool import cancel, lease, ledger, limits, park, pause, rescue, settle, workers
+from tasks_app.domain.window import parse_window
+from tasks_app.pool import (
+    cancel,
+    lease,
+    ledger,
+    limits,
+    load_gate,
+    park,
+    pause,
+    queues,
+    rescue,
+    settle,
+    workers,
+)
 from tasks_app.pool.claim import claim
 from tasks_app.pool.explain import read_facts
 from tasks_app.pool.locks.acquire import acquire, open_up
@@ -558,3 +572,66 @@ class TestGates:
         )
         said = answer(healthy, waits(healthy, limit_key="k1"))
         assert said.fact == "The limit of key k1 is reached: 10 in 1m"
+
+
+def ask_of_queue(connection: Connection, task_id: int, now: datetime = NOON) -> Explanation:
+    """As :func:`ask`, with what is said of the task's queue."""
+    facts = read_facts(connection, task_id, lease=LEASE, late_after=MINUTE, now=now)
+    (queue,) = queues.find(connection, now=now)
+    return explain(replace(facts, queue=queue))
+
+
+class TestQueues:
+    """What is said of a task's queue."""
+
+    def test_a_pause_that_ends(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        pause.pause(healthy, "default", resume_at=NOON + HOUR, now=NOON - HOUR)
+
+        said = answer(healthy, task_id)
+
+        assert said.advice == (
+            "It goes on by itself in 60 min (2040-01-01 13:00:00Z);"
+            " to let it go on now: tasks-app resume default"
+        )
+        assert "paused" not in subjects(healthy, task_id, NOON + HOUR)
+
+    def test_closed(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        queues.change(healthy, "default", {"windows": (parse_window("22:00-06:00"),)})
+
+        said = ask_of_queue(healthy, task_id).findings
+
+        assert [finding.subject for finding in said] == ["closed"]
+        assert said[0].fact == (
+            "Its queue default is closed; its windows: 22:00-06:00 UTC;"
+            " the next one opens in 10 h (2040-01-01 22:00:00Z)"
+        )
+        open_at = ask_of_queue(healthy, task_id, NOON + 10 * HOUR).findings
+        assert "closed" not in [finding.subject for finding in open_at]
+
+    def test_closed_for_ever(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        days = [NOON.date() + timedelta(days=n) for n in range(-5, 500)]
+        queues.set_calendar(healthy, "off", days)
+        queues.change(healthy, "default", {"windows": (parse_window("01:00-02:00 not on off"),)})
+
+        said = ask_of_queue(healthy, task_id).findings[0]
+
+        assert (said.subject, said.level) == ("closed", Level.WARN)
+        assert said.fact.endswith("none opens within a year")
+
+    def test_gate(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        waits(healthy, queue="other", ago=HOUR)
+        queues.change(healthy, "default", {"waiting_below": MINUTE})
+        load_gate.look_at_gates(healthy, now=NOON)
+
+        said = ask_of_queue(healthy, task_id).findings
+
+        assert [finding.subject for finding in said] == ["gate"]
+        assert said[0].fact == (
+            "Its queue default gives way: it runs only while"
+            " no due task of another queue has waited for 1m"
+        )
+        assert said[0].advice.endswith("tasks-app queues set default --waiting-below none")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tasks_app.domain.gates import Limit
+from tasks_app.domain.queue import Queue
 from tasks_app.domain.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000
@@ -75,6 +76,8 @@ class Stop:
     """``*``: every queue."""
     since: datetime
     reason: str
+    resume_at: datetime | None = None
+    """When it ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,8 @@ class Facts:
     last: LastAttempt | None = None
     stop: Stop | None = None
     denial: Denial | None = None
+    queue: Queue | None = None
+    """What else is said of its queue."""
     message: Message | None = None
     service: Service = Service()
     scan: Scan | None = None
@@ -198,7 +203,8 @@ class Facts:
     @property
     def ready(self) -> Row | None:
         """The row, if it is due and a living child may run it now."""
-        return self.due if self.stop is None and self.service.knowing else None
+        stands_still = self.stop or (self.queue and not self.queue.runs)
+        return self.due if self.service.knowing and not stands_still else None
 
     @property
     def barred(self) -> bool:

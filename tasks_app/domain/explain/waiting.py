@@ -88,8 +88,36 @@ def paused(facts: Facts) -> Finding | None:
     which = "Every queue" if every else f"Its queue {stop.queue}"
     why = f": {stop.reason}" if stop.reason else ""
     fact = f"{which} was paused {when(stop.since, facts.now)}{why}"
-    name = "--all" if every else stop.queue
-    return warn("paused", fact, f"When it may go on: tasks-app resume {name}")
+    command = f"tasks-app resume {'--all' if every else stop.queue}"
+    if stop.resume_at is None:
+        return warn("paused", fact, f"When it may go on: {command}")
+    end = when(stop.resume_at, facts.now)
+    return warn("paused", fact, f"It goes on by itself {end}; to let it go on now: {command}")
+
+
+def closed(facts: Facts) -> Finding | None:
+    """None of the queue's windows is open."""
+    queue = facts.queue
+    if facts.waiting is None or queue is None or queue.is_open:
+        return None
+    windows = "; ".join(map(str, queue.windows))
+    fact = f"Its queue {queue.queue} is closed; its windows: {windows}"
+    change = f"tasks-app queues set {queue.queue} --window …"
+    if queue.opens_at is None:
+        return warn("closed", f"{fact}; none opens within a year", f"Change them: {change}")
+    opens = f"the next one opens {when(queue.opens_at, facts.now)}"
+    return ok("closed", f"{fact}; {opens}", f"Nothing to do; to change them: {change}")
+
+
+def gate(facts: Facts) -> Finding | None:
+    """The queue gives way to others."""
+    queue = facts.queue
+    if facts.waiting is None or queue is None or queue.shut is None:
+        return None
+    fact = f"Its queue {queue.queue} gives way: it runs only while {queue.gate}"
+    option = "--running-below" if queue.shut == "running" else "--waiting-below"
+    advice = f"tasks-app queues set {queue.queue} {option} none"
+    return ok("gate", fact, f"Nothing to do; to let it run all the same: {advice}")
 
 
 def no_worker(facts: Facts) -> Finding | None:
@@ -146,4 +174,7 @@ def no_scan(facts: Facts) -> Finding | None:
     )
 
 
-RULES = (disabled, expired, lock_held, not_due, paused, no_worker, no_handler, no_scan)
+RULES = (
+    *(disabled, expired, lock_held, not_due, paused, closed, gate),
+    *(no_worker, no_handler, no_scan),
+)

@@ -1,0 +1,129 @@
+"""Windows: what they are written as, and when they open by the clocks of a zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.window import Window, next_opening, parse_window
+
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+CHANGES = {
+    "Europe/Berlin": (date(2026, 3, 29), date(2026, 10, 25)),
+    "America/New_York": (date(2026, 3, 8), date(2026, 11, 1)),
+    "Australia/Lord_Howe": (date(2026, 4, 5), date(2026, 10, 4)),
+    "Asia/Beirut": (date(2026, 3, 29), date(2026, 10, 25)),
+    "America/Santiago": (date(2026, 4, 5), date(2026, 9, 6)),
+    "UTC": (date(2026, 3, 29), date(2026, 10, 25)),
+}
+"""The days of a year on which clocks are changed; in Beirut and Santiago at midnight."""
+WRITTEN = (
+    *("22:00-06:00", "02:15-02:45", "01:30-03:10", "00:00-24:00", "00:30-00:30", "23:00-00:00"),
+    *("sat,sun 00:00-24:00", "sat 20:00-04:00", "sun 02:30-03:00", "mon-fri 22:00-06:00"),
+    *("sun 00:00-01:00 not on off", "sat 23:30-02:30 not on off"),
+)
+
+
+def brute_force(written: str, zone: str, at: datetime, off: set[date]) -> bool:
+    """Read the clock on the wall, and the window's text, as a person would."""
+    words = written.split()
+    times = next(word for word in words if ":" in word)
+    days = words[0] if not words[0][0].isdigit() else "mon-sun"
+    names = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+    wanted = set()
+    for part in days.split(","):
+        first, _, last = part.partition("-")
+        wanted |= set(names[names.index(first) : names.index(last or first) + 1])
+    hands = at.astimezone(ZoneInfo(zone))
+    shown, (opens, closes) = hands.strftime("%H:%M"), times.split("-")
+
+    def counts(day: date) -> bool:
+        return names[day.weekday()] in wanted and not ("not on" in written and day in off)
+
+    if opens < closes:
+        return opens <= shown < closes and counts(hands.date())
+    since_today = shown >= opens and counts(hands.date())
+    return since_today or (shown < closes and counts(hands.date() - DAY))
+
+
+def minutes_around(zone: str, day: date) -> list[datetime]:
+    """Every fifth minute of the day before, the day and the day after: all edges are among them."""
+    start = datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone)).astimezone(UTC) - DAY
+    return [start + number * MINUTE for number in range(0, 3 * 24 * 60, 5)]
+
+
+def in_zone(written: str, zone: str) -> Window:
+    head, _, tail = written.partition(" not on ")
+    return parse_window(f"{head} {zone}" + (f" not on {tail}" if tail else ""))
+
+
+@pytest.mark.parametrize("zone", CHANGES)
+def test_windows_on_the_days_when_clocks_are_changed(zone: str) -> None:
+    for day in CHANGES[zone]:
+        off = {day}
+        for written in WRITTEN:
+            window = in_zone(written, zone)
+            for at in minutes_around(zone, day):
+                expected = brute_force(written, zone, at, off)
+                assert window.is_open(at, {"off": off}) == expected, (written, at)
+
+
+@pytest.mark.parametrize("zone", CHANGES)
+def test_the_next_opening_is_the_first_minute_that_is_open(zone: str) -> None:
+    for day in CHANGES[zone]:
+        off, minutes = {day}, minutes_around(zone, day)
+        for written in WRITTEN:
+            window = in_zone(written, zone)
+            is_open = [brute_force(written, zone, at, off) for at in minutes]
+            closed = [i for i, each in enumerate(is_open) if not each][::20]
+            for i in closed:
+                if True in is_open[i:]:
+                    first = minutes[is_open.index(True, i)]
+                    assert next_opening([window], {"off": off}, minutes[i]) == first
+
+
+def test_of_several_windows_the_nearest_opens_whatever_its_zone() -> None:
+    windows = [parse_window("09:00-10:00 Pacific/Kiritimati"), parse_window("09:00-10:00")]
+
+    opens = next_opening(windows, {}, datetime(2026, 6, 1, 12, tzinfo=UTC))
+
+    assert opens == datetime(2026, 6, 1, 19, tzinfo=UTC)
+
+
+def test_a_window_on_days_that_are_all_holidays_never_opens() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    off = {now.date() + n * DAY for n in range(-9, 500)}
+
+    assert next_opening([parse_window("01:00-02:00 not on off")], {"off": off}, now) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("22:00-06:00", "22:00-06:00 UTC"),
+        ("mon-fri 09:00-17:00 Europe/Berlin", "mon,tue,wed,thu,fri 09:00-17:00 Europe/Berlin"),
+        ("sat,sun  00:00-24:00", "sat,sun 00:00-24:00 UTC"),
+        ("fri-mon 00:00-24:00", "mon,fri,sat,sun 00:00-24:00 UTC"),
+        ("00:00-24:00 not on de", "00:00-24:00 UTC not on de"),
+        ("mon 22:00-06:00 Asia/Tokyo not on jp", "mon 22:00-06:00 Asia/Tokyo not on jp"),
+    ],
+)
+def test_windows_are_read_and_written(text: str, written: str) -> None:
+    assert str(parse_window(text)) == written
+    assert parse_window(written) == parse_window(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "22-06", "22:00", "25:00-26:00", "22:60-23:00", "24:00-01:00", "22:00-24:01", None),
+        *("mon-xyz 22:00-23:00", "mon-tue-wed 22:00-23:00", "22:00-23:00 Mars/Olympus"),
+        *("22:00-23:00 not on", "22:00-23:00 not on a/b", "22:00-23:00 UTC and more"),
+    ],
+)
+def test_what_is_no_window_is_refused(text: object) -> None:
+    with pytest.raises(InvalidTaskError):
+        parse_window(text)
