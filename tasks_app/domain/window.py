@@ -158,7 +158,14 @@ def _days(text: str | None) -> tuple[int, ...]:
 
 
 def _written_days(days: tuple[int, ...]) -> str:
-    return ",".join(_DAYS[day - 1] for day in days)
+    runs: list[list[int]] = []
+    for day in days:
+        if runs and day == runs[-1][-1] + 1:
+            runs[-1].append(day)
+        else:
+            runs.append([day])
+    words = ((_DAYS[run[0] - 1], _DAYS[run[-1] - 1]) for run in runs)
+    return ",".join(first if first == last else f"{first}-{last}" for first, last in words)
 
 
 def _refused(problem: str) -> InvalidTaskError:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
+from tasks_app.pool.standstill import runs
 from tasks_app.pool.tables import NOW, PENDING, UNGATED, has_pending
 
 
@@ -60,7 +61,7 @@ _DUE = text(f"""
                     coalesce((CAST(:after_id AS bigint[]))[n.place], 0))
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE {has_pending("q.queue", _SINCE)} AND d.ids IS NOT NULL
+    WHERE {runs("q.queue")} AND {has_pending("q.queue", _SINCE)} AND d.ids IS NOT NULL
 """)
 
 
@@ -78,8 +79,8 @@ def due(
 ) -> list[Due]:
     """Return up to so many due rows of each queue: by priority, then scan_at, then id.
 
-    Queues without any are left out. ``after`` says for queues and priorities where to begin.
-    ``within`` leaves out what is due for longer, and does not read it.
+    Queues without any are left out, and those that stand still. ``after`` says for queues and
+    priorities where to begin. ``within`` leaves out what is due for longer, and does not read it.
     """
     values = {"queues": list(wanted), "most": list(wanted.values()), "within": within, "now": now}
     places: list[Place | None] = []

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
+from tasks_app.pool.standstill import runs
 from tasks_app.pool.tables import NOW, PENDING, has_pending
 
 
@@ -26,7 +27,7 @@ class Upcoming(NamedTuple):
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
     FROM (SELECT q.queue FROM unnest(CAST(:queues AS text[])) AS q(queue)
-          WHERE {has_pending("q.queue", NOW)} OFFSET 0) AS q
+          WHERE {runs("q.queue")} AND {has_pending("q.queue", NOW)} OFFSET 0) AS q
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
         SELECT p.id, p.scan_at, p.due_at FROM {PENDING} p
@@ -46,6 +47,9 @@ def upcoming(
     *,
     now: datetime | None = None,
 ) -> list[Upcoming]:
-    """Return up to ``most`` rows that become due ``within`` this time, nearest first."""
+    """Return up to ``most`` rows that become due ``within`` this time, nearest first.
+
+    Of queues that stand still none: to wake up for them would be in vain.
+    """
     values = {"queues": list(queues), "within": within, "most": most, "now": now}
     return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]

@@ -104,9 +104,9 @@ def test_a_window_on_days_that_are_all_holidays_never_opens() -> None:
     ("text", "written"),
     [
         ("22:00-06:00", "22:00-06:00 UTC"),
-        ("mon-fri 09:00-17:00 Europe/Berlin", "mon,tue,wed,thu,fri 09:00-17:00 Europe/Berlin"),
-        ("sat,sun  00:00-24:00", "sat,sun 00:00-24:00 UTC"),
-        ("fri-mon 00:00-24:00", "mon,fri,sat,sun 00:00-24:00 UTC"),
+        ("mon-fri 09:00-17:00 Europe/Berlin", "mon-fri 09:00-17:00 Europe/Berlin"),
+        ("sat,sun  00:00-24:00", "sat-sun 00:00-24:00 UTC"),
+        ("fri-mon 00:00-24:00", "mon,fri-sun 00:00-24:00 UTC"),
         ("00:00-24:00 not on de", "00:00-24:00 UTC not on de"),
         ("mon 22:00-06:00 Asia/Tokyo not on jp", "mon 22:00-06:00 Asia/Tokyo not on jp"),
     ],

@@ -183,6 +183,10 @@ def sweep(view: View, ids: Sequence[int], now: datetime) -> Expected:
     return expected
 
 
+def runs(view: View, queue: str) -> bool:
+    return view.get(queue) is None and view.get("*") is None
+
+
 def due(view: View, queue: str, most: int, now: datetime) -> list[int]:
     """What a scan of a queue finds, in the order in which it shall run."""
     rows = [

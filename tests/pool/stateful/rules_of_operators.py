@@ -154,7 +154,8 @@ class Operators(Picks):
         now = self.now
 
         def foresee(view: View, _: Any) -> Expected:
-            found = {queue: people.due(view, queue, most, now) for queue in ("q1", "q2")}
+            runs = [queue for queue in ("q1", "q2") if people.runs(view, queue)]
+            found = {queue: people.due(view, queue, most, now) for queue in runs}
             return Expected({queue: ids for queue, ids in found.items() if ids})
 
         self.do(

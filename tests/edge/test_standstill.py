@@ -1,0 +1,135 @@
+"""What a queue that stands still costs the database, with 100,000 tasks that wait in it.
+
+Passes of a scanner, and of a worker without a broker, one after the other without a pause: an hour
+has as many of them either way, so that the cost of each is compared. The norm is an idle pool of
+the same size, whose tasks are due tomorrow; what an empty one costs is printed, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+from tasks_app import NewTask, change_queue, create_tasks, pause_queue
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.keeper import Keeper
+from tests.runtime.bench import Bench
+from tests.runtime.memory import Memory
+
+WAITING, PASSES, ROUNDS = 100_000, 100, 3
+MOST = 1.2
+COST = """
+    SELECT blks_hit + blks_read AS blocks, active_time AS active_ms,
+        tup_returned + tup_fetched AS rows, xact_commit AS transactions
+    FROM pg_stat_database WHERE datname = :name
+"""
+Passes = Callable[[Bench, int], None]
+
+
+def scanner(bench: Bench, number: int) -> None:
+    database = Database(bench.url)
+    keeper = Keeper(bench.settings(), database, Memory(), "edge")
+    keeper.hold()
+    for _ in range(number):
+        keeper._last = keeper._last.__class__()
+        keeper.scan()
+    keeper.lead.release()
+    database.dispose()
+
+
+def worker(bench: Bench, number: int) -> None:
+    work = bench.work(scan_interval=0.001)
+    for _ in range(number):
+        work._tidy_at = 0.0
+        work._tidy()
+        work._claim()
+        work._nap()
+    bench._children[-1].stop()
+
+
+def paused(bench: Bench) -> None:
+    with bench.engine.begin() as connection:
+        pause_queue(connection, "default")
+
+
+def closed(bench: Bench) -> None:
+    other = datetime.now(UTC) + timedelta(hours=12)
+    with bench.engine.begin() as connection:
+        change_queue(connection, "default", windows=[f"{other:%H}:00-{other:%H}:01"])
+
+
+def shut(bench: Bench) -> None:
+    """Its gate stays shut: tasks of a queue that nobody serves run, as far as anybody knows."""
+    with bench.engine.begin() as connection:
+        change_queue(connection, "default", running_below=1)
+    bench.create(queue="other")
+    bench.sql("""
+        UPDATE task_pending SET state = 'RUNNING', attempt = 1, owner = 'w', started_at = now(),
+            lease_token = gen_random_uuid(), lease_until = now() + interval '1 hour',
+            max_attempts = 3, at_most_once = false
+        WHERE queue = 'other'
+    """)
+
+
+def fill(bench: Bench, **options: str) -> None:
+    with bench.engine.begin() as connection:
+        create_tasks(connection, [NewTask("t", None, options)] * WAITING)
+    with bench.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE task_pending"))
+
+
+@pytest.fixture
+def cost(bench: Bench) -> Iterator[Callable[[Passes], dict[str, float]]]:
+    url = make_url(bench.url)
+    outside = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+
+    def read() -> dict[str, float]:
+        with outside.connect() as connection:
+            return dict(connection.execute(text(COST), {"name": url.database}).one()._mapping)
+
+    def measure(passes: Passes) -> dict[str, float]:
+        found = []
+        for _ in range(ROUNDS):
+            passes(bench, 2)
+            bench.engine.dispose()  # whoever ends tells what he did
+            before = read()
+            passes(bench, PASSES)
+            bench.engine.dispose()
+            after = read()
+            found.append({name: after[name] - before[name] for name in after})
+        return {name: min(each[name] for each in found) for name in found[0]}
+
+    yield measure
+    outside.dispose()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("passes", [scanner, worker])
+@pytest.mark.parametrize("stop", [paused, closed, shut])
+def test_a_queue_that_stands_still_costs_no_more_than_an_idle_pool(
+    bench: Bench,
+    cost: Callable[[Passes], dict[str, float]],
+    stop: Callable[[Bench], None],
+    passes: Passes,
+) -> None:
+    bench.succeeding()
+    empty = cost(passes)
+    fill(bench, delay="1d")
+    idle = cost(passes)
+    bench.sql("TRUNCATE task_pending")
+    stop(bench)
+    fill(bench)
+
+    still = cost(passes)
+
+    print(f"\n{stop.__name__} {passes.__name__}, per pass: empty, idle, standing still")
+    for name in idle:
+        each = " ".join(f"{figures[name] / PASSES:8.2f}" for figures in (empty, idle, still))
+        print(f"  {name:<12} {each}")
+    assert bench.runs == []
+    assert bench.sql("SELECT count(*) FROM task_pending WHERE queue = 'default'") == WAITING
+    assert still["blocks"] <= MOST * idle["blocks"]
