@@ -109,6 +109,7 @@ def test_missing_privileges_are_named_until_they_are_granted(
     connection: Connection, settings: Settings
 ) -> None:
     for role in Kind:
+    for role in ("producer", "amender", "locker", "worker", "reader", "admin"):
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     (before,) = database.privileges(connection, settings)
