@@ -108,7 +108,6 @@ def test_another_schema_ends_the_check_up(engine: Engine, settings: Settings) ->
 def test_missing_privileges_are_named_until_they_are_granted(
     connection: Connection, settings: Settings
 ) -> None:
-    for role in Kind:
     for role in ("producer", "amender", "locker", "worker", "reader", "admin"):
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
