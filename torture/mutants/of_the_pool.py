@@ -10,6 +10,7 @@ SETTLE = "tests/pool/test_settle.py::test_"
 RACES = "tests/pool/test_races.py::test_"
 EFFECTS = "tests/runtime/test_effects.py::"
 CLAIM = "tasks_app/pool/claim.py"
+TABLES = "tasks_app/pool/tables.py"
 SUCCEED = "tasks_app/pool/succeed.py"
 RESCUE = "tasks_app/pool/rescue.py"
 LEFT_BEHIND = '''\
@@ -173,11 +174,11 @@ def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool
         "Compare and set: what another has claimed since we read it is not there to take.",
         CLAIM,
         """\
-          AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")}
+          AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")} AND {passes}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)""",
         """\
           AND p.id IN (SELECT o.id FROM {PENDING} o WHERE o.state = '{State.PENDING}')
-          AND {runs("p.queue")}
+          AND {runs("p.queue")} AND {passes}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)""",
         f"{RACES}claim_reads_then_another_claim_commits_then_the_first_re_checks_and_takes_nothing",
     ),
@@ -193,9 +194,9 @@ def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool
     mutant(
         "a claim before its time",
         "A forged or early message starts nothing.",
-        CLAIM,
-        '_READY = f"""p.enabled AND p.due_at <= {NOW}\n    AND',
-        '_READY = f"""p.enabled AND',
+        TABLES,
+        'READY = f"""p.enabled AND p.due_at <= {NOW}\n    AND',
+        'READY = f"""p.enabled AND',
         "tests/pool/test_claim.py::test_a_task_is_not_claimed_before_it_is_due",
     ),
     mutant(

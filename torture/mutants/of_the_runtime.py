@@ -19,8 +19,10 @@ RUNTIME = (
         "publish before the ledger's commit",
         "A message goes out when its ledger row is committed, not before.",
         DISPATCHER,
-        "        HOOKS.tell(swept)\n        out = self._publish(fresh, late)\n",
-        "            out = self._publish(fresh, late)\n        HOOKS.tell(swept)\n",
+        "        HOOKS.tell(swept)\n        self._gatekeeper.hold(verdicts, now=now)\n"
+        "        out = self._publish(fresh, late)\n",
+        "            out = self._publish(fresh, late)\n        HOOKS.tell(swept)\n"
+        "        self._gatekeeper.hold(verdicts, now=now)\n",
         f"{SCAN}test_the_ledger_row_is_committed_before_its_message_goes_out",
     ),
     mutant(
