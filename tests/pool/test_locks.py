@@ -146,6 +146,15 @@ class TestLeases:
             (name, "taken_over", "one", "two", LEASE, 1) for name in "ab"
         ]
 
+    def test_only_what_is_over_is_taken(self, connection: Connection) -> None:
+        granted(connection, "dead", shared="r")
+        alive = granted(connection, "alive", 10, shared="r")
+
+        (obstacle,) = denied(connection, 35, exclusive="r")
+
+        assert obstacle.who == "alive"
+        assert guard(connection, alive.token)
+
     def test_whoever_lost_it_is_told(self, connection: Connection) -> None:
         ask = granted(connection, exclusive="r")
         other = granted(connection, seconds=31, exclusive="r")

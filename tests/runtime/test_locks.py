@@ -313,6 +313,47 @@ class TestHandlers:
         assert (bench.state(task_id), bench.effects(task_id)) == ("PENDING", 0)
         assert held(bench.engine) == []
 
+    def test_a_block_that_raised_keeps_its_lock_until_what_it_wrote_is_committed(
+        self, bench: Bench
+    ) -> None:
+        @bench.handler()
+        def t(ctx: Any) -> None:
+            with suppress(KeyError), ctx.locks(exclusive="a"):
+                effect(ctx)
+                raise KeyError
+            bench.runs.append(len(held(bench.engine)))
+
+        @bench.handler("async")
+        async def at(ctx: Any) -> None:
+            with suppress(KeyError):
+                async with ctx.locks(exclusive="b"):
+                    await ctx.session.execute(
+                        text("INSERT INTO effect VALUES (:id, '')"), {"id": ctx.task_id}
+                    )
+                    raise KeyError
+            bench.runs.append(len(held(bench.engine)))
+
+        ids = [bench.create(), bench.create("async")]
+        for task_id in ids:
+            bench.execute([task_id])
+
+        assert bench.states(ids) == ["SUCCEEDED"] * 2
+        assert bench.runs == [1, 1]
+        assert [bench.effects(i) for i in ids] == [1, 1]
+        assert held(bench.engine) == []
+
+    def test_a_block_whose_sql_failed_leaves_no_lock(self, bench: Bench) -> None:
+        @bench.handler(max_attempts=1)
+        def t(ctx: Any) -> None:
+            with ctx.locks(exclusive="a"):
+                ctx.session.execute(text("SELECT 1 / 0"))
+
+        task_id = bench.create()
+        bench.execute([task_id])
+
+        assert "division by zero" in str(bench.task(task_id).error)
+        assert held(bench.engine) == []
+
     @pytest.mark.parametrize("writes", [True, False])
     def test_a_lost_lock_fails_the_run_and_rolls_back(self, bench: Bench, writes: bool) -> None:
         @bench.handler(max_attempts=1)

@@ -152,8 +152,7 @@ class Hold:
     ) -> None:
         lock = self._end_block()
         if error is not None:
-            with suppress(Exception):  # what the block raised says more
-                lock.release()
+            self.fail(lock)
         elif lock.lost or not lock.ended:
             self.end(lock)
 
@@ -169,8 +168,7 @@ class Hold:
     ) -> None:
         lock = self._end_block()
         if error is not None:
-            with suppress(Exception):  # as above
-                await asyncio.to_thread(lock.release)
+            await self.afail(lock)
         elif lock.lost or not lock.ended:
             await self.aend(lock)
 
@@ -191,6 +189,15 @@ class Hold:
             LockLostError: somebody took it over before.
         """
         await asyncio.to_thread(Hold.end, self, lock)
+
+    def fail(self, lock: Lock) -> None:
+        """Release after a block that raised, which says more than what we could."""
+        with suppress(Exception):
+            lock.release()
+
+    async def afail(self, lock: Lock) -> None:
+        """Do the same without holding up the event loop."""
+        await asyncio.to_thread(Hold.fail, self, lock)
 
     def _refuse_twice(self) -> None:
         if self._lock is not None:

@@ -7,7 +7,10 @@ locks end with that same commit: they are released within the transaction.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from uuid import uuid4
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.locks import LONGEST_WHO, Ask, Names, parts_of
@@ -122,6 +125,31 @@ class HoldOfRun(Hold):
         else:
             super().end(lock)
             self._locks.remove(lock)
+
+    def fail(self, lock: Lock) -> None:
+        """Release as :meth:`end` does: the handler may catch what was raised, and commit.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if self._access.active:
+            with suppress(SQLAlchemyError):  # it cannot commit, then
+                lock.release(self._access.connection)
+        else:
+            super().fail(lock)
+
+    async def afail(self, lock: Lock) -> None:
+        """Do the same in an async handler.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if self._access.active:
+            with suppress(SQLAlchemyError):
+                connection = await self._access.session.connection()
+                await connection.run_sync(lock.release)
+        else:
+            await super().afail(lock)
 
     async def aend(self, lock: Lock) -> None:
         """Do the same in an async handler.

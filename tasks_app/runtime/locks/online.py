@@ -122,7 +122,10 @@ def engine_of(where: Where) -> Engine:
         return where.get_bind().engine
     if isinstance(where, Connection):
         return where.engine
-    raise TypeError(f"A {type(where).__name__} is no Engine, Session or Connection of SQLAlchemy.")
+    raise TypeError(
+        f"A {type(where).__name__} is no Engine, Session or Connection. "
+        "Pass one of SQLAlchemy that is not async: async with uses it in a thread."
+    )
 
 
 @cache

@@ -1,0 +1,87 @@
+"""Logical locks, each time without one of their rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+ACQUIRE = "tasks_app/pool/locks/acquire.py"
+HOLD = "tasks_app/pool/locks/hold.py"
+VERBS = "tests/pool/test_locks.py::"
+RACES = "tests/pool/test_races_of_locks.py::test_"
+HANDLERS = "tests/runtime/test_locks.py::TestHandlers::test_"
+
+LOCKS = (
+    mutant(
+        "lock without its control row",
+        "Who decides about a resource locks its row first.",
+        ACQUIRE,
+        "ORDER BY r.resource FOR NO KEY UPDATE",
+        "ORDER BY r.resource",
+        f"{RACES}the_second_waits_for_the_first_and_sees_what_it_took",
+    ),
+    mutant(
+        "lock past those who wait for it",
+        "Who comes first goes first.",
+        ACQUIRE,
+        "NOT {DEAD} AND h.id < coalesce(",
+        "false AND h.id < coalesce(",
+        f"{VERBS}TestTheLine::test_readers_who_come_and_go_do_not_pass_a_writer_who_waits",
+    ),
+    mutant(
+        "lock taken from the living, too",
+        "Only what is over is taken over, judged when it is locked.",
+        ACQUIRE,
+        "AND h.token <> :token AND {DEAD}\n        FOR UPDATE",
+        "AND h.token <> :token\n        FOR UPDATE",
+        f"{VERBS}TestLeases::test_only_what_is_over_is_taken",
+    ),
+    mutant(
+        "lock that outlives its run",
+        "The locks of a run end with it.",
+        "tasks_app/pool/locks/__init__.py",
+        "(h.task_id IS NOT NULL AND NOT EXISTS (",
+        "(false AND NOT EXISTS (",
+        f"{VERBS}TestRunsOfTasks::test_the_locks_of_a_run_end_with_it",
+    ),
+    mutant(
+        "lock taken over beneath a guard",
+        "Under an open guard nobody takes over.",
+        HOLD,
+        "\n    FOR KEY SHARE\n",
+        "\n",
+        f"{RACES}under_an_open_guard_nobody_takes_over_and_renewals_go_on",
+    ),
+    mutant(
+        "lock whose guard keeps renewals out",
+        "Under an open guard renewals go on.",
+        HOLD,
+        "FOR KEY SHARE",
+        "FOR UPDATE",
+        f"{RACES}under_an_open_guard_nobody_takes_over_and_renewals_go_on",
+    ),
+    mutant(
+        "lock released before its writes are visible",
+        "What a handler wrote and its locks end with one commit.",
+        "tasks_app/runtime/locks/of_runs.py",
+        "lock.release(self._access.connection)\n        else:\n            super().end(lock)",
+        "lock.release()\n        else:\n            super().end(lock)",
+        f"{HANDLERS}what_it_wrote_and_its_locks_end_with_one_commit",
+    ),
+    mutant(
+        "lock waited for by who holds another",
+        "Nobody who holds waits.",
+        "tasks_app/runtime/locks/lock.py",
+        "if held and self._wait_s:",
+        "if False:",
+        "tests/runtime/test_locks.py::TestOnline::test_who_holds_may_not_wait_for_more",
+    ),
+    mutant(
+        "lock on a row without its fence",
+        "A flag that was taken over is not its old holder's.",
+        "tasks_app/pool/locks/rows.py",
+        "columns.lock_fence == fence, ",
+        "",
+        "tests/runtime/test_row_locks.py::TestFlags::"
+        "test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused",
+    ),
+)
