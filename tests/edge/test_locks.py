@@ -20,7 +20,7 @@ from tests.runtime.contenders import Tried, read, violations
 pytestmark = pytest.mark.timeout(3600)
 
 PROCESSES, ACQUISITIONS = 8, int(os.environ.get("LOCKS_TRIED", "10000"))
-KILL_EVERY_S = 2.0
+KILL_EVERY_S = 3.0
 LEASE = "1500ms"
 TICK_S = 0.001
 """So far may two readings of the two clocks be off."""

@@ -23,7 +23,7 @@ from sqlalchemy import create_engine
 from tasks_app import locks
 from tasks_app.domain.locks import LockDeniedError, Mode, Part, parts_of
 
-RESOURCES = 25
+RESOURCES = 40
 WAITS = (0, 0, "300ms", "20s", "20s", "20s")
 HELD_FOR_S = 0.004
 

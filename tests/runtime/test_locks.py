@@ -174,6 +174,29 @@ class TestOnline:
             assert held(bench.engine) != []
         assert held(bench.engine) == []
 
+    def test_a_renewal_that_stands_still_delays_a_release_and_no_more(self, bench: Bench) -> None:
+        lock = locks.hold(bench.engine, exclusive="a").take()
+        tried = threading.Event()
+        begin = lock.begin
+
+        def begins() -> Any:
+            if begun:
+                tried.set()
+            begun.append(1)
+            return begin()
+
+        begun: list[int] = []
+        lock.begin = begins
+        with bench.engine.connect() as renewal:
+            renewal.execute(text("UPDATE task_lock_holder SET lease_until = lease_until"))
+            releasing = bench.beside(lock.release)
+            assert tried.wait(20)
+            renewal.commit()
+        releasing.join(20)
+
+        assert lock.ended
+        assert held(bench.engine) == []
+
     def test_a_thread_renews_it_meanwhile(self, engine: Engine) -> None:
         leases = text("SELECT lease_until FROM task_lock_holder")
         with locks.hold(engine, exclusive="a", lease="1s"), engine.connect() as connection:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from itertools import chain, repeat
+from typing import TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -21,6 +22,9 @@ from tasks_app.runtime.reactions import sqlstate
 FIRST_LOOKS_S, LOOK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
 """From then on two to three a second; each costs one read, which locks nothing."""
 LOCK_NOT_AVAILABLE = "55P03"
+MOST_TRIES = 20
+"""Each waits a second for the row."""
+T = TypeVar("T")
 nap = time.sleep
 
 
@@ -40,8 +44,8 @@ def take(
     except LockDeniedError:
         raise
     except BaseException:  # a time limit, say, or a COMMIT that was not answered
-        with suppress(Exception), begin() as connection:
-            release(connection, ask.token)
+        with suppress(Exception):
+            patiently(begin, lambda connection: release(connection, ask.token))
         raise
 
 
@@ -71,10 +75,9 @@ def _stand(
             if time.monotonic() >= renew_at:
                 passed_by = bool(renew(connection, [ask.token], WAIT_LEASE))
                 renew_at = time.monotonic() + WAIT_LEASE.total_seconds() / 3
-            hindered = not passed_by and is_hindered(connection, ask)
+            hindered = bool(answer) and not passed_by and is_hindered(connection, ask)
     if wait_s:
-        with begin() as connection:
-            give_up(connection, ask.token)
+        patiently(begin, lambda connection: give_up(connection, ask.token))
     after = timedelta(seconds=snooze_s * random.uniform(0.75, 1.25))  # noqa: S311  no secret
     raise LockDeniedError(answer, time.monotonic() - began if wait_s else 0.0, after)
 
@@ -95,6 +98,25 @@ def _ask(
         if sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise
         return ()
+
+
+def patiently(
+    begin: Callable[[], AbstractContextManager[Connection]], verb: Callable[[Connection], T]
+) -> T:
+    """Call a verb in a transaction of its own, and again while somebody has its row locked.
+
+    That is a renewal, or a take-over, whose process stands still for a moment; PostgreSQL ends it
+    if the moment is too long.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            with begin() as connection:
+                return verb(connection)
+        except DBAPIError as error:
+            if sqlstate(error) != LOCK_NOT_AVAILABLE or tries == MOST_TRIES:
+                raise
 
 
 def pauses() -> Iterator[float]:

@@ -18,7 +18,7 @@ from tasks_app.domain.locks import Ask, Granted, LockLostError, LockOrderError
 from tasks_app.pool.locks.hold import guard, renew
 from tasks_app.pool.locks.release import release
 from tasks_app.runtime.callers import Sync, connection_of
-from tasks_app.runtime.locks.line import take
+from tasks_app.runtime.locks.line import patiently, take
 
 Begin = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction of ours, which commits at the end of the block."""
@@ -77,8 +77,7 @@ class Lock:
             LockLostError: somebody took it over before.
         """
         if session is None:
-            with self.begin() as connection:
-                there = release(connection, self.ask.token)
+            there = patiently(self.begin, lambda connection: release(connection, self.ask.token))
         else:
             there = release(connection_of(session), self.ask.token)
         if not there:
