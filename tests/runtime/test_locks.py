@@ -463,7 +463,7 @@ class TestHandlers:
                 effect(ctx)
 
         ids = [bench.create() for _ in range(5)]
-        bench.execute(ids)
+        bench.drain()
 
         assert bench.states(ids) == ["SUCCEEDED"] * 5
         assert [bench.effects(i) for i in ids] == [1] * 5
