@@ -31,6 +31,8 @@ from tasks_app.pool.tables import (
     admits_by_id,
 )
 
+FULL_AGAIN = "interval '366 days'"
+"""As long as the longest period: after that any bucket is full, with a row or without."""
 FRONT = 100
 """Rows of a queue and priority that are looked at: those behind them wait for their turn."""
 
@@ -112,6 +114,18 @@ _SPEND = text(f"""
     UPDATE {GATE} t SET filled_at = greatest(t.filled_at, CAST(:at AS timestamptz)),
         tokens = (CAST(:tokens AS float8[]))[array_position(CAST(:gates AS text[]), t.gate)]
     WHERE t.gate = ANY(CAST(:gates AS text[]))
+""")
+
+
+_PRUNE = text(f"""
+    WITH idle AS MATERIALIZED (
+        SELECT t.gate FROM {GATE} t
+        WHERE t.look_at IS NULL AND coalesce(t.filled_at < {NOW} - {FULL_AGAIN}, true)
+          AND NOT EXISTS (SELECT FROM {PENDING} p
+                          WHERE p.order_key = substr(t.gate, {len("order ") + 1})
+                            AND starts_with(t.gate, 'order ') OFFSET 0)
+        LIMIT :most FOR UPDATE OF t SKIP LOCKED)
+    DELETE FROM {GATE} t WHERE t.gate = ANY(ARRAY(SELECT gate FROM idle))
 """)
 
 
@@ -218,3 +232,11 @@ def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, R
             "at": max(rooms[gate].at for gate in spent),
         }
         connection.execute(_SPEND, values)
+
+
+def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:
+    """Remove gates that nobody came to for long, and return their number; waits for nobody.
+
+    Who came in vain to the lock of one that goes is looked at again, and it is made anew.
+    """
+    return connection.execute(_PRUNE, {"most": most, "now": now}).rowcount

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.causes import brief
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
-from tasks_app.pool import fire, keys, lease, workers
+from tasks_app.pool import fire, gates, keys, lease, workers
 from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.locks.prune import prune as prune_locks
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
@@ -113,7 +113,7 @@ class Maintainer:
         return made, len(missing) - made
 
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
-        """Forget keys and locks that nobody has any more, and old instants; tell if all went."""
+        """Forget keys, locks and gates that nobody has any more, and old instants; tell if all."""
         ends = time.monotonic() + for_s
         while True:
             with self._database.begin() as connection:
@@ -122,7 +122,9 @@ class Maintainer:
                 ended = keys.prune(connection, ROWS_AT_ONCE, now=now)
             with self._database.begin() as connection:
                 unlocked = prune_locks(connection, ROWS_AT_ONCE, now=now)
-            if max(fires, ended, unlocked) < ROWS_AT_ONCE:
+            with self._database.begin() as connection:
+                idle = gates.prune(connection, ROWS_AT_ONCE, now=now)
+            if max(fires, ended, unlocked, idle) < ROWS_AT_ONCE:
                 return True
             if time.monotonic() >= ends:
                 return False

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.gates import Gate, Kind, Limit
 from tasks_app.domain.limit import limit_of
 from tasks_app.pool import gates, held
+from tasks_app.pool.claim import claim
 from tasks_app.pool.limits import all_limits, drop_limit, set_limit
 from tasks_app.runtime.gatekeeper import let_pass
 from tests.factory import claimer, pending_task, row_of
@@ -92,12 +93,26 @@ def test_a_limit_that_is_raised_counts_who_runs_already(connection: Connection) 
 
 def test_a_limit_of_a_queue_counts_what_ran_before_it_was_set(connection: Connection) -> None:
     ids = waiting(connection, 3, limit_key=None, queue="q")
-    from tasks_app.pool.claim import claim
-
     claim(connection, ids[:1], claimer(), uuid4(), now=NOON)
     set_limit(connection, Limit(Kind.QUEUE, "q", 2))
 
     assert passing(connection, ids[1:], NOON) == ids[1:2]
+
+
+def test_gates_that_nobody_comes_to_any_more_are_removed_and_full_buckets_alone(
+    connection: Connection,
+) -> None:
+    set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
+    keyed, ordered = waiting(connection, 1), waiting(connection, 1, order_key="o", limit_key=None)
+    gates.enter(connection, [Gate(Kind.ORDER, "gone")])
+    passing(connection, [*keyed, *ordered], NOON)
+
+    assert gates.prune(connection, 10, now=after(60)) == 1
+    assert gates.lock(connection, [GATE, Gate(Kind.ORDER, "o"), Gate(Kind.ORDER, "gone")]) == [
+        GATE,
+        Gate(Kind.ORDER, "o"),
+    ]
+    assert gates.prune(connection, 10, now=NOON + timedelta(days=400)) == 1
 
 
 def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:
