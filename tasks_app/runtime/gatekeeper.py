@@ -160,10 +160,11 @@ class Gatekeeper:
         if not gates:
             return 0
         with self._database.begin() as connection:
-            limits = rows.limits_of(connection)
+            gates = rows.lock(connection, gates)
+            limits = rows.limits_of(connection)  # after the lock: who changes one looks, too
             if ended is not None:  # the end of a run puts nothing into a bucket
                 gates = [gate for gate in gates if _has_places(gate, limits)]
-            rooms = rows.rooms(connection, rows.lock(connection, gates), limits, now=now)
+            rooms = rows.rooms(connection, gates, limits, now=now)
             woken = wake(connection, rooms, limits, ended, now=now)
         for queue, those in groupby(sorted(woken), key=lambda each: each[0]):
             HINTS.offer(queue, [task_id for _, task_id in those])

@@ -84,7 +84,7 @@ class Workers:
         self._errors.close()
 
     def runs(self) -> list[Run]:
-        """Return all runs."""
+        """Return all runs; what runs still has not ended."""
         open_ones: dict[tuple[int, int], tuple[int, str]] = {}
         runs: list[Run] = []
         for line in self.log.read_text().splitlines():
@@ -95,7 +95,7 @@ class Workers:
                 began, _ = open_ones.pop((int(pid), int(task_id)))
                 runs.append(Run(began, int(at), int(task_id), key))
         runs += [
-            Run(began, self.killed[pid], task_id, key)
+            Run(began, self.killed.get(pid, time.time_ns()), task_id, key)
             for (pid, task_id), (began, key) in open_ones.items()
         ]
         return sorted(runs)

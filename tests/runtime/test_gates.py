@@ -179,3 +179,24 @@ def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
     assert bench.task(second).parked is None
     with bench.engine.connect() as connection:
         assert connection.execute(text("SELECT look_at FROM task_gate")).scalar() is None
+
+
+def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Bench) -> None:
+    bench.succeeding()
+    limit(bench, Kind.NAME, "t", 0)
+    task_id = bench.create()
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    keeper = Gatekeeper(database)
+    with database.begin() as connection:
+        verdict = keeper.judge(connection, [task_id])
+    keeper.hold([verdict])
+    bench.sql("UPDATE task_gate SET look_at = now()")
+
+    with bench.engine.begin() as connection:
+        drop_limit(connection, Kind.NAME, "t")
+        looking = bench.beside(keeper.look)
+        until(lambda: bench.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == 1)
+    looking.join(10)
+
+    assert bench.task(task_id).parked is None
