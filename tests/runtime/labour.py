@@ -33,6 +33,8 @@ class Labour:
         @bench.handler("quick")
         def quick(ctx: Any) -> None:
             bench.runs.append(ctx.task_id)
+            if ctx.task_id == self.dawdler:  # claimed with others, which are given back
+                time.sleep(0.3)
 
         @bench.handler("once", at_most_once=True)
         def once(ctx: Any) -> None:
@@ -60,7 +62,8 @@ class Labour:
         self.runs_once = [bench.create("quick") for _ in range(6)] + [self.vanished]
         self.effects = [bench.create("effect") for _ in range(3)]
         self.others = [bench.create("again"), bench.create("slow"), bench.create("slow")]
-        self.runs_once += [bench.create("quick") for _ in range(4)]
+        self.dawdler, *others = [bench.create("quick") for _ in range(5)]
+        self.runs_once += [self.dawdler, *others]
         self.once = bench.create("once")
 
     def begin(self, *, with_broker: bool) -> None:
