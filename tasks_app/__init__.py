@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers know the name; the module typing would cost 5 ms
 if TYPE_CHECKING:
+    from tasks_app.domain.breaker import Breaker
     from tasks_app.domain.errors import (
         HandlerTimeoutError,
         InvalidScheduleError,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.finding import Finding
     from tasks_app.domain.gates import Limit
     from tasks_app.domain.missed import FireAll, fire_all
-    from tasks_app.domain.outcome import Cancel, Fail, Retry, Skip, Snooze
+    from tasks_app.domain.outcome import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
     from tasks_app.domain.queue import Queue, QueueOptions
     from tasks_app.domain.retry import Exponential, Fixed, Levels
     from tasks_app.domain.schedule import Schedule
@@ -80,9 +81,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Breaker",
     "Cancel",
     "Cancelled",
     "CreateOutcome",
+    "DependencyDown",
     "Done",
     "Explanation",
     "Exponential",
@@ -162,13 +165,14 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "domain.breaker": "Breaker",
     "domain.errors": "HandlerTimeoutError InvalidScheduleError InvalidSelectionError"
     " InvalidTaskError TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
     "domain.gates": "Limit",
     "domain.missed": "FireAll fire_all",
-    "domain.outcome": "Cancel Fail Retry Skip Snooze",
+    "domain.outcome": "Cancel DependencyDown Fail Retry Skip Snooze",
     "domain.queue": "Queue QueueOptions",
     "domain.retry": "Exponential Fixed Levels",
     "domain.schedule": "Schedule",

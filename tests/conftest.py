@@ -32,7 +32,8 @@ TABLES = (
     " task_lease, task_queue_pause, task_pace, task_schedule, task_schedule_fire, task_key,"
     " task_lock, task_lock_holder, task_lock_part, task_lock_wait, task_audit, task_limit,"
     " task_gate,"
-    " task_queue, task_queue_window, task_calendar"
+    " task_queue, task_queue_window, task_calendar,"
+    " task_breaker, task_breaker_count, task_breaker_held"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 

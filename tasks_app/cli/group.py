@@ -34,6 +34,7 @@ COMMANDS = {
     "limits": "tasks_app.cli.limits:limits",
     "unblock": "tasks_app.cli.limits:unblock",
     "queues": "tasks_app.cli.queues:queues",
+    "breakers": "tasks_app.cli.breakers:breakers",
     "prune": "tasks_app.cli.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
     "locks": "tasks_app.cli.locks:locks",

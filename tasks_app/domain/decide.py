@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tasks_app.domain.outcome import Cancel, Fail, Reaction, Retry, Skip, Snooze
+from tasks_app.domain.outcome import Cancel, DependencyDown, Fail, Reaction, Retry, Skip, Snooze
 from tasks_app.domain.retry import DEFAULT_POLICY, MOST_ATTEMPTS, parse_policy
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
@@ -77,6 +77,8 @@ def ended_by(
                 cause=cause,
                 task=task,
             )
+        case DependencyDown():  # beyond what is counted: see outage.py
+            return _by_rule(task, spec, Reaction.OUTAGE, cause, rng)
         case Retry():
             return charged(
                 task, spec, cause, rng, after=error.after, max_attempts=error.max_attempts
@@ -129,7 +131,7 @@ def interrupted(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Set
             return charged(task, spec, cause, rng)
         case Reaction.FAIL:
             return failed(task, cause)
-        case Reaction.RETRY_FREE:
+        case Reaction.RETRY_FREE | Reaction.OUTAGE:
             return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level, task=task)
 
 
@@ -148,7 +150,7 @@ def _by_rule(
             return charged(task, spec, cause, rng)
         case Reaction.FAIL:
             return failed(task, cause)
-        case Reaction.RETRY_FREE:
+        case Reaction.RETRY_FREE | Reaction.OUTAGE:
             level = max(1, task.retry_level)
             wait = policy_of(task, spec).wait(level, rng)
             return Settlement(

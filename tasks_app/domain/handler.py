@@ -11,7 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from tasks_app.domain.breaker import Breaker
 from tasks_app.domain.errors import HandlerError, HandlerTimeoutError
+from tasks_app.domain.outage import DEFAULT_RULE, OutageRule
 from tasks_app.domain.outcome import Reaction
 from tasks_app.domain.payload import ToJson
 from tasks_app.domain.retry import DEFAULT_POLICY, RetryPolicy
@@ -43,6 +45,10 @@ class HandlerSpec:
     is_async: bool = False
     batched: bool = False
     """All its effects are in ``ctx.session``: several runs may share a transaction."""
+    depends_on: Breaker | None = None
+    """What holds its tasks back when too many of them fail."""
+    outage: OutageRule = DEFAULT_RULE
+    """How its tasks wait for what they depend on."""
     to_json: ToJson | None = None
     """Writes values of payload and result that JSON does not know; None: they are refused."""
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Exception):  # noqa: N818  an ending, not an error
-    """The root of the five endings below. What was written through ``ctx.session`` rolls back."""
+    """The root of the endings below. What was written through ``ctx.session`` rolls back."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -50,6 +50,21 @@ class Snooze(Outcome):
         self.after: timedelta = parse_duration(after)
 
 
+class DependencyDown(Outcome):
+    """What the task needs does not answer: later, charging nothing up to the handler's limit.
+
+    ``dependency`` names it where it is not the one that the handler ``depends_on``; ``retry_in``
+    overrides the wait.
+    """
+
+    def __init__(
+        self, dependency: str = "", reason: str = "", *, retry_in: Duration | None = None
+    ) -> None:
+        super().__init__(reason or f"{dependency or 'what it needs'} does not answer")
+        self.dependency = dependency
+        self.retry_in: timedelta | None = None if retry_in is None else parse_duration(retry_in)
+
+
 class Fail(Outcome):
     """Go to the error pool now; more attempts would not help."""
 
@@ -71,3 +86,5 @@ class Reaction(StrEnum):
     """The error pool at once."""
     RETRY_FREE = "retry_free"
     """Again after the policy's wait, without charging a failure."""
+    OUTAGE = "outage"
+    """As DependencyDown: again, without charging a failure, as long as the handler's limit says."""

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.breaker import BreakerState
 from tasks_app.domain.durations import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.settings import Settings
 from tasks_app.monitor.database import Check
-from tasks_app.pool import condition, lease, pause, queues, workers
+from tasks_app.pool import breaker, condition, lease, pause, queues, workers
 from tasks_app.pool.standstill import standing_still
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.operator import LATE_SCANS, PATIENCE
@@ -124,6 +125,20 @@ def standing(connection: Connection, _settings: Settings) -> list[Finding]:
     return findings
 
 
+def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Is something down that tasks depend on?"""
+    return [
+        warn(
+            "breakers",
+            f"{each.breaker.dependency} is {each.state} since {_instant(each.since)}"
+            f"{each.reason and f': {each.reason}'}; {each.held} tasks are held",
+            f"Look at {each.breaker.dependency}; to decide yourself: tasks-app breakers --help",
+        )
+        for each in breaker.find(connection)
+        if each.state is not BreakerState.CLOSED
+    ]
+
+
 def _given(each: pause.Pause) -> str:
     """A bare star would be the shell's."""
     return "--all" if each.queue == EVERY_QUEUE else each.queue
@@ -140,4 +155,7 @@ def _instant(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
 
 
-CHECKS: tuple[Check, ...] = (living, scanning, paused, standing, reach, waiting, rescue)
+CHECKS: tuple[Check, ...] = (
+    *(living, scanning, paused, standing, dependencies),
+    *(reach, waiting, rescue),
+)

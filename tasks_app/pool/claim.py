@@ -23,7 +23,7 @@ from tasks_app.pool.drivers import ask
 from tasks_app.pool.fences import array
 from tasks_app.pool.plan import Ask
 from tasks_app.pool.queue_defaults import QUEUE_SAYS, of_queue
-from tasks_app.pool.standstill import runs
+from tasks_app.pool.standstill import is_free, runs
 from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, admits, admits_by_id
 
 PAYLOADS_UP_TO = 16 * 1024
@@ -107,7 +107,7 @@ def _by_id(passes: str) -> str:
         f"""
     candidate AS MATERIALIZED (
         SELECT {_CANDIDATE} FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_KNOWN} AND {READY}
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_KNOWN} AND {READY} AND {is_free()}
           AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")} AND {passes}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     """,
@@ -131,7 +131,7 @@ _NEXT = _statement(
               AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
               AND p.scan_at > coalesce({NOW} - CAST(:within AS interval), '-infinity')
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
-              AND {admits(Event.CLAIM)} AND {_KNOWN} AND {READY} AND {UNGATED}
+              AND {admits(Event.CLAIM)} AND {_KNOWN} AND {READY} AND {is_free()} AND {UNGATED}
               AND (CAST(:lonely AS boolean) OR NOT {_ALONE})
             ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
         WHERE {runs("q.queue")}

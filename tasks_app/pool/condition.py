@@ -10,12 +10,15 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.states import State
 from tasks_app.pool.tables import (
     ATTEMPT,
+    BREAKER,
     CALENDAR,
+    CALLS,
     COMPLETED,
     DISPATCH,
     ERROR,
     FIRE,
     GATE,
+    HELD,
     LEASE,
     LIMIT,
     LOCK,
@@ -34,7 +37,7 @@ from tasks_app.pool.tables import (
 WRITTEN = (
     *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PAUSE, SCHEDULE, FIRE),
     *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, LIMIT, GATE),
-    *(QUEUE, WINDOW, CALENDAR),
+    *(QUEUE, WINDOW, CALENDAR, BREAKER, CALLS, HELD),
 )
 """Tables that a worker reads and writes."""
 MOST_DUE = 100_000

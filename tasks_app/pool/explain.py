@@ -42,13 +42,13 @@ from tasks_app.pool.tables import (
 )
 
 MOST_NAMES = 1_000
-_OF_PENDING = {"scan_at", "at_most_once"}
+_OF_PENDING = {"scan_at", "at_most_once", "outages", "outage_since"}
 _COLUMNS = ", ".join(f"{'p' if f.name in _OF_PENDING else 't'}.{f.name}" for f in fields(Row))
 _ROW = text(f"""
     SELECT n.now, {_COLUMNS} FROM (SELECT {NOW} AS now) AS n
     LEFT JOIN {ALL} t ON t.id = :id
     LEFT JOIN LATERAL (
-        SELECT scan_at, at_most_once FROM {PENDING} WHERE id = :id) AS p ON true
+        SELECT {", ".join(sorted(_OF_PENDING))} FROM {PENDING} WHERE id = :id) AS p ON true
 """)
 _LIVES = f"w.seen_at > {NOW} - CAST(:lease AS interval)"
 _AROUND = text(f"""

@@ -19,7 +19,7 @@ from tasks_app.domain.gates import Gate, Kind, Limit, Limits, Room, Wish, room_o
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import HINT_WAIT
 from tasks_app.pool.fences import array
-from tasks_app.pool.standstill import runs
+from tasks_app.pool.standstill import is_free, runs
 from tasks_app.pool.tables import (
     ERROR,
     GATE,
@@ -41,7 +41,8 @@ _WISHES = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
-      AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {runs("p.queue")} AND NOT ({UNGATED})
+      AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {runs("p.queue")} AND {is_free()}
+      AND NOT ({UNGATED})
     ORDER BY p.priority, p.id
 """)
 _IN_FRONT = text(f"""

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.states import State
 from tasks_app.pool.afar import FIRST_OF_WAITS, HAS_GATE, WAITS
 from tasks_app.pool.standstill import runs
-from tasks_app.pool.tables import DISPATCH, GATE, NOW, PENDING, QUEUE, SCHEDULE
+from tasks_app.pool.tables import BREAKER, DISPATCH, GATE, NOW, PENDING, QUEUE, SCHEDULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Glance:
     """Until the first gate is to be looked at, in seconds."""
     gates: bool = False
     """A queue gives way to others, or may have to."""
+    breakers: bool = False
+    """A breaker is to be looked at."""
 
     def is_quiet(self, within: timedelta) -> bool:
         """Tell whether nobody has anything to do for so long."""
@@ -51,11 +53,20 @@ _GLANCE = text(f"""
             AS float) AS next_fire_s,
         CAST(EXTRACT(EPOCH FROM (SELECT min(t.look_at) FROM {GATE} t WHERE t.look_at IS NOT NULL)
             - {NOW}) AS float) AS next_look_s,
-        EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates
+        EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
+        EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers
 """)
 
 
 def glance(connection: Connection, *, now: datetime | None = None) -> Glance:
     """Look from afar."""
     row = connection.execute(_GLANCE, {"now": now}).one()
-    return Glance(row.out, row.expired, row.next_due, row.next_fire_s, row.next_look_s, row.gates)
+    return Glance(
+        row.out,
+        row.expired,
+        row.next_due,
+        row.next_fire_s,
+        row.next_look_s,
+        row.gates,
+        row.breakers,
+    )

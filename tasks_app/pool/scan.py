@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.standstill import runs
+from tasks_app.pool.standstill import is_free, runs
 from tasks_app.pool.tables import NOW, PENDING, UNGATED, has_pending
 
 
@@ -31,6 +31,8 @@ class Due:
     """Those that are disabled or expired; to be swept."""
     gated: frozenset[int] = frozenset()
     """Those that gates stand before."""
+    held: frozenset[int] = frozenset()
+    """Those that a breaker holds; to be put aside."""
 
     def rows(self) -> Iterable[tuple[int, str, float]]:
         """Return id, name and scan_at of each."""
@@ -46,13 +48,14 @@ _DUE = text(f"""
             array_agg(p.priority) AS priorities,
             array_agg(date_part('epoch', p.scan_at)) AS scan_at,
             array_agg(p.id) FILTER (WHERE NOT p.enabled OR p.expires_at <= {NOW}) AS barred,
-            array_agg(p.id) FILTER (WHERE NOT ({UNGATED})) AS gated
+            array_agg(p.id) FILTER (WHERE NOT ({UNGATED})) AS gated,
+            array_agg(p.id) FILTER (WHERE NOT {is_free()}) AS held
         FROM (
             SELECT p.* FROM generate_series(0, 9) AS r(priority)
             CROSS JOIN LATERAL (SELECT 10 * (q.number - 1) + r.priority + 1 AS place) AS n
             CROSS JOIN LATERAL (
                 SELECT p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.priority, p.queue,
-                    p.order_key, p.limit_key
+                    p.order_key, p.limit_key, p.parked
                 FROM {PENDING} p
                 WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND p.scan_at <= {NOW}
@@ -97,6 +100,7 @@ def due(
             row.scan_at,
             frozenset(row.barred or ()),
             frozenset(row.gated or ()),
+            frozenset(row.held or ()),
         )
         for row in connection.execute(_DUE, values)
     ]

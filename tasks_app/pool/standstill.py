@@ -1,4 +1,4 @@
-"""Standstill: which queues nothing may be published or claimed of just now, in one place.
+"""Standstill: of which queues and names nothing may be published or claimed just now.
 
 By the database's clock, and by nothing that anybody would have to write when a window ends. Claims
 ask once a statement, over tables of a few rows.
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.tables import CALENDAR, EVERY_QUEUE, NOW, PAUSE, QUEUE, WINDOW
+from tasks_app.pool.tables import BREAKER, CALENDAR, EVERY_QUEUE, NOW, PAUSE, QUEUE, WINDOW
 
 STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"
 """The condition that the pause ``z`` holds."""
@@ -38,6 +38,17 @@ _STANDS_STILL = f"""
     UNION ALL SELECT w.queue FROM {WINDOW} w GROUP BY w.queue HAVING NOT bool_or({OPEN})
 """
 _READ = text(f"SELECT DISTINCT s.queue FROM ({_STANDS_STILL}) AS s")
+
+
+LET_THROUGH = "let through by breaker "
+"""How ``parked`` begins where a task may run although its breaker is not closed."""
+
+
+def is_free(alias: str = "p") -> str:
+    """Return the condition that no breaker holds the row; their names are read once a statement."""
+    held = f"ARRAY(SELECT unnest(b.names) FROM {BREAKER} b WHERE b.state <> 'closed')"
+    let = f"coalesce(starts_with({alias}.parked, '{LET_THROUGH}'), false)"
+    return f"(NOT {alias}.name = ANY({held}) OR {let})"
 
 
 def runs(queue: str) -> str:

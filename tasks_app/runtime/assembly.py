@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
+from tasks_app.runtime.breakers import bring_in_breakers
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.declared import bring_in_schedules
 from tasks_app.runtime.middleware import Middleware, load_middleware
@@ -48,6 +49,7 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
     if handle_signals:
         heed_signals(slots)
     bring_in_schedules(child.database, registry)
+    bring_in_breakers(child.database, registry)
     child.start()
     log.info("ready: %s handlers, queues %s", len(registry.names), ", ".join(served))
     try:

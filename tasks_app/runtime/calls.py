@@ -22,6 +22,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Running
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
+from tasks_app.runtime.tally import Tally
 
 
 class FenceLostError(Exception):
@@ -41,6 +42,7 @@ class Calls:
         self._settings = settings
         self._database = database
         self._middleware = middleware
+        self.tally = Tally()
         self.plain = SyncLane(database, aftermath)
         self._async = AsyncLane(database, aftermath, settings.async_connections)
 
@@ -60,7 +62,13 @@ class Calls:
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(task, spec, lane, context) if spec.takes_payload else (context,)
         if self._middleware:
-            value = chain(self._middleware, context, lambda: lane.call(spec, arguments, limit))
+            value = chain(
+                self._middleware,
+                context,
+                lambda: self.tally.watch(spec, lambda: lane.call(spec, arguments, limit)),
+            )
+        elif spec.depends_on is not None:
+            value = self.tally.watch(spec, lambda: lane.call(spec, arguments, limit))
         else:
             value = lane.call(spec, arguments, limit)
         result = None if value is None else self._result(value, spec)

@@ -31,6 +31,7 @@ from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.mailbox import Mailbox
 from tasks_app.runtime.middleware import Middleware
+from tasks_app.runtime.outcome_report import OutcomeReport
 from tasks_app.runtime.pace_report import PaceReport
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
@@ -167,6 +168,7 @@ class Child:
         for duty in (
             self._gatekeeper.pass_on,
             *(claims.rehearse, report.tell, wishes.carry_out, self._crew.look),
+            OutcomeReport(self.database, calls.tally).tell,
             self.runner.locks.renew,
         ):
             self._clerk.also(duty)

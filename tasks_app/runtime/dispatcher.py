@@ -199,9 +199,7 @@ class Dispatcher:
         for found in due(connection, wanted, after=places, within=within, now=now):
             queue, lane = found.queue, lanes[found.queue]
             visible = lane.visible(found)
-            ready = tidy(
-                connection, visible, found.barred, lane.names, self._settings, swept, now=now
-            )
+            ready = tidy(connection, visible, found, lane.names, self._settings, swept, now=now)
             if found.gated:
                 ready = self._passing(connection, ready, found.gated, verdicts, now)
             fits = ready[: rooms[queue]]

@@ -12,6 +12,7 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.glance import Glance, glance
 from tasks_app.pool.lease import SCAN, Rank
+from tasks_app.runtime.breakers import Breakers
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.dispatcher import Dispatcher
 from tasks_app.runtime.gatekeeper import Gatekeeper, Look
@@ -52,6 +53,7 @@ class Keeper:
         self._scheduler = Scheduler(database)
         self._gatekeeper = Gatekeeper(database)
         self._load_gates = LoadGates(database)
+        self._breakers = Breakers(database)
         self._last = Scanned()
         self._whole_at = 0.0
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
@@ -97,6 +99,8 @@ class Keeper:
         seen = self._glance()
         if seen is None or seen.gates:
             self._load_gates.look()
+        if (seen is None or seen.breakers) and self._breakers.look():
+            seen = None
         next_fire_s, look = self._fire(seen), self._look(seen)
         if seen is not None and not look.woken and self._is_quiet(seen):
             self._last = Scanned()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.breaker import BreakerState
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.explain.explanation import Explanation, explain
@@ -20,7 +21,7 @@ from tasks_app.domain.limit import checked_target, limit_of
 from tasks_app.domain.selection import Action
 from tasks_app.domain.task import Task
 from tasks_app.domain.timing import check_instant
-from tasks_app.pool import browse, limits, queues
+from tasks_app.pool import breaker, browse, limits, queues
 from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.explain import read_facts
@@ -59,7 +60,14 @@ def explain_task(session: Sync, task_id: int, *, settings: Settings | None = Non
     )
     if facts.waiting is not None:
         said = {each.queue: each for each in queues.find(connection_of(session), now=facts.now)}
-        facts = replace(facts, queue=said.get(facts.waiting.queue))
+        name = facts.waiting.name
+        down = [
+            standing
+            for standing in breaker.find(connection_of(session), now=facts.now)
+            if name in standing.names and standing.state is not BreakerState.CLOSED
+        ]
+        queue = said.get(facts.waiting.queue)
+        facts = replace(facts, queue=queue, breaker=down[0] if down else None)
     return explain(facts)
 
 

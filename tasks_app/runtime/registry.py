@@ -10,9 +10,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from tasks_app.domain.admission import check_name, check_queue
+from tasks_app.domain.breaker import Breaker, check_breaker
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import ConfigurationError, HandlerError, InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec, signature_of
+from tasks_app.domain.outage import OutageRule, parse_limit
 from tasks_app.domain.outcome import Reaction
 from tasks_app.domain.retry import DEFAULT_POLICY, MOST_ATTEMPTS, RetryPolicy, parse_policy
 from tasks_app.domain.task import NewTask
@@ -61,7 +63,18 @@ class Registry:
                 f"{spec.name} is handled by {_where(known.function)} already. "
                 f"Give {_where(spec.function)} another name."
             )
+        self._check_breaker(spec)
         self._specs[spec.name] = spec
+
+    def _check_breaker(self, spec: HandlerSpec) -> None:
+        mine = spec.depends_on
+        for other in self._specs.values():
+            its = other.depends_on
+            if mine and its and its.dependency == mine.dependency and its != mine:
+                raise HandlerError(
+                    f"{spec.name} and {other.name} declare different breakers for "
+                    f"{mine.dependency}. Give both the same Breaker object."
+                )
 
     def schedule(self, declaration: Declaration) -> None:
         """Enter a schedule; its own module may do so again.
@@ -115,6 +128,11 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
     at_most_once: bool = False,
     on_error: Mapping[type[BaseException], str] | None = None,
     on_interrupt: str | None = None,
+    depends_on: str | Breaker | None = None,
+    dependency_errors: Sequence[type[BaseException]] = (),
+    dependency_retry: str | Sequence[Duration] | RetryPolicy | None = None,
+    dependency_limit: int | Duration | None = None,
+    dependency_then: str = "retry",
     commit: str = "each",
     registry: Registry = HANDLERS,
     **when: Unpack[When],
@@ -132,10 +150,19 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
         timeout: raised inside the handler after this long.
         hard_timeout: the child process is killed after this long; default one hour.
         at_most_once: always claimed alone; after a crash or an exception never run again.
-        on_error: by exception class ``"retry"``, ``"fail"`` or ``"retry_free"``; the nearest
-            class in the ancestry of what was raised decides.
+        on_error: by exception class ``"retry"``, ``"fail"``, ``"retry_free"`` or ``"outage"``,
+            which is what ``dependency_errors`` are; the nearest class in the ancestry of what was
+            raised decides.
         on_interrupt: the same words for a run that a stopping worker cuts off when its grace is
             over; default ``"retry_free"``: again at once, on another worker, uncharged.
+        depends_on: what a breaker stands before: when too many of its calls fail, all tasks that
+            depend on it are held, uncharged, until some that are let through succeed.
+        dependency_errors: classes that say that something else is down, as ``DependencyDown``
+            does: again later, without charging a failure.
+        dependency_retry: the waits between such attempts; default growing, up to five minutes.
+        dependency_limit: how many of them (a number), or for how long since the first one;
+            default two days.
+        dependency_then: what comes after that: ``"retry"``, charged as any failure, or ``"fail"``.
         commit: ``"each"``: every task commits on its own. ``"batch"``: many fast tasks share a
             transaction; only for plain functions whose effects are all in ``ctx.session`` or
             ``ctx.connection``, because when one fails, all of them are rolled back and run again.
@@ -150,6 +177,11 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
         raise HandlerError(f"max_attempts of {name!r} is not an integer 1 .. {MOST_ATTEMPTS}.")
     if commit not in {"each", "batch"}:
         raise HandlerError(f'commit={commit!r} of {name!r} is neither "each" nor "batch".')
+    if commit == "batch" and (depends_on or dependency_errors):
+        raise HandlerError(
+            f'{name!r} says commit="batch" and that it depends on something. Use commit="each": '
+            "the effects of a batch are all in its database."
+        )
     if commit == "batch" and at_most_once:
         raise HandlerError(
             f'{name!r} is at_most_once and says commit="batch". Use commit="each": '
@@ -160,6 +192,14 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             f"{name!r} is at_most_once and says on_interrupt. Leave on_interrupt out: "
             "a run that is cut off goes to the error pool, its outcome unknown."
         )
+
+    if at_most_once and dependency_errors:
+        raise HandlerError(
+            f"{name!r} is at_most_once and says dependency_errors. Raise DependencyDown where "
+            "nothing can have happened: an error may come after the effect."
+        )
+    rules = _rules(name, on_error or {}, dependency_errors)
+    outage = _outage_rule(name, dependency_retry, dependency_limit, dependency_then)
 
     def declare(function: Callable[P, R]) -> Handler[P, R]:
         policy = _checked(lambda: parse_policy(retry), name) if retry else DEFAULT_POLICY
@@ -179,10 +219,10 @@ def handler(  # noqa: PLR0913  a declaration, all by keyword
             timeout=_span(timeout, name),
             hard_timeout=_span(hard_timeout, name),
             at_most_once=at_most_once,
-            on_error={
-                kind: _reaction(kind, reaction, name) for kind, reaction in (on_error or {}).items()
-            },
-            on_interrupt=_checked(lambda: Reaction(on_interrupt or Reaction.RETRY_FREE), name),
+            on_error=rules,
+            outage=outage,
+            depends_on=_breaker(name, depends_on),
+            on_interrupt=_checked(lambda: _interrupt(on_interrupt), name),
             payload_type=payload_type,
             takes_payload=takes_payload,
             is_async=is_async,
@@ -228,10 +268,50 @@ def _checked(make: Callable[[], T], name: str) -> T:
         raise HandlerError(f"Handler {name!r} is declared wrongly: {error}") from None
 
 
+def _breaker(name: str, depends_on: str | Breaker | None) -> Breaker | None:
+    return None if depends_on is None else _checked(lambda: check_breaker(depends_on), name)
+
+
+def _interrupt(word: str | None) -> Reaction:
+    reaction = Reaction(word or Reaction.RETRY_FREE)
+    if reaction is Reaction.OUTAGE:
+        raise ValueError("on_interrupt is 'outage', but nothing else is down then")
+    return reaction
+
+
+def _rules(
+    name: str,
+    on_error: Mapping[type[BaseException], str],
+    dependency_errors: Sequence[type[BaseException]],
+) -> dict[type[BaseException], Reaction]:
+    rules = {kind: _reaction(kind, word, name) for kind, word in on_error.items()}
+    for kind in dependency_errors:
+        outage = _reaction(kind, Reaction.OUTAGE, name)
+        if rules.setdefault(kind, outage) is not outage:
+            raise HandlerError(f"{name!r} has {kind.__name__} in dependency_errors and on_error.")
+    return rules
+
+
 def _reaction(kind: Any, word: str, name: str) -> Reaction:
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise HandlerError(f"on_error of {name!r} has the key {kind!r}, which is no exception.")
     return _checked(lambda: Reaction(word), name)
+
+
+def _outage_rule(
+    name: str,
+    retry: str | Sequence[Duration] | RetryPolicy | None,
+    limit: int | Duration | None,
+    then: str,
+) -> OutageRule:
+    rule = OutageRule()
+    if then not in {Reaction.RETRY, Reaction.FAIL}:
+        raise HandlerError(f'dependency_then={then!r} of {name!r} is neither "retry" nor "fail".')
+    most, longest = rule.most, rule.longest
+    if limit is not None:
+        most, longest = _checked(lambda: parse_limit(limit), name)
+    policy = _checked(lambda: parse_policy(retry), name) if retry else rule.retry
+    return OutageRule(policy, most, longest, Reaction(then))
 
 
 def _span(value: Duration | None, name: str) -> timedelta | None:

@@ -14,12 +14,14 @@ from tasks_app.domain.decide import OUTCOME_UNKNOWN, ended_by, failed
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
+from tasks_app.domain.outage import Outages, is_outage, put_off
 from tasks_app.domain.outcome import Fail, Retry
 from tasks_app.domain.payload import encode_object
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.amend import amend
+from tasks_app.pool.outage import count_outage
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
 from tasks_app.runtime.calls import Calls, FenceLostError
@@ -120,7 +122,7 @@ class Runner:
             kind = type(error).__name__  # its text may be the handler's, and hold anything
             log.error("task %s: its run ended in a way it never should: %s", task.task_id, kind)  # noqa: TRY400
             if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
-                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
+                self._keep(task, self._ended(task, spec, error))
         finally:
             context.close()
             transaction.abandon()
@@ -150,7 +152,22 @@ class Runner:
                 return _unanswered(task)
             if isinstance(error, Retry) and error.payload is not None:
                 return self._amended(task, spec, error)
-            return ended_by(task, spec, error, cause_of(error), self._rng)
+            return self._ended(task, spec, error)
+
+    def _ended(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
+        """Decide what becomes of a run that raised."""
+        cause = cause_of(error)
+        if not is_outage(spec, error):
+            return ended_by(task, spec, error, cause, self._rng)
+        try:
+            seen = self._calls.lane(spec).aside(lambda: self._count_outage(task))
+        except SQLAlchemyError:
+            return _unanswered(task)
+        return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
+
+    def _count_outage(self, task: ClaimedTask) -> Outages | None:
+        with self._database.begin() as connection:
+            return count_outage(connection, task.fence)
 
     def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
         """Give the task the payload that it is to be tried again with."""
@@ -164,7 +181,7 @@ class Runner:
             error = Fail(f"The payload to try again with is refused: {refusal}")
         except SQLAlchemyError:
             return _unanswered(task)
-        return ended_by(task, spec, error, cause_of(error), self._rng)
+        return self._ended(task, spec, error)
 
     def _write_payload(self, task: ClaimedTask, payload: str) -> None:
         with self._database.begin() as connection:
@@ -187,7 +204,7 @@ class Runner:
             if spares_handlers(error) and _may_come_back(task, error):
                 self._keep(task, _unanswered(task))
             else:
-                self._keep(task, ended_by(task, spec, error, cause_of(error), self._rng))
+                self._keep(task, self._ended(task, spec, error))
             return
         self._desk.drop(task.fence)
         if state is None:

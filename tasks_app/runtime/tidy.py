@@ -9,7 +9,9 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import browse
+from tasks_app.pool.breaker_list import hold
 from tasks_app.pool.park import park
+from tasks_app.pool.scan import Due
 from tasks_app.pool.sweep import sweep
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
 
@@ -17,25 +19,30 @@ from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline
 def tidy(
     connection: Connection,
     found: list[tuple[int, str]],
-    barred: frozenset[int],
+    seen: Due,
     names: set[str],
     settings: Settings,
     swept: list[Notice],
     *,
     now: datetime | None = None,
 ) -> list[tuple[int, str]]:
-    """Return what may run; sweep what is barred, and park what nobody knows.
+    """Return what may run; sweep what is barred, and put aside what is held or nobody knows.
 
     What there is to tell of the swept ones is added to ``swept``; it is true after the COMMIT.
     """
-    if not barred and {name for _, name in found} <= names:  # the everyday answer
+    if (
+        not (seen.barred or seen.held) and {name for _, name in found} <= names
+    ):  # the everyday answer
         return found
     unknown: dict[str, list[int]] = defaultdict(list)
     gone: list[int] = []
+    waits: list[int] = []
     ready: list[tuple[int, str]] = []
     for task_id, name in found:
-        if task_id in barred:
+        if task_id in seen.barred:
             gone.append(task_id)
+        elif task_id in seen.held:
+            waits.append(task_id)
         elif name not in names:
             unknown[name].append(task_id)
         else:
@@ -44,6 +51,8 @@ def tidy(
         gone = list(sweep(connection, gone, now=now))
         if HOOKS.wanted:
             swept += [of_outline(o, Kind.RELEASED) for o in browse.outlines(connection, gone)]
+    if waits:
+        hold(connection, waits, now=now)
     for name, ids in unknown.items():
         reason = f"no live worker of this queue has a handler named {name}"
         park(connection, ids, reason, settings.park_for, now=now)

@@ -17,6 +17,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import fire
 from tasks_app.pool.scan import due
 from tasks_app.pool.upcoming import upcoming
+from tasks_app.runtime.breakers import Breakers
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.front import Front
 from tasks_app.runtime.gatekeeper import Gatekeeper, Verdict
@@ -54,6 +55,7 @@ class Work:
         self._maintainer = Maintainer(child.database, child.identity.owner, settings=settings)
         self._scheduler = Scheduler(child.database)
         self._load_gates = LoadGates(child.database)
+        self._breakers = Breakers(child.database)
         self._tidy_at = 0.0
         self._front = Front()
         self._gatekeeper = Gatekeeper(child.database)
@@ -123,6 +125,7 @@ class Work:
         self._tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
         self._load_gates.look()
+        self._breakers.look()
         swept: list[Notice] = []
         verdicts: list[Verdict] = []
         look_s = self._gatekeeper.look().next_s
@@ -132,7 +135,7 @@ class Work:
             for found in due(connection, most, within=within):
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
-                ready = tidy(connection, rows, found.barred, self._names, self._settings, swept)
+                ready = tidy(connection, rows, found, self._names, self._settings, swept)
                 gated = [task_id for task_id, _ in ready if task_id in found.gated]
                 verdicts.append(self._gatekeeper.judge(connection, gated))
             fire_s = fire.next_in_s(connection)

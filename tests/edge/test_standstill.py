@@ -14,7 +14,10 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
-from tasks_app import NewTask, change_queue, create_tasks, pause_queue
+from tasks_app import Breaker, NewTask, change_queue, create_tasks, pause_queue
+from tasks_app.domain.breaker import Mode
+from tasks_app.pool import breaker
+from tasks_app.pool.breaker_list import hold
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.keeper import Keeper
 from tests.runtime.bench import Bench
@@ -75,9 +78,18 @@ def shut(bench: Bench) -> None:
     """)
 
 
+def broken(bench: Bench) -> None:
+    """The breaker of what its tasks depend on is open; those that come are put aside."""
+    with bench.engine.begin() as connection:
+        breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
+        breaker.override(connection, "bank", Mode.OPEN)
+
+
 def fill(bench: Bench, **options: str) -> None:
     with bench.engine.begin() as connection:
-        create_tasks(connection, [NewTask("t", None, options)] * WAITING)
+        ids = create_tasks(connection, [NewTask("t", None, options)] * WAITING)
+        for start in range(0, WAITING, 1_000):
+            hold(connection, ids[start : start + 1_000])
     with bench.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE task_pending"))
 
@@ -109,7 +121,7 @@ def cost(bench: Bench) -> Iterator[Callable[[Passes], dict[str, float]]]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("passes", [scanner, worker])
-@pytest.mark.parametrize("stop", [paused, closed, shut])
+@pytest.mark.parametrize("stop", [paused, closed, shut, broken])
 def test_a_queue_that_stands_still_costs_no_more_than_an_idle_pool(
     bench: Bench,
     cost: Callable[[Passes], dict[str, float]],
@@ -120,7 +132,7 @@ def test_a_queue_that_stands_still_costs_no_more_than_an_idle_pool(
     empty = cost(passes)
     fill(bench, delay="1d")
     idle = cost(passes)
-    bench.sql("TRUNCATE task_pending")
+    bench.sql("TRUNCATE task_pending, task_breaker_held")
     stop(bench)
     fill(bench)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tasks_app.domain.breaker import Standing
 from tasks_app.domain.gates import Limit
 from tasks_app.domain.queue import Queue
 from tasks_app.domain.states import Pool, State, pool_of
@@ -44,6 +45,9 @@ class Row:
     at_most_once: bool | None
     order_key: str | None
     limit_key: str | None
+    outages: int | None
+    """Attempts that met something which was down, uncharged."""
+    outage_since: datetime | None
 
     @property
     def is_over(self) -> bool:
@@ -177,6 +181,8 @@ class Facts:
     denial: Denial | None = None
     queue: Queue | None = None
     """What else is said of its queue."""
+    breaker: Standing | None = None
+    """That of what its handler depends on, unless it is closed."""
     message: Message | None = None
     service: Service = Service()
     scan: Scan | None = None
@@ -203,7 +209,7 @@ class Facts:
     @property
     def ready(self) -> Row | None:
         """The row, if it is due and a living child may run it now."""
-        stands_still = self.stop or (self.queue and not self.queue.runs)
+        stands_still = self.stop or self.breaker or (self.queue and not self.queue.runs)
         return self.due if self.service.knowing and not stands_still else None
 
     @property

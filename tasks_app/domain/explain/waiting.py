@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 
+from tasks_app.domain.breaker import Mode
 from tasks_app.domain.explain.facts import Facts, Row
-from tasks_app.domain.explain.words import when
+from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.states import Event
 
@@ -65,6 +66,12 @@ def _put_off(facts: Facts, row: Row) -> str:
         wait = "its policy waits before the first run" if row.retry_level else "it was created so"
         return f"{wait}, with run_at or delay" if not row.retry_level else wait
     last = facts.last
+    if row.outages and row.outage_since and (last is None or last.event != Event.FAIL):
+        since = when(row.outage_since, facts.now)
+        return (
+            f"it met something that was down {count(row.outages, 'time')}, first {since}; "
+            f"that charges nothing, {row.failures} failures charged"
+        )
     if last is None or last.attempt != row.attempt:
         return f"attempt {row.attempt} asked for later (Snooze), or was given back with a wait"
     if last.event == Event.RESCUE:
@@ -118,6 +125,21 @@ def gate(facts: Facts) -> Finding | None:
     option = "--running-below" if queue.shut == "running" else "--waiting-below"
     advice = f"tasks-app queues set {queue.queue} {option} none"
     return ok("gate", fact, f"Nothing to do; to let it run all the same: {advice}")
+
+
+def breaker(facts: Facts) -> Finding | None:
+    """What it depends on is down."""
+    standing = facts.breaker
+    if facts.waiting is None or standing is None:
+        return None
+    name, since = standing.breaker.dependency, when(standing.since, facts.now)
+    why = f": {standing.reason}" if standing.reason else ""
+    held = f"it is held, uncharged, with {count(standing.held, 'task')} in all"
+    fact = f"It depends on {name}, whose breaker is {standing.state} since {since}{why}; {held}"
+    if standing.mode is Mode.OPEN:
+        return warn("breaker", fact, f"When it may go on: tasks-app breakers auto {name}")
+    wait = "Nothing to do: some are let through to try, the others follow when these succeed"
+    return warn("breaker", fact, f"{wait}; to let all go now: tasks-app breakers close {name}")
 
 
 def no_worker(facts: Facts) -> Finding | None:
@@ -175,6 +197,6 @@ def no_scan(facts: Facts) -> Finding | None:
 
 
 RULES = (
-    *(disabled, expired, lock_held, not_due, paused, closed, gate),
+    *(disabled, expired, lock_held, not_due, paused, closed, gate, breaker),
     *(no_worker, no_handler, no_scan),
 )

@@ -1,0 +1,40 @@
+"""Breakers: whoever scans lets go what may go, and code says what its handlers depend on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sqlalchemy.exc import OperationalError
+
+from tasks_app.domain.breaker import Breaker
+from tasks_app.domain.logs import quiet_logger
+from tasks_app.pool.breaker import look, synchronise
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.registry import Registry
+
+log = quiet_logger(__name__)
+
+
+class Breakers:
+    """One scanner's; any number may look at once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def look(self) -> bool:
+        """Do what is due; tell whether any task may go now."""
+        with self._database.begin() as connection:
+            return any(look(connection).values())
+
+
+def bring_in_breakers(database: Database, registry: Registry) -> None:
+    """Enter what handlers depend on; where the database is away just now, the next start does."""
+    declared: defaultdict[Breaker, list[str]] = defaultdict(list)
+    for spec in registry:
+        if spec.depends_on is not None:
+            declared[spec.depends_on].append(spec.name)
+    try:
+        with database.begin() as connection:
+            synchronise(connection, declared, registry.names)
+    except OperationalError as error:
+        log.warning("breakers of the code are not brought in now: %s", type(error).__name__)
