@@ -14,7 +14,10 @@ SHARED = first_column(section(PAGE, "What a task is"))
 LAST = first_column(section(PAGE, "The last columns of all three"))
 ENDED = first_column(section(PAGE, "task_completed and task_error"))
 COLUMNS = {
-    "task_pending": SHARED + first_column(section(PAGE, "task_pending")) + LAST,
+    "task_pending": SHARED
+    + first_column(section(PAGE, "task_pending"))
+    + LAST
+    + first_column(section(PAGE, "The pending pool's own")),
     "task_completed": SHARED + ENDED + LAST,
     "task_error": SHARED + ENDED + LAST,
     "task_attempt": first_column(section(PAGE, "task_attempt")),
