@@ -154,6 +154,7 @@ def statistics(request: pytest.FixtureRequest) -> str:
 def planned(
     connection: Connection, statistics: str, verb: Verb, number: int, fill: str = FILL
 ) -> Plan:
+    connection.exec_driver_sql("SET LOCAL lock_timeout = '30s'")  # ANALYZE may meet autovacuum
     if statistics == "while empty":
         connection.exec_driver_sql("ANALYZE")
     statement = prepared(connection, "ours", lambda c: verb(c, number))
