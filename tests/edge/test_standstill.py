@@ -22,6 +22,7 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.keeper import Keeper
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
+from tests.waiting import until
 
 WAITING, PASSES, ROUNDS = 100_000, 100, 3
 MOST = 1.2
@@ -29,6 +30,10 @@ COST = """
     SELECT blks_hit + blks_read AS blocks, active_time AS active_ms,
         tup_returned + tup_fetched AS rows, xact_commit AS transactions
     FROM pg_stat_database WHERE datname = :name
+"""
+BACKENDS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = :name AND backend_type = 'client backend'
 """
 Passes = Callable[[Bench, int], None]
 
@@ -100,14 +105,16 @@ def cost(bench: Bench) -> Iterator[Callable[[Passes], dict[str, float]]]:
     outside = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
 
     def read() -> dict[str, float]:
-        with outside.connect() as connection:
+        with outside.connect() as connection:  # a backend tells what it did when it is gone
+            there = {"name": url.database}
+            until(lambda: not connection.execute(text(BACKENDS), there).scalar(), 30)
             return dict(connection.execute(text(COST), {"name": url.database}).one()._mapping)
 
     def measure(passes: Passes) -> dict[str, float]:
         found = []
         for _ in range(ROUNDS):
             passes(bench, 2)
-            bench.engine.dispose()  # whoever ends tells what he did
+            bench.engine.dispose()
             before = read()
             passes(bench, PASSES)
             bench.engine.dispose()
