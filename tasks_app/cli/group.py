@@ -35,6 +35,7 @@ COMMANDS = {
     "unblock": "tasks_app.cli.limits:unblock",
     "queues": "tasks_app.cli.queues:queues",
     "breakers": "tasks_app.cli.breakers:breakers",
+    "fair": "tasks_app.cli.fair:fair",
     "prune": "tasks_app.cli.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
     "locks": "tasks_app.cli.locks:locks",

@@ -109,6 +109,7 @@ def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]
         hard_timeout_ms=_milliseconds(options, "hard_timeout"),
         order_skips=_order_skips(options),
         strict_order=_bool(options, "strict_order", default=False),
+        fair_key=_key(options, "fair_key"),
         rule=_rule(options),
     )
 

@@ -20,7 +20,7 @@ from tasks_app.domain.timing import UTC_NAME, Timing, check_instant, timing_of, 
 LONGEST_JITTER = timedelta(days=1)
 _KEPT = (
     *("biz_key", "unique_key", "order_key", "limit_key", "retry_level", "max_attempts", "retry"),
-    *("timeout_ms", "hard_timeout_ms", "order_skips", "strict_order"),
+    *("timeout_ms", "hard_timeout_ms", "order_skips", "strict_order", "fair_key"),
 )
 """Columns of a new task that a schedule keeps among its options, where they say something."""
 _UNTIMED = ("run_at", "expires_at")

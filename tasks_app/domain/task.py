@@ -64,6 +64,8 @@ class TaskOptions(TypedDict, total=False):
     on_conflict: str | None
     """When the key is taken: ``return_existing`` (default), ``replace_payload``, ``reschedule``,
     ``raise``."""
+    fair_key: str | None
+    """In a fair queue: whose share it is part of, such as a tenant's."""
     order_key: str | None
     """Tasks with one such key run one at a time; among those that are due the lowest id first."""
     order_policy: str | None
@@ -133,6 +135,8 @@ class TaskRow(NamedTuple):
     """How long the scan leaves the row alone, because a hint is on its way."""
     schedule_id: int | None = None
     """Which schedule made it."""
+    fair_key: str | None = None
+    """Whose share of a fair queue it is part of."""
     order_skips: bool | None = None
     """The order_key's policy is ``skips``."""
     strict_order: bool = False

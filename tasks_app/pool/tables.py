@@ -43,6 +43,7 @@ LOCK_REPORT = table("task_lock_report")
 AUDIT = table("task_audit")
 LIMIT = table("task_limit")
 GATE = table("task_gate")
+FAIR = table("task_queue_fair")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
@@ -53,7 +54,7 @@ CARRIED = (
     *("payload", "headers", "enabled", "attempt", "failures", "crashes", "retry_level"),
     *("max_attempts", "at_most_once", "retry", "due_at", "owner", "started_at", "expires_at"),
     *("timeout_ms", "hard_timeout_ms", "cancel_requested_at", "idempotency_key"),
-    *("schedule_id", "batch_id", "created_at", "order_skips", "limit_key"),
+    *("schedule_id", "batch_id", "created_at", "order_skips", "limit_key", "fair_key"),
 )
 """What a row keeps when it moves to another pool; state and outcome are written anew."""
 

@@ -19,6 +19,7 @@ from tasks_app.pool.release import release_token
 from tasks_app.pool.settle import settle_nothing
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.fairness import Fairness
 from tasks_app.runtime.front import Front
 from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
@@ -27,6 +28,8 @@ from tasks_app.runtime.registry import Registry
 log = quiet_logger(__name__)
 
 NEXT_TIME = float("inf")
+FAIR_S = 1.0
+"""So long it is remembered which queues are fair."""
 
 
 class Claims:
@@ -46,6 +49,10 @@ class Claims:
         self._desk = desk
         self._owner = owner
         self._rehearsed = False
+        self._fairness = Fairness()
+        self._fair: set[str] = set()
+        self._fair_until = 0.0
+        self._turn = 0
         self._fronts: defaultdict[object, Front] = defaultdict(Front)
         self._gatekeeper = gatekeeper
         self._gates_at: dict[tuple[str, ...], float] = {}
@@ -97,6 +104,23 @@ class Claims:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
         self._gatekeeper.pass_on()
+        fair = self._fair_among(queues)
+        if not fair:
+            return self._by_age(queues, most, claimer, lonely=lonely)
+        taken, self._turn = 0, self._turn + 1
+        plain = [queue for queue in queues if queue not in fair]
+        kinds = [plain, *([queue] for queue in sorted(fair))] if lonely else [plain]
+        kinds = [some for some in kinds if some]
+        for place in range(len(kinds)):  # each is first in its turn, and gets half of what is left
+            some = kinds[(self._turn + place) % len(kinds)]
+            room = most - taken if place == len(kinds) - 1 else (most - taken + 1) // 2
+            if room and some is plain:
+                taken += self._by_age(some, room, claimer, lonely=lonely)
+            elif room:
+                taken += self._of_shares(some[0], room, claimer)
+        return taken
+
+    def _by_age(self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool) -> int:
         if not lonely:
             return self._ungated(queues, most, claimer, lonely=False)
         names, now = claimer.names, time.monotonic()
@@ -141,6 +165,35 @@ class Claims:
             raise
         self._receive(claimed)
         return len(claimed)
+
+    def _fair_among(self, queues: Sequence[str]) -> set[str]:
+        """Return which queues are fair; what an operator changes holds within a second."""
+        now = time.monotonic()
+        if now >= self._fair_until:
+            with self._database.single() as connection:
+                self._fair = self._fairness.among(connection, queues)
+            self._fair_until = now + FAIR_S
+        return self._fair & set(queues)
+
+    def _of_shares(self, queue: str, most: int, claimer: Claimer) -> int:
+        """Claim of a fair queue what comes next by its shares; return how many.
+
+        What is looked at is ours until the claim is committed: others look behind it.
+        """
+        token, claimed = uuid4(), list[ClaimedTask]()
+        try:
+            with self._database.begin() as connection:
+                found = self._fairness.due(
+                    connection, queue, most, {}, names=claimer.names, lock=True
+                )
+                if found is not None:
+                    claimed = claim(connection, found.ids, claimer, token)
+        except SQLAlchemyError as error:
+            self._doubt(token, error)
+            raise
+        self._fairness.went(queue, (task.task_id for task in claimed))
+        self._receive(claimed)
+        return len(claimed) or self._of_gates([queue], most, claimer)
 
     def begin_at_the_front(self) -> None:
         """Let the next claims from the pool read all that is due."""

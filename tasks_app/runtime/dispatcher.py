@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 
 from sqlalchemy import Connection
 
@@ -20,6 +21,7 @@ from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.amnesia import forgotten_queues
 from tasks_app.runtime.bookmarks import Bookmarks
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.fairness import Fairness
 from tasks_app.runtime.flow import Flow
 from tasks_app.runtime.front import Front
 from tasks_app.runtime.gatekeeper import Gatekeeper, Verdict
@@ -51,6 +53,8 @@ class Lane:
     threads: int = 0
     names: set[str] = field(default_factory=set)
     out: list[Dispatch] = field(default_factory=list)
+    fair: bool = False
+    """Little is out of it, so that who comes new waits shortly."""
     hidden: dict[int, float] = field(default_factory=dict)
     """The ids that are out, with the instant of the newest message of each."""
 
@@ -62,7 +66,8 @@ class Lane:
 
     def messages(self, size: int) -> int:
         """Return how many more messages may go out."""
-        return max(2 * self.threads + SPARE_MESSAGES, self.flow.ahead(size)) - len(self.out)
+        spare = 0 if self.fair else SPARE_MESSAGES
+        return max(2 * self.threads + spare, self.flow.ahead(size)) - len(self.out)
 
     def room(self, settings: Settings) -> int:
         """Return how many more ids may go out."""
@@ -97,6 +102,7 @@ class Dispatcher:
         self._bookmarks = Bookmarks()
         self._front = Front(slow_s=SLOW_S, rest=REST)
         self._gatekeeper = Gatekeeper(database)
+        self._fairness = Fairness()
 
     def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> Scanned:
         """Scan all served queues and publish what is due.
@@ -130,7 +136,8 @@ class Dispatcher:
             fresh, crowded = self._enter(connection, lanes, swept, verdicts, within, now)
             if not fill_up:
                 self._front.was_read(began, within, left=len(crowded))
-            near = [] if fill_up else self._outlook.look(connection, list(lanes), now=now)
+            hinted = [queue for queue, lane in lanes.items() if not lane.fair]
+            near = [] if fill_up else self._outlook.look(connection, hinted, now=now)
         HOOKS.tell(swept)
         self._gatekeeper.hold(verdicts, now=now)
         out = self._publish(fresh, late)
@@ -173,7 +180,9 @@ class Dispatcher:
             if dispatch.queue in lanes:
                 lanes[dispatch.queue].out.append(dispatch)
         at = time.monotonic()
+        fair = self._fairness.among(connection, lanes)
         for lane in lanes.values():
+            lane.fair = lane.queue in fair
             lane.measure(at)
         return lanes
 
@@ -192,11 +201,12 @@ class Dispatcher:
         wanted = {
             queue: room + (0 if self._bookmarks.cover(queue) else len(lanes[queue].hidden))
             for queue, room in rooms.items()
-            if room > 0
+            if room > 0 and not lanes[queue].fair
         }
         messages: list[tuple[str, list[int]]] = []
         places = self._bookmarks.places
-        for found in due(connection, wanted, after=places, within=within, now=now):
+        plain = due(connection, wanted, after=places, within=within, now=now) if wanted else []
+        for found in chain(plain, self._shared(connection, lanes, rooms, now)):
             queue, lane = found.queue, lanes[found.queue]
             visible = lane.visible(found)
             ready = tidy(connection, visible, found, lane.names, self._settings, swept, now=now)
@@ -206,10 +216,12 @@ class Dispatcher:
             groups = self._grouped(connection, lane, fits)
             messages += [(queue, ids) for ids in groups]
             grouped_ids = sum(map(len, groups))
-            if groups:
+            if lane.fair:
+                self._fairness.went(queue, chain.from_iterable(groups))
+            elif groups:
                 self._bookmarks.move(found, groups[-1][-1])
             lane.flow.slow = grouped_ids < len(fits)
-            if grouped_ids < len(ready) or len(found.ids) == wanted[queue]:
+            if grouped_ids < len(ready) or len(found.ids) == wanted.get(queue, rooms[queue]):
                 crowded.append(lane)
         fresh = ledger.add_all(connection, messages, self._settings.republish_after, now=now)
         for queue, lane in lanes.items():
@@ -229,6 +241,20 @@ class Dispatcher:
         verdicts.append(self._gatekeeper.judge(connection, ids, now=now))
         passing = set(verdicts[-1].admission.ids)
         return [each for each in ready if each[0] not in gated or each[0] in passing]
+
+    def _shared(
+        self,
+        connection: Connection,
+        lanes: dict[str, Lane],
+        rooms: dict[str, int],
+        now: datetime | None,
+    ) -> Iterator[Due]:
+        """Yield what is due of fair queues, in the order of shares."""
+        for queue, lane in lanes.items():
+            if lane.fair and rooms[queue] > 0:
+                found = self._fairness.due(connection, queue, rooms[queue], lane.hidden, now=now)
+                if found is not None:
+                    yield found
 
     def _grouped(
         self, connection: Connection, lane: Lane, ready: Sequence[tuple[int, str]]

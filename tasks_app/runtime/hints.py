@@ -168,13 +168,16 @@ class Hints:
 
 
 def _is_near(row: TaskRow) -> bool:
-    """Whether the row is due before a scan has surely seen it coming."""
-    return row.enabled and row.run_at is None and row.delay <= NEAR
+    """Whether the row is due before a scan has surely seen it coming.
+
+    What has a share of a fair queue is the scan's: a hint would pass by all others.
+    """
+    return row.enabled and row.run_at is None and row.delay <= NEAR and row.fair_key is None
 
 
 def _is_due(row: TaskRow) -> bool:
     """Whether the row may run as soon as it is there, whatever the time is."""
-    return row.enabled and row.run_at is None and not row.delay
+    return row.enabled and row.run_at is None and not row.delay and row.fair_key is None
 
 
 HINTS = Hints()

@@ -5,13 +5,14 @@ What changes something is noted in the audit, in the same transaction; ``by`` sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.admission import check_queue
 from tasks_app.domain.breaker import BreakerState
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
@@ -25,6 +26,7 @@ from tasks_app.pool import breaker, browse, limits, queues
 from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.explain import read_facts
+from tasks_app.pool.fair import set_fair, unset_fair
 from tasks_app.pool.pause import pause, resume
 from tasks_app.pool.requeue import Requeued, requeue
 from tasks_app.pool.unblock import unblock
@@ -212,6 +214,31 @@ def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
     if unblocked:
         note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})
     return unblocked
+
+
+def share_queue(
+    session: Sync, queue: str, weights: Mapping[str, float] | None = None, *, by: str = ""
+) -> None:
+    """Let a queue's tasks go by shares of their ``fair_key``; keys without a weight have 1.
+
+    Raises:
+        InvalidTaskError: it is no queue's name, or a weight is not between 0.001 and 1000.
+    """
+    connection, given = connection_of(session), dict(weights or {})
+    for key, weight in given.items():
+        if not 0.001 <= weight <= 1000:  # noqa: PLR2004  more is a slip of the pen
+            raise InvalidTaskError(f"weights.{key}", f"is {weight}", "0.001 .. 1000")
+    set_fair(connection, check_queue(queue), given)
+    note(connection, "share", {"queue": queue, "weights": given}, who=by)
+
+
+def unshare_queue(session: Sync, queue: str, *, by: str = "") -> bool:
+    """Let a queue's tasks go by priority and age alone again; False: they do already."""
+    connection = connection_of(session)
+    changed = unset_fair(connection, queue)
+    if changed:
+        note(connection, "unshare", {"queue": queue}, who=by)
+    return changed
 
 
 def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:

@@ -137,3 +137,16 @@ def test_a_filter_and_ids_must_both_be_true(run: Shell, engine: Engine) -> None:
     done = run("cancel", str(a), str(b), "--name", "a")
 
     assert f"ids: {a}\n" in done.stdout
+
+
+def test_a_queue_is_shared_listed_and_not_shared(run: Shell) -> None:
+    shared = run("fair", "mail", "--weight", "tenant:gold=3", "--weight", "b=0.5")
+    listed = run("fair").stdout
+    off, again = run("fair", "mail", "--off"), run("fair", "mail", "--off")
+    refused = run("fair", "mail", "--weight", "a=0"), run("fair", "mail", "--weight", "a")
+
+    assert shared.stdout == "shared by fair_key\n"
+    assert re.search(r"^mail +b=0.5 tenant:gold=3 *$", listed, re.M)
+    assert (off.stdout, again.stdout) == ("by priority and age\n", "was not shared\n")
+    assert [done.returncode for done in refused] == [2, 2]
+    assert re.search(r" share .*queue=mail", run("audit").stdout)

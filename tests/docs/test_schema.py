@@ -12,14 +12,16 @@ from tests.docs.reading import first_column, section, text_of
 PAGE = text_of("docs/schema.md")
 SHARED = first_column(section(PAGE, "What a task is"))
 LAST = first_column(section(PAGE, "The last columns of all three"))
+NEWEST = first_column(section(PAGE, "The newest column of all three"))
 ENDED = first_column(section(PAGE, "task_completed and task_error"))
 COLUMNS = {
     "task_pending": SHARED
     + first_column(section(PAGE, "task_pending"))
     + LAST
-    + first_column(section(PAGE, "The pending pool's own")),
-    "task_completed": SHARED + ENDED + LAST,
-    "task_error": SHARED + ENDED + LAST,
+    + first_column(section(PAGE, "The pending pool's own"))
+    + NEWEST,
+    "task_completed": SHARED + ENDED + LAST + NEWEST,
+    "task_error": SHARED + ENDED + LAST + NEWEST,
     "task_attempt": first_column(section(PAGE, "task_attempt")),
     "task_dispatch": first_column(section(PAGE, "task_dispatch")),
     "task_worker": first_column(section(PAGE, "task_worker")),
@@ -36,6 +38,7 @@ COLUMNS = {
     "task_schedule_fire": first_column(section(PAGE, "task_schedule_fire")),
     "task_schedules": first_column(section(PAGE, "task_schedules")),
     "task_audit": first_column(section(PAGE, "task_audit")),
+    "task_queue_fair": first_column(section(PAGE, "task_queue_fair")),
     "task_key": first_column(section(PAGE, "task_key")),
     "task_lock": first_column(section(PAGE, "task_lock\n")),
     "task_lock_holder": first_column(section(PAGE, "task_lock_holder")),
