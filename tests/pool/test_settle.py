@@ -192,7 +192,7 @@ def test_a_finished_row_keeps_everything_that_it_was(
     after = row_of(connection, task_id, table)._mapping
     changed = {"state", "failures", "retry_level"}
     outcome = {"result", "error", "run_ms", "finished_at"}
-    gone = {"scan_at", "parked", "lease_token", "lease_until"}
+    gone = {"scan_at", "parked", "lease_token", "lease_until", "outages", "outage_since"}
     assert set(before) - gone == set(after) - outcome
     assert {k: after[k] for k in after if k not in outcome | changed} == {
         k: before[k] for k in before if k not in gone | changed
