@@ -64,8 +64,8 @@ def create_many(
 
     Rows without a unique_key are copied. The others are inserted, 2,000 per statement, their keys
     in one order (Python's, which is that of the bytes, whatever the database sorts by), so that two
-    producers with the same keys cannot deadlock. If a key becomes free behind its turn, all begin
-    anew from a savepoint. Of equal keys the first wins.
+    producers with the same keys cannot deadlock. If a key becomes free behind its turn, up to 1,000
+    begin anew from a savepoint; more take it out of turn. Of equal keys the first wins.
 
     Raises:
         UniqueKeyTakenError: as :func:`create_one`; then nothing of this call is written.
