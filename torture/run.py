@@ -118,7 +118,7 @@ def at_work(plan: Plan, world: World) -> Iterator[None]:
     for service in world.services:
         service.start()
     try:
-        _until_there(plan, world.engine)
+        _until_there(plan, world)
         yield
     finally:
         for service in world.services:
@@ -226,12 +226,16 @@ def _through(url: Any, line: FaultProxy) -> str:
     return str(through.render_as_string(hide_password=False))
 
 
-def _until_there(plan: Plan, engine: Engine) -> None:
-    """Wait for the first heartbeats: a fault before them would hurt nobody."""
+def _until_there(plan: Plan, world: World) -> None:
+    """Wait for the first heartbeats: a fault from outside before them would hurt nobody.
+
+    A worker whose children die before it is ready ends, and is started again.
+    """
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        if (_count(engine, "task_worker") or 0) >= plan.workers:
+        if (_count(world.engine, "task_worker") or 0) >= plan.workers:
             return
+        _revive(world)
         time.sleep(0.1)
 
 
