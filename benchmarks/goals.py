@@ -70,6 +70,7 @@ def judge(goal: Goal, figures: Figures) -> Verdict:
 
 
 _INSERT, _SCALE, _ONE = "drain-insert", "scale", "create-one"
+_CONTROL = "control"
 GOALS: tuple[Goal, ...] = (
     Goal(
         "drain 100,000 no-op, Celery prefork, / best peer on a database",
@@ -149,6 +150,19 @@ GOALS: tuple[Goal, ...] = (
         "drain rate kept with 1M future rows",
         *(_SCALE, "ours-future", "rate", 0.9, 1.0),
         theirs=("ours-empty",),
+    ),
+    *(
+        Goal(
+            f"drain rate kept with {what}",
+            *(_CONTROL, f"ours-{keys}", "rate", must, None),
+            theirs=("ours-none",),
+        )
+        for keys, what, must in (
+            ("unique", "a unique key each", 0.7),
+            ("limit", "a limit key each", 0.5),
+            ("tenants", "one of 100 limit keys each", 0.5),
+            ("order", "an order key each", 0.3),
+        )
     ),
     Goal(
         "10,000 async handlers that sleep 1 s, two children",

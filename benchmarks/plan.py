@@ -134,6 +134,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         ),
     ),
     Scenario(
+        "control",
+        "Drain of tasks that have a key, and of such that have none",
+        drain,
+        tuple(
+            Entry("ours-celery", 50_000, {"keys": keys}, label=f"ours-{keys}")
+            for keys in ("none", "unique", "limit", "tenants", "order")
+        ),
+    ),
+    Scenario(
         "async",
         "10,000 async handlers that wait for a second",
         drain,

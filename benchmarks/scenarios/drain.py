@@ -28,13 +28,15 @@ def drain(
     handler: str = "noop",
     fill: tuple[str, int] | None = None,
     ideal_s: float | None = None,
+    keys: str | None = None,
 ) -> dict[str, Any]:
     """Measure one drain, of a database with so many other rows if any, and audit it.
 
-    ``ideal_s`` is what a task would cost if nothing but its handler took time.
+    ``ideal_s`` is what a task would cost if nothing but its handler took time; ``keys`` names what
+    else each task is created with.
     """
     with stage.run(system, n, fill) as run:
-        run.play("enqueue", n=n, handler=handler)
+        run.play("enqueue", n=n, handler=handler, **({"keys": keys} if keys else {}))
         result = drain_run(run, handler)
     if ideal_s is not None:
         result["share_of_ideal"] = n * ideal_s / result["seconds"]

@@ -19,6 +19,8 @@ from sqlalchemy.orm import Session
 from benchmarks.marks import now
 from benchmarks.peers.verbs import DATABASE, WARM, answer, spread
 from tasks_app import NewTask, create_task, create_tasks
+from tasks_app.domain.gates import Kind, Limit
+from tasks_app.pool.limits import set_limit
 
 AT_ONCE = 10_000
 URL = DATABASE.replace("postgresql:", "postgresql+psycopg:")
@@ -33,13 +35,29 @@ def install() -> None:
         group(["migrate"], standalone_mode=False)
 
 
-def enqueue(n: int, handler: str, first: int = 0) -> None:
+KEYS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "none": lambda _i: {},
+    "unique": lambda i: {"unique_key": f"order:{i}"},
+    "limit": lambda i: {"limit_key": f"user:{i}"},
+    "tenants": lambda i: {"limit_key": f"tenant:{i % 100}"},
+    "order": lambda i: {"order_key": f"account:{i}"},
+}
+"""What a task may be created with, beside its payload."""
+LIMITS = (("user:*", 2), ("tenant:*", 1_000))
+
+
+def enqueue(n: int, handler: str, first: int = 0, keys: str = "none") -> None:
     """Create tasks, as fast as it goes."""
-    engine = create_engine(URL)
+    engine, options = create_engine(URL), KEYS[keys]
+    if "limit_key" in options(0):
+        with engine.begin() as connection:
+            for target, most in LIMITS:
+                set_limit(connection, Limit(Kind.KEY, target, most))
     for start in range(first, first + n, AT_ONCE):
         indices = range(start, min(first + n, start + AT_ONCE))
         with engine.begin() as connection:  # a Connection sends no hints: the scan must find them
-            create_tasks(connection, [NewTask(handler, {"i": i}) for i in indices])
+            tasks = [NewTask(handler, {"i": i}, options(i)) for i in indices]
+            create_tasks(connection, tasks)
 
 
 def bulk(n: int) -> float:
