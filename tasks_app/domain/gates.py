@@ -108,29 +108,46 @@ class Limits:
 
     def __init__(self, limits: Iterable[Limit] = ()) -> None:
         self._exact: dict[tuple[Kind, str], Limit] = {}
-        self._prefixes: list[Limit] = []
+        self._prefixes: list[tuple[str, Limit]] = []
+        self._places: dict[tuple[str, str], tuple[Gate, ...]] = {}
+        """The gates of queues and names that were asked for, and below the limits of keys."""
+        self._keys: dict[str, Limit | None] = {}
         for limit in limits:
             if limit.kind is Kind.KEY and limit.target.endswith(ANY):
-                self._prefixes.append(limit)
+                self._prefixes.append((limit.target.removesuffix(ANY), limit))
             else:
                 self._exact[limit.kind, limit.target] = limit
-        self._prefixes.sort(key=lambda limit: -len(limit.target))
+        self._prefixes.sort(key=lambda each: -len(each[0]))
 
     def of(self, gate: Gate) -> Limit | None:
         """Return the limit of a gate; of limit keys the longest target that fits."""
-        exact = self._exact.get((gate.kind, gate.key))
-        if exact is not None or gate.kind is not Kind.KEY:
-            return exact
-        fitting = (each for each in self._prefixes if gate.key.startswith(each.target[:-1]))
-        return next(fitting, None)
+        return self._of_key(gate.key) if gate.kind is Kind.KEY else self._exact.get(gate)
+
+    def has_bucket(self, gate: Gate) -> bool:
+        """Whether so many may start in some time."""
+        limit = self.of(gate)
+        return limit is not None and limit.burst is not None
 
     def gates_of(
         self, queue: str, name: str, order_key: str | None, limit_key: str | None
     ) -> tuple[Gate, ...]:
         """Return the gates that a task must pass."""
-        gates = (Gate(Kind.QUEUE, queue), Gate(Kind.NAME, name), Gate(Kind.KEY, limit_key or ""))
-        limited = tuple([gate for gate in gates if gate.key and self.of(gate) is not None])
-        return limited if order_key is None else (Gate(Kind.ORDER, order_key), *limited)
+        gates = self._places.get((queue, name))
+        if gates is None:
+            places = (Gate(Kind.QUEUE, queue), Gate(Kind.NAME, name))
+            gates = tuple([gate for gate in places if gate in self._exact])
+            self._places[queue, name] = gates
+        if limit_key and self._of_key(limit_key) is not None:
+            gates = (*gates, Gate(Kind.KEY, limit_key))
+        return gates if order_key is None else (Gate(Kind.ORDER, order_key), *gates)
+
+    def _of_key(self, key: str) -> Limit | None:
+        if key in self._keys:
+            return self._keys[key]
+        fitting = (limit for prefix, limit in self._prefixes if key.startswith(prefix))
+        found = self._exact.get((Kind.KEY, key)) or next(fitting, None)
+        self._keys[key] = found
+        return found
 
 
 class Wish(NamedTuple):
@@ -140,7 +157,19 @@ class Wish(NamedTuple):
     gates: tuple[Gate, ...]
 
 
-@dataclass(slots=True)
+NEVER = datetime.min  # noqa: DTZ901  nobody looked yet
+
+
+class Bucket(NamedTuple):
+    """What the row of a gate says of its bucket."""
+
+    tokens: float | None
+    """So many were left; None: nothing was ever taken."""
+    since_s: float
+    at: datetime
+
+
+@dataclass(slots=True, eq=False)
 class Room:
     """How a gate stands at one moment."""
 
@@ -152,7 +181,7 @@ class Room:
     tokens: float = math.inf
     """What its bucket holds."""
     running: int = 0
-    at: datetime = datetime.min  # noqa: DTZ901  nobody looked yet
+    at: datetime = NEVER
 
     def admits(self, task_id: int) -> bool:
         """Whether this task may pass now."""
@@ -160,21 +189,23 @@ class Room:
 
 
 def room_of(
-    gate: Gate,
-    limit: Limit | None,
-    running: int,
-    head: int | None,
-    left: float | None,
-    since_s: float,
+    gate: Gate, limit: Limit | None, running: int, head: int | None, bucket: Bucket | None
 ) -> Room:
     """Return how a gate stands: so many run behind it, so much was left in its bucket."""
     if gate.kind is Kind.ORDER:
-        return Room(1.0 if running == 0 and head is not None else 0.0, head, ordered=True)
+        free = 1.0 if running == 0 and head is not None else 0.0
+        return Room(free, head, ordered=True, running=running)
     if limit is None:
-        return Room(math.inf)
+        return Room(math.inf, running=running)
+    free = math.inf if limit.most is None else max(0.0, limit.most - running)
+    if limit.burst is None:
+        return Room(free, running=running)
+    left, since_s, at = bucket or _UNTOUCHED
     tokens = limit.tokens(left, since_s)
-    free = math.inf if limit.most is None else limit.most - running
-    return Room(max(0.0, min(free, math.floor(tokens) if limit.burst else math.inf)), tokens=tokens)
+    return Room(max(0.0, min(free, math.floor(tokens))), tokens=tokens, running=running, at=at)
+
+
+_UNTOUCHED = Bucket(None, 0.0, NEVER)
 
 
 @dataclass(slots=True)
@@ -192,13 +223,17 @@ def admit(wishes: Sequence[Wish], rooms: Mapping[Gate, Room]) -> Admission:
     """
     admission = Admission()
     for task_id, gates in wishes:
-        if not all(gate in rooms for gate in gates):
-            continue
-        shut = next((gate for gate in gates if not rooms[gate].admits(task_id)), None)
-        if shut is not None:
-            admission.held.setdefault(shut, []).append(task_id)
-            continue
+        passed: list[Room] = []
         for gate in gates:
-            rooms[gate].free -= 1
-        admission.ids.append(task_id)
+            room = rooms.get(gate)
+            if room is None:
+                break
+            if not room.admits(task_id):
+                admission.held.setdefault(gate, []).append(task_id)
+                break
+            passed.append(room)
+        else:
+            for room in passed:
+                room.free -= 1
+            admission.ids.append(task_id)
     return admission

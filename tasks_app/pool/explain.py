@@ -25,6 +25,7 @@ from tasks_app.domain.explain.facts import (
 )
 from tasks_app.domain.states import State
 from tasks_app.pool import gates
+from tasks_app.pool.rooms import rooms_of
 from tasks_app.pool.standstill import STOPS
 from tasks_app.pool.tables import (
     ALL,
@@ -180,7 +181,7 @@ def _behind_gates(connection: Connection, facts: Facts, row: Row) -> Facts:
     before = limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
     if not before:
         return facts
-    rooms = gates.rooms(connection, before, limits, now=facts.now)
+    rooms = rooms_of(connection, before, limits, now=facts.now)
     shut = [
         Shut(limit, gate.key, room.running)
         for gate, room in rooms.items()

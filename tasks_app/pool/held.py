@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.gates import Gate, Kind, Limits, Room
 from tasks_app.domain.states import Event, State
-from tasks_app.pool.fences import array
+from tasks_app.pool.fences import array, texts
 from tasks_app.pool.tables import GATE, NOW, PENDING, admits_by_id
 
 ASIDE = "interval '1 day'"
@@ -58,6 +58,7 @@ _PARK = {
 _WAITING = text(f"""
     SELECT t.gate FROM {GATE} t
     WHERE t.gate = ANY(CAST(:gates AS text[])) AND t.look_at IS NOT NULL
+      AND EXISTS (SELECT FROM {GATE} w WHERE w.look_at IS NOT NULL)
 """)
 _OVERDUE = text(f"""
     SELECT t.gate FROM {GATE} t WHERE t.look_at <= {NOW} ORDER BY t.look_at LIMIT :most
@@ -101,7 +102,7 @@ def hold(
     if not held:
         return
     values = {
-        "gates": list(map(str, held)),
+        "gates": texts(held),
         "waits": [_look_in_s(gate, rooms[gate], limits) for gate in held],
     }
     connection.execute(_WAITED_FOR, {**values, "now": now})
@@ -112,8 +113,11 @@ def hold(
 
 
 def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
-    """Return those of the gates before which somebody is held. Only a read."""
-    rows = connection.execute(_WAITING, {"gates": list(map(str, gates))}).scalars()
+    """Return those of the gates before which somebody is held. Only a read.
+
+    As long as nobody is held anywhere, it is one probe.
+    """
+    rows = connection.execute(_WAITING, {"gates": texts(gates)}).scalars()
     return [Gate.parse(gate) for gate in rows]
 
 
@@ -145,13 +149,13 @@ def wake(
     woken: list[tuple[str, int]] = []
     if open_ones:
         values = {
-            "gates": list(map(str, open_ones)),
+            "gates": texts(open_ones),
             "numbers": list(open_ones.values()),
             "heads": [rooms[gate].head for gate in open_ones],
         }
         woken = [(row.queue, row.id) for row in connection.execute(_WAKE, {**values, "now": now})]
     values = {
-        "gates": list(map(str, rooms)),
+        "gates": texts(rooms),
         "waits": [_look_in_s(gate, room, limits) for gate, room in rooms.items()],
     }
     connection.execute(_LOOKED, {**values, "now": now})

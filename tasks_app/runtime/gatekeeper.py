@@ -21,6 +21,7 @@ from tasks_app.pool import gates as rows
 from tasks_app.pool.claim import Claimer, claim
 from tasks_app.pool.gates import Wishes
 from tasks_app.pool.held import hold, next_look_in_s, overdue, waited_for, wake
+from tasks_app.pool.rooms import enter, lock, rooms_of, spend
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hints import HINTS
 
@@ -65,7 +66,7 @@ class Gatekeeper:
         """
         with self._database.single() as connection:
             found = rows.wishes(connection, ids, claimer.names)
-            rows.enter(connection, found.gates)
+            enter(connection, found.gates)
         if not found.wishes:
             return []
         with self._database.begin() as connection:
@@ -81,7 +82,7 @@ class Gatekeeper:
     ) -> Verdict:
         """Tell who would pass just now, without a lock: for who only chooses what to publish."""
         found = rows.wishes(connection, ids, now=now)
-        rooms = rows.rooms(connection, found.gates, found.limits, now=now)
+        rooms = rooms_of(connection, found.gates, found.limits, now=now)
         return Verdict(admit(found.wishes, rooms), rooms, found.limits)
 
     def hold(self, verdicts: Iterable[Verdict], *, now: datetime | None = None) -> None:
@@ -160,11 +161,12 @@ class Gatekeeper:
         if not gates:
             return 0
         with self._database.begin() as connection:
-            gates = rows.lock(connection, gates)
+            buckets = lock(connection, gates, now=now)
             limits = rows.limits_of(connection)  # after the lock: who changes one looks, too
+            gates = list(buckets)
             if ended is not None:  # the end of a run puts nothing into a bucket
                 gates = [gate for gate in gates if _has_places(gate, limits)]
-            rooms = rows.rooms(connection, gates, limits, now=now)
+            rooms = rooms_of(connection, gates, limits, buckets, now=now)
             woken = wake(connection, rooms, limits, ended, now=now)
         for queue, those in groupby(sorted(woken), key=lambda each: each[0]):
             HINTS.offer(queue, [task_id for _, task_id in those])
@@ -185,12 +187,12 @@ def let_pass(
     After the COMMIT look whether there is room by now: who made it may have looked before.
     """
     gates_of = dict(found.wishes)
-    locked = rows.lock(connection, found.gates)
-    rooms = rows.rooms(connection, locked, found.limits, now=now)
+    buckets = lock(connection, found.gates, now=now)
+    rooms = rooms_of(connection, list(buckets), found.limits, buckets, now=now)
     admission = admit(found.wishes, rooms)
     claimed = claim(connection, admission.ids[:most], claimer, token, admitted=True, now=now)
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
-    rows.spend(connection, started, rooms)
+    spend(connection, started, rooms)
     hold(connection, admission.held, rooms, found.limits, now=now)
     return claimed, admission.held
 

@@ -7,7 +7,18 @@ from datetime import timedelta
 import pytest
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.gates import Gate, Kind, Limit, Limits, Room, Wish, admit, room_of
+from tasks_app.domain.gates import (
+    NEVER,
+    Bucket,
+    Gate,
+    Kind,
+    Limit,
+    Limits,
+    Room,
+    Wish,
+    admit,
+    room_of,
+)
 from tasks_app.domain.limit import limit_of
 
 SECOND = timedelta(seconds=1)
@@ -71,7 +82,7 @@ def test_a_bucket_fills_with_time_up_to_its_burst(left, since_s: float, holds: f
     ],
 )
 def test_a_gate_has_room_for_what_both_limits_leave(limit, running, left, free) -> None:
-    assert room_of(TENANT, limit, running, None, left, 0.0).free == free
+    assert room_of(TENANT, limit, running, None, Bucket(left, 0.0, NEVER)).free == free
 
 
 def test_who_finds_room_at_all_of_its_gates_passes_in_the_order_given() -> None:
@@ -97,7 +108,7 @@ def test_of_an_order_key_the_head_passes_alone() -> None:
 
     assert admission.ids == [2]
     assert admission.held == {gate: [1]}
-    assert room_of(gate, None, 1, 2, None, 0.0).free == 0
+    assert room_of(gate, None, 1, 2, None).free == 0
 
 
 @pytest.mark.parametrize(

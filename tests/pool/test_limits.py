@@ -13,6 +13,7 @@ from tasks_app.domain.limit import limit_of
 from tasks_app.pool import gates, held
 from tasks_app.pool.claim import claim
 from tasks_app.pool.limits import all_limits, drop_limit, set_limit
+from tasks_app.pool.rooms import enter, lock, rooms_of
 from tasks_app.runtime.gatekeeper import let_pass
 from tests.factory import claimer, pending_task, row_of
 
@@ -26,14 +27,14 @@ def after(seconds: float) -> datetime:
 
 def passing(connection: Connection, ids: list[int], now: datetime) -> list[int]:
     found = gates.wishes(connection, ids, now=now)
-    gates.enter(connection, found.gates)
+    enter(connection, found.gates)
     return [t.task_id for t in let_pass(connection, found, claimer(), uuid4(), now=now)[0]]
 
 
 def wake(connection: Connection, now: datetime) -> list[int]:
     limits = gates.limits_of(connection)
     late = held.overdue(connection, 10, now=now)
-    rooms = gates.rooms(connection, gates.lock(connection, late), limits, now=now)
+    rooms = rooms_of(connection, lock(connection, late), limits, now=now)
     return [task_id for _, task_id in held.wake(connection, rooms, limits, now=now)]
 
 
@@ -104,14 +105,12 @@ def test_gates_that_nobody_comes_to_any_more_are_removed_and_full_buckets_alone(
 ) -> None:
     set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
     keyed, ordered = waiting(connection, 1), waiting(connection, 1, order_key="o", limit_key=None)
-    gates.enter(connection, [Gate(Kind.ORDER, "gone")])
+    enter(connection, [Gate(Kind.ORDER, "gone")])
     passing(connection, [*keyed, *ordered], NOON)
 
     assert gates.prune(connection, 10, now=after(60)) == 1
-    assert gates.lock(connection, [GATE, Gate(Kind.ORDER, "o"), Gate(Kind.ORDER, "gone")]) == [
-        GATE,
-        Gate(Kind.ORDER, "o"),
-    ]
+    left = lock(connection, [GATE, Gate(Kind.ORDER, "o"), Gate(Kind.ORDER, "gone")])
+    assert list(left) == [GATE, Gate(Kind.ORDER, "o")]
     assert gates.prune(connection, 10, now=NOON + timedelta(days=400)) == 1
 
 
@@ -122,5 +121,5 @@ def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:
 
     assert passing(connection, ids, NOON) == []
     assert row_of(connection, ids[0]).parked == "limit name t"
-    rooms = gates.rooms(connection, [GATE], gates.limits_of(connection), now=NOON)
+    rooms = rooms_of(connection, [GATE], gates.limits_of(connection), now=NOON)
     assert rooms[GATE].tokens == 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.gates import Gate, Kind, Limit, Limits, Room
-from tasks_app.pool import gates, held
+from tasks_app.domain.gates import Gate, Kind, Room
+from tasks_app.pool import gates, held, rooms
 from tasks_app.runtime.database import Database
 from tests.pool.test_plans import (  # noqa: F401  the fixtures are used by their names
     FILL,
@@ -42,7 +42,6 @@ INSERT INTO task_gate (gate, look_at)
     UNION ALL SELECT 'limit key tenant:' || n, NULL FROM generate_series(0, {KEYS}) AS n;
 """
 )
-LIMITS = Limits([Limit(Kind.KEY, "tenant:*", 5)])
 IDS = list(ORDERED)
 
 
@@ -67,13 +66,11 @@ VERBS: dict[str, tuple[Verb, int]] = {
         ).all(),
         GROUP,
     ),
-    "lock": (lambda c, n: gates.lock(c, of(Kind.ORDER, "k", n)), GROUP),
-    "rooms of order keys": (lambda c, n: gates.rooms(c, of(Kind.ORDER, "k", n), LIMITS), GROUP),
-    "rooms of limit keys": (
-        lambda c, n: gates.rooms(c, of(Kind.KEY, "tenant:", n), LIMITS),
-        GROUP,
-    ),
-    "room of a name": (lambda c, _: gates.rooms(c, [Gate(Kind.NAME, "n1")], LIMITS), 1_500),
+    "lock": (lambda c, n: rooms.lock(c, of(Kind.ORDER, "k", n)), GROUP),
+    "who runs of order keys": (lambda c, n: rooms._running(c, of(Kind.ORDER, "k", n)), GROUP),
+    "who runs of limit keys": (lambda c, n: rooms._running(c, of(Kind.KEY, "tenant:", n)), GROUP),
+    "who runs of a name": (lambda c, _: rooms._running(c, [Gate(Kind.NAME, "n1")]), 1_500),
+    "heads": (lambda c, n: rooms._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
     "park": (
         lambda c, n: c.execute(held._PARK[Kind.ORDER], {"ids": IDS[:n], "now": None}),
         GROUP,

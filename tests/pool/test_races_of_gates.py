@@ -16,6 +16,7 @@ from tasks_app.pool.cancel import cancel
 from tasks_app.pool.claim import claim
 from tasks_app.pool.limits import set_limit
 from tasks_app.pool.release import release
+from tasks_app.pool.rooms import enter, lock, rooms_of
 from tasks_app.pool.settle import settle_one
 from tasks_app.runtime.gatekeeper import let_pass
 from tests.factory import claimer, ending, pending_task, row_of
@@ -39,7 +40,7 @@ def made(connection: Connection, *keys: str, **options) -> list[int]:
 def passing(connection: Connection, ids: Sequence[int]):
     """What passes; the locks are held until the transaction ends."""
     found = gates.wishes(connection, ids)
-    gates.enter(connection, found.gates)
+    enter(connection, found.gates)
     connection.commit()
     return let_pass(connection, found, claimer(), uuid4())[0]
 
@@ -52,7 +53,7 @@ def wake(connection: Connection, *some: Gate) -> list[int]:
     """What the end of runs behind these gates wakes."""
     waited = held.waited_for(connection, some)
     limits = gates.limits_of(connection)
-    rooms = gates.rooms(connection, gates.lock(connection, waited), limits)
+    rooms = rooms_of(connection, lock(connection, waited), limits)
     woken = held.wake(connection, rooms, limits)
     connection.commit()
     return [task_id for _, task_id in woken]

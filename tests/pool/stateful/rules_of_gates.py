@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.gates import Gate, Kind
 from tasks_app.pool import gates, held
+from tasks_app.pool.rooms import lock, rooms_of
 from tasks_app.pool.unblock import unblock
 from tasks_app.runtime.gatekeeper import let_pass
 from tests.pool.stateful import oracle_of_gates as ordered
@@ -43,7 +44,7 @@ class Gatekeepers(Workers):
 
         def call(connection: Connection) -> list[int]:
             limits = gates.limits_of(connection)
-            rooms = gates.rooms(connection, gates.lock(connection, [gate]), limits, now=now)
+            rooms = rooms_of(connection, lock(connection, [gate]), limits, now=now)
             woken = held.wake(connection, rooms, limits, now=now)
             return [task_id for _, task_id in woken]
 
