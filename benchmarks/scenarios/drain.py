@@ -36,7 +36,8 @@ def drain(
     else each task is created with.
     """
     with stage.run(system, n, fill) as run:
-        run.play("enqueue", n=n, handler=handler, **({"keys": keys} if keys else {}))
+        others: dict[str, Any] = {"keys": keys} if keys else {}
+        run.play("enqueue", n=n, handler=handler, **others)
         result = drain_run(run, handler)
     if ideal_s is not None:
         result["share_of_ideal"] = n * ideal_s / result["seconds"]

@@ -55,6 +55,8 @@ class Claims:
         self._turn = 0
         self._fronts: defaultdict[object, Front] = defaultdict(Front)
         self._gatekeeper = gatekeeper
+        self._gated = False
+        """Gates stood before the tasks that were claimed by their ids last."""
         self._gates_at: dict[tuple[str, ...], float] = {}
         """When those that gates stand before have their next turn, for each set of names."""
         specs = tuple(registry)
@@ -82,15 +84,21 @@ class Claims:
         """Claim those that are there to take; None: the database did not answer."""
         token = uuid4()
         try:
-            with self._database.single() as connection:
-                claimed = claim(connection, ids, self._all, token)
-            if not claimed:  # what gates stand before comes behind all others
-                claimed = self._gatekeeper.claim(ids, self._all, token)
+            claimed = self._by_id(ids, token)
+            if not claimed:  # none of the kind that the last message was of
+                self._gated = not self._gated
+                claimed = self._by_id(ids, token)
         except SQLAlchemyError as error:
             self._doubt(token, error)
             return None
         self._receive(claimed)
         return claimed
+
+    def _by_id(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+        if self._gated:
+            return self._gatekeeper.claim(ids, self._all, token)
+        with self._database.single() as connection:
+            return claim(connection, ids, self._all, token)
 
     def of_pool(
         self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool = True

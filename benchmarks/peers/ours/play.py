@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.marks import now
 from benchmarks.peers.verbs import DATABASE, WARM, answer, spread
-from tasks_app import NewTask, create_task, create_tasks
+from tasks_app import NewTask, TaskOptions, create_task, create_tasks
 from tasks_app.domain.gates import Kind, Limit
 from tasks_app.pool.limits import set_limit
 
@@ -35,7 +35,7 @@ def install() -> None:
         group(["migrate"], standalone_mode=False)
 
 
-KEYS: dict[str, Callable[[int], dict[str, Any]]] = {
+KEYS: dict[str, Callable[[int], TaskOptions]] = {
     "none": lambda _i: {},
     "unique": lambda i: {"unique_key": f"order:{i}"},
     "limit": lambda i: {"limit_key": f"user:{i}"},
