@@ -33,7 +33,8 @@ TABLES = (
     " task_lock, task_lock_holder, task_lock_part, task_lock_wait, task_audit, task_limit,"
     " task_gate,"
     " task_queue, task_queue_window, task_calendar,"
-    " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair"
+    " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair,"
+    " task_partition, task_partition_value, task_marker"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 

@@ -36,6 +36,10 @@ class InvalidSelectionError(TasksError, ValueError):
     """What an operator asked for cannot be meant; nothing was written."""
 
 
+class PlanError(TasksError, ValueError):
+    """A batch cannot be split as it was asked for; nothing was started."""
+
+
 class IllegalTransitionError(TasksError):
     """An event met a state that does not admit it."""
 

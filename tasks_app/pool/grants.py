@@ -29,7 +29,11 @@ from tasks_app.pool.tables import (
     LOCK_REPORT,
     LOCK_WAIT,
     LOCKS,
+    MARKER,
     PACE,
+    PARTITION,
+    PARTITION_VALUE,
+    PARTITIONS,
     PAUSE,
     PENDING,
     QUEUE,
@@ -56,7 +60,8 @@ class Kind(StrEnum):
     READER = "reader"
     """Looks."""
     ADMIN = "admin"
-    """Looks, cancels, requeues, edits, pauses, limits, schedules, frees locks, clears history."""
+    """Looks, cancels, requeues, edits, pauses, limits, schedules, frees locks, splits batches,
+    clears history."""
 
 
 _DEFAULT = table("task_completed_default")
@@ -68,15 +73,16 @@ _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
 _GATES = (LIMIT, GATE)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
 _RULES = (QUEUE, WINDOW, CALENDAR, BREAKER, CALLS, HELD, FAIR)
+_BATCH = (PARTITION, PARTITION_VALUE, MARKER)
 _EVERYTHING = (
     *(*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS),
-    *_RULES,
+    *(*_RULES, *_BATCH),
 )
-_VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT)
+_VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT, PARTITIONS)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, _VERSION))}"
 _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 """Lines of the audit stay as they are, and the database says who wrote them, and when."""
-_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES)
+_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES, *_BATCH)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
     Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _IDS),

@@ -44,6 +44,11 @@ AUDIT = table("task_audit")
 LIMIT = table("task_limit")
 GATE = table("task_gate")
 FAIR = table("task_queue_fair")
+PARTITION = table("task_partition")
+PARTITION_VALUE = table("task_partition_value")
+PARTITIONS = table("task_partitions")
+MARKER = table("task_marker")
+TEXT_RANGE = table("task_text_range")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

@@ -1,0 +1,93 @@
+"""Even: partitions of about as many rows each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.amount import Amount
+from tasks_app.domain.partition.cuts import Cut, of_nulls, ranges
+from tasks_app.domain.partition.records import Plan
+from tasks_app.pool.batch.measure import count, exact_cuts, has_nulls, sampled_cuts
+from tasks_app.pool.batch.relation import Relation, Source, find
+
+BIG_BYTES = 256 * 2**20
+"""From this size on a table is sampled: to sort its keys takes seconds."""
+SAMPLE_BYTES = 64 * 2**20
+"""So much of it is read then: some 8,000 blocks, whose quantiles are off by half a percent."""
+
+
+class How(StrEnum):
+    """By what the cuts are found."""
+
+    AUTO = "auto"
+    """Exact, or by a sample if the table is big."""
+    EXACT = "exact"
+    """All keys, in their order."""
+    SAMPLE = "sample"
+    """Some of the table's blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Even(Amount):
+    """Ranges of keys with about as many rows each.
+
+    One key is never divided: what many rows share makes a partition larger than the others.
+    """
+
+    how: How = How.AUTO
+
+    def plan(self, connection: Connection, source: Source) -> Plan:
+        """Split by the rows that there are now; the first and the last range have no outer bound.
+
+        Raises:
+            PlanError: the source cannot be split so.
+        """
+        began = time.monotonic()
+        relation = find(connection, source)
+        cuts, rows, how = self.cut(connection, relation)
+        partitions = ranges(cuts, rows)
+        asked = self.number_for(rows, relation.size_bytes)
+        if has_nulls(connection, relation):
+            partitions.append(of_nulls(len(partitions) + 1, None))
+        warnings = (_fewer(len(cuts) + 1, asked),) if len(cuts) + 1 < min(asked, rows) else ()
+        spent = time.monotonic() - began
+        return Plan(
+            f"even, {how}", relation.key_type, tuple(partitions), rows, spent, warnings=warnings
+        )
+
+    def cut(self, connection: Connection, relation: Relation) -> tuple[list[Cut], int, How]:
+        """Return where to cut, how many rows have a key, about, and how that was found."""
+        how = self._way(relation)
+        if how is How.EXACT:
+            rows = count(connection, relation)
+            parts = self.number_for(rows, relation.size_bytes)
+            return exact_cuts(connection, relation, parts, rows), rows, how
+        size = relation.size_bytes or 1
+        known = relation.rows
+        if known is None and self.rows is not None:
+            known = count(connection, relation)
+        parts = self.number_for(known, size)
+        percent = min(100.0, 100.0 * SAMPLE_BYTES / size)
+        return *sampled_cuts(connection, relation, parts, percent), how
+
+    def _way(self, relation: Relation) -> How:
+        if self.how is How.SAMPLE and not relation.can_sample:
+            raise PlanError(
+                f"{relation.source} cannot be sampled: it is no table. Leave `how` to be auto."
+            )
+        if self.how is not How.AUTO:
+            return self.how
+        is_big = relation.can_sample and (relation.size_bytes or 0) > BIG_BYTES
+        return How.SAMPLE if is_big else How.EXACT
+
+
+def _fewer(made: int, asked: int) -> str:
+    return (
+        f"{made} partitions instead of {asked}: some keys have more rows than a partition should, "
+        "and one key is never divided. Split by hash, or by a column with more different values."
+    )

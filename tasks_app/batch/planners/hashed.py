@@ -1,0 +1,55 @@
+"""Hashed: partitions by the hash of the key, whatever the keys are."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.partition.amount import Amount
+from tasks_app.domain.partition.ranges import Range
+from tasks_app.domain.partition.records import Kind, Partition, Plan
+from tasks_app.pool.batch.measure import count, has_nulls
+from tasks_app.pool.batch.relation import Source, find
+
+
+@dataclass(frozen=True, slots=True)
+class Hash(Amount):
+    """One partition for each remainder of the key's hash.
+
+    New rows spread as the old ones do. Another number of partitions is another modulus, and
+    nothing else. Each partition reads the whole table, unless an index holds the bucket: see
+    ``column``.
+    """
+
+    column: str | None = None
+    """A stored column that holds the bucket by the same modulus: ``add_bucket`` makes one."""
+
+    def plan(self, connection: Connection, source: Source) -> Plan:
+        """Split; reads nothing but statistics if the number of partitions is given.
+
+        Raises:
+            PlanError: the source cannot be split so.
+        """
+        began = time.monotonic()
+        relation = find(connection, source)
+        rows = relation.rows
+        if rows is None or self.rows is not None:
+            rows = count(connection, relation)
+        modulus = self.number_for(rows, relation.size_bytes)
+        nulls = has_nulls(connection, relation)
+        partitions = [
+            Partition(
+                bucket + 1,
+                Kind.HASH,
+                Range(bucket, bucket + 1),
+                owns_null=nulls and bucket == 0,
+                column=self.column,
+                modulus=modulus,
+                rows=rows // modulus,
+            )
+            for bucket in range(modulus)
+        ]
+        spent = time.monotonic() - began
+        return Plan(f"hash, {modulus}", relation.key_type, tuple(partitions), rows, spent)

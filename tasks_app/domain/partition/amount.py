@@ -1,0 +1,75 @@
+"""Amount: how many partitions, given or worked out from rows or bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from tasks_app.domain.errors import PlanError
+
+MOST = 10_000
+"""Partitions of a program: more would cost more to keep than they even out."""
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)?\s*$", re.IGNORECASE)
+_BYTES = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How many partitions are wanted: one of the first three says it.
+
+    Raises:
+        PlanError: none or several do, or a number is out of range.
+    """
+
+    parts: int | None = None
+    rows: int | None = None
+    """In each partition, about."""
+    size: int | str | None = None
+    """Of each partition, about: bytes, or such as ``64MB``."""
+    over: int = 1
+    """So many times more partitions than asked for, so that who is done early takes another."""
+
+    def __post_init__(self) -> None:
+        given = [each for each in (self.parts, self.rows, self.size) if each is not None]
+        if len(given) != 1:
+            raise PlanError("Say how many partitions: one of parts, rows and size.")
+        for name, value in (("parts", self.parts), ("rows", self.rows), ("over", self.over)):
+            if value is not None and value < 1:
+                raise PlanError(f"{name} is {value}. Use 1 or more.")
+        if self.size is not None:
+            parse_size(self.size)
+
+    def number_for(self, rows: int | None, size_bytes: int | None) -> int:
+        """Return how many partitions so much makes, 1 .. ``MOST``.
+
+        Raises:
+            PlanError: it hangs on rows or bytes, which nobody knows.
+        """
+        if self.parts is not None:
+            wanted = self.parts
+        elif self.rows is not None:
+            wanted = _split(rows, self.rows, "rows")
+        else:
+            wanted = _split(size_bytes, parse_size(self.size or 0), "bytes")
+        return max(1, min(MOST, wanted * self.over))
+
+
+def parse_size(size: int | str) -> int:
+    """Return bytes.
+
+    Raises:
+        PlanError: it is no size, or none.
+    """
+    found = _SIZE.match(str(size))
+    number = math.floor(float(found[1]) * _BYTES[(found[2] or "").upper()]) if found else 0
+    if number < 1:
+        raise PlanError(f"{size!r} is no size. Write bytes, or such as 64MB.")
+    return number
+
+
+def _split(whole: int | None, each: int, what: str) -> int:
+    if whole is None:
+        raise PlanError(f"Nobody knows how many {what} there are. Say parts instead.")
+    return math.ceil(whole / each)

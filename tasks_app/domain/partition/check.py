@@ -1,0 +1,163 @@
+"""Check: what is wrong with a plan. A plan without problems gives every row exactly one owner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.problems import (
+    MOST_SHOWN,
+    Problem,
+    Wrong,
+    WrongPlanError,
+    named,
+    numbers,
+)
+from tasks_app.domain.partition.ranges import Range, quoted
+from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Plan
+from tasks_app.domain.partition.spans import aligned, side_by_side
+
+
+def checked(plan: Plan, facts: Facts) -> Plan:
+    """Return the plan.
+
+    Raises:
+        WrongPlanError: it has problems.
+    """
+    problems = check(plan, facts)
+    if problems:
+        raise WrongPlanError(problems)
+    return plan
+
+
+def check(plan: Plan, facts: Facts) -> list[Problem]:
+    """Return what is wrong with a plan; ranges of wrong types are not compared with others."""
+    problems = [*_count(plan, facts), *_kinds(plan)]
+    wrong = list(_types(plan, facts))
+    if wrong or any(problem.kind is Wrong.MIXED for problem in problems):
+        return [*problems, *wrong]
+    for source in _sources(plan, facts):
+        own = [each for each in plan.partitions if each.source == source]
+        problems += _of_source(own, source, facts)
+    return [*problems, *_values(plan, facts), *aligned(plan.partitions, facts.physical)]
+
+
+def _count(plan: Plan, facts: Facts) -> Iterator[Problem]:
+    if len(plan.partitions) < max(1, facts.at_least):
+        yield Problem(
+            Wrong.TOO_FEW,
+            f"There are {len(plan.partitions)} partitions, but {max(1, facts.at_least)} are needed."
+            " Add some, or ask for fewer.",
+        )
+    for number, times in Counter(each.number for each in plan.partitions).items():
+        if times > 1:
+            twice = [each for each in plan.partitions if each.number == number]
+            yield Problem(
+                Wrong.DUPLICATE_NUMBER,
+                f"{times} partitions have the number {number}: {named(twice)}. Number them apart.",
+                (number,),
+            )
+
+
+def _kinds(plan: Plan) -> Iterator[Problem]:
+    kinds = {each.kind for each in plan.partitions}
+    columns = {each.column for each in plan.partitions}
+    moduli = {each.modulus for each in plan.partitions if each.kind is Kind.HASH}
+    for what, found in (("kind", kinds), ("column", columns), ("modulus", moduli)):
+        if len(found) > 1:
+            firsts = [
+                next(each for each in plan.partitions if getattr(each, what) == one)
+                for one in sorted(found, key=str)
+            ]
+            yield Problem(
+                Wrong.MIXED,
+                f"Partitions differ in their {what}: {named(firsts)}. Use one for all of them.",
+                numbers(firsts),
+            )
+
+
+def _types(plan: Plan, facts: Facts) -> Iterator[Problem]:
+    if plan.key_type is not facts.key_type:
+        yield Problem(
+            Wrong.WRONG_TYPE,
+            f"The plan splits by {plan.key_type}, but the key is of type {facts.key_type}: "
+            f"{named(plan.partitions)}. Write the bounds as {facts.key_type}.",
+            numbers(plan.partitions),
+        )
+    for each in plan.partitions:
+        of_range = plan.key_type if each.kind is Kind.RANGE else KeyType.INTEGER
+        bad = [
+            *(key for key in (each.range or Range()).bounds if not of_range.admits(key)),
+            *(key for key in each.values if not plan.key_type.admits(key)),
+        ]
+        if bad:
+            wanted = plan.key_type if each.values else of_range
+            yield Problem(
+                Wrong.WRONG_TYPE,
+                f"In partition {each.number} {' and '.join(map(quoted, bad))} "
+                f"{'is' if len(bad) == 1 else 'are'} no {wanted}: {each}. "
+                f"Write what is of type {wanted}.",
+                (each.number,),
+            )
+
+
+def _sources(plan: Plan, facts: Facts) -> list[str | None]:
+    found = {each.source for each in plan.partitions if each.kind is not Kind.VALUES}
+    return sorted({*found, *facts.extents}, key=lambda source: source or "")
+
+
+def _of_source(own: list[Partition], source: str | None, facts: Facts) -> Iterator[Problem]:
+    extent = facts.extents.get(source, Extent())
+    if not own and extent != Extent():
+        what = f"No partition covers {source or 'the keys'}. Add one for them."
+        yield Problem(Wrong.SHORT, what)
+        return
+    yield from _nulls(own, extent)
+    if {each.kind for each in own} <= {Kind.RANGE, Kind.HASH, Kind.SEGMENT}:
+        moduli = [each.modulus for each in own if each.modulus is not None]
+        yield from side_by_side(own, Extent(0, moduli[0] - 1) if moduli else extent)
+
+
+def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
+    owners = [each for each in own if each.owns_null]
+    if len(owners) > 1:
+        yield Problem(
+            Wrong.OVERLAP,
+            f"Rows without a key belong to {named(owners)}. Let one of them own NULL.",
+            numbers(owners),
+        )
+    marked = any(each.kind is Kind.MARKED for each in own)
+    if extent.nulls and not owners and not marked:
+        yield Problem(
+            Wrong.UNOWNED,
+            "There are rows without a key, and no partition owns NULL. "
+            "Set owns_null on one of them.",
+        )
+
+
+def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
+    listed = [each for each in plan.partitions if each.kind is Kind.VALUES]
+    if not listed:
+        return
+    owners: dict[Key, list[Partition]] = {}
+    for each in listed:
+        for value in each.values:
+            owners.setdefault(value, []).append(each)
+    for value, several in owners.items():
+        if len(several) > 1:
+            yield Problem(
+                Wrong.OVERLAP,
+                f"{quoted(value)} belongs to {named(several)}. Leave it in one of them.",
+                numbers(several),
+            )
+    unowned = sorted(set(facts.values or ()) - set(owners), key=quoted)
+    if unowned and facts.values is not None:
+        rows = sum(facts.values[value] for value in unowned)
+        shown = ", ".join(quoted(value) for value in unowned[:MOST_SHOWN])
+        more = f" and {len(unowned) - MOST_SHOWN} more" if len(unowned) > MOST_SHOWN else ""
+        yield Problem(
+            Wrong.UNOWNED,
+            f"No partition owns {shown}{more} ({rows} rows). "
+            "List them somewhere, or say auto_assign.",
+        )

@@ -1,0 +1,80 @@
+"""Half-open ranges of keys: ``low <= {what} < high``; None is no bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tasks_app.domain.partition.keys import Key, write_key
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What lies from ``low`` on and before ``high``; both of one type, which nobody checks here."""
+
+    low: Key | None = None
+    high: Key | None = None
+
+    def __contains__(self, key: Any) -> bool:
+        return (self.low is None or self.low <= key) and (self.high is None or key < self.high)
+
+    def __str__(self) -> str:
+        return self.words("key")
+
+    def words(self, what: str) -> str:
+        """Return it as people write it; ``what`` is what lies in it."""
+        match self.low, self.high:
+            case None, None:
+                return f"every {what}"
+            case None, high:
+                return f"{what} < {quoted(high)}"
+            case low, None:
+                return f"{quoted(low)} <= {what}"
+            case low, high:
+                return f"{quoted(low)} <= {what} < {quoted(high)}"
+
+    @property
+    def bounds(self) -> tuple[Key, ...]:
+        """The bounds that it has."""
+        return tuple(bound for bound in (self.low, self.high) if bound is not None)
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether it ends before it begins."""
+        return self._compare(lambda low, high: low > high)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it ends where it begins."""
+        return self._compare(lambda low, high: low == high)
+
+    def overlaps(self, other: Range) -> bool:
+        """Whether there may be a key in both."""
+        return _before(self.low, other.high) and _before(other.low, self.high)
+
+    def _compare(self, judge: Any) -> bool:
+        return self.low is not None and self.high is not None and bool(judge(self.low, self.high))
+
+
+def between(cuts: Iterable[Key]) -> list[Range]:
+    """Return the ranges that ascending cuts make of all keys: one more than there are cuts."""
+    bounds = [None, *cuts, None]
+    return [Range(low, high) for low, high in pairwise(bounds)]
+
+
+def quoted(key: Key | None) -> str:
+    """Return a key as people read it; text in quotes, and not too much of it."""
+    if key is None:
+        return "NULL"
+    if isinstance(key, str):
+        return repr(key if len(key) <= _MOST else key[:_MOST] + "…")
+    return write_key(key)
+
+
+_MOST = 60
+
+
+def _before(low: Any, high: Any) -> bool:
+    return low is None or high is None or bool(low < high)

@@ -1,0 +1,171 @@
+"""The records of partitions: what a planner makes, and what the repository keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.ranges import Range, quoted
+
+
+class Kind(StrEnum):
+    """How it is known whose a row is."""
+
+    RANGE = "range"
+    """Its key lies in the range."""
+    VALUES = "values"
+    """Its key is one of the values."""
+    HASH = "hash"
+    """The hash of its key, modulo ``modulus``, lies in the range."""
+    SEGMENT = "segment"
+    """It begins within these bytes of the file."""
+    MARKED = "marked"
+    """Whoever takes it first; it is marked then. All partitions read alike."""
+
+
+class Status(StrEnum):
+    """How far a partition is."""
+
+    PLANNED = "PLANNED"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+    """At a border of a chunk; it goes on from its checkpoint."""
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    COMPENSATED = "COMPENSATED"
+    """It had failed, and what it had done was undone."""
+    ABANDONED = "ABANDONED"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Which rows one instance of a program processes."""
+
+    number: int
+    kind: Kind = Kind.RANGE
+    range: Range | None = None
+    """Of keys, of hashes or of bytes; None: no key at all, or values."""
+    values: tuple[Key, ...] = ()
+    owns_null: bool = False
+    """Rows without a key are its own, too."""
+    column: str | None = None
+    """The column of the key; None: the program's. Of a hash it is the one that holds the bucket."""
+    modulus: int | None = None
+    """Of a hash: so many buckets there are."""
+    source: str | None = None
+    """The table or file that its rows lie in; None: the program's. Ranges are judged within it."""
+    view: str | None = None
+    """The view through which its rows are read, if one was made."""
+    checksum: str | None = None
+    """SHA-256 of a segment, in hexadecimal."""
+    rows: int | None = None
+    """An estimate; None: nobody counted."""
+
+    def __str__(self) -> str:
+        owned = [*self._owned(), *(["NULL"] if self.owns_null else [])]
+        within = f" of {self.source}" if self.source else ""
+        return f"partition {self.number} ({' or '.join(owned) or 'nothing'}{within})"
+
+    def _owned(self) -> list[str]:
+        words = {Kind.HASH: f"hash % {self.modulus}", Kind.SEGMENT: "byte"}
+        if self.kind is Kind.MARKED:
+            return ["what it takes first"]
+        if self.kind is Kind.VALUES:
+            shown = ", ".join(quoted(value) for value in self.values[:_SHOWN])
+            return [shown + (", …" if len(self.values) > _SHOWN else "")] if shown else []
+        if self.range is None:
+            return []
+        return [self.range.words(words.get(self.kind, "key"))]
+
+
+_SHOWN = 5
+
+
+class Extent(NamedTuple):
+    """What keys a source has."""
+
+    least: Key | None = None
+    most: Key | None = None
+    """Both None: it has no row with a key that a bound can name."""
+    nulls: bool = False
+    """There are rows without a key."""
+    below: bool = False
+    above: bool = False
+    """There are keys that no bound can name, such as infinity: a range without one has them."""
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there is a row with a key."""
+        return self.least is not None or self.below or self.above
+
+
+class Physical(NamedTuple):
+    """A partition of the database's own, and the keys that it holds."""
+
+    name: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a plan is judged by."""
+
+    key_type: KeyType
+    extents: Mapping[str | None, Extent] = field(default_factory=dict)
+    """By source; None is the program's own table. A source that is not named is not covered."""
+    values: Mapping[Key, int] | None = None
+    """The keys that there are, and how many rows have each; None: nobody looked."""
+    physical: tuple[Physical, ...] = ()
+    """The database's own partitions, where a partition must not span two."""
+    at_least: int = 1
+    """So many partitions there must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Partitions that together own every row, and what it took to find them."""
+
+    method: str
+    key_type: KeyType
+    partitions: tuple[Partition, ...]
+    rows: int | None = None
+    """How many there are, as far as the planner knows."""
+    seconds: float = 0.0
+    """How long the planner took."""
+    warnings: tuple[str, ...] = ()
+
+
+class Counts(NamedTuple):
+    """What became of rows."""
+
+    read: int = 0
+    written: int = 0
+    skipped: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """A partition in the repository."""
+
+    id: int
+    program: str
+    partition: Partition
+    key_type: KeyType
+    batch_id: int | None
+    """None: it is maintained by people, and no run of a job has it."""
+    step: str | None
+    status: Status
+    checkpoint: Any
+    """What the last chunk left; None: none was committed."""
+    counts: Counts
+    task_id: int | None
+    started_at: datetime | None
+    """When its first run started."""
+    changed_at: datetime
+    ended_at: datetime | None
+    error: str | None

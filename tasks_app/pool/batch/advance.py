@@ -1,0 +1,123 @@
+"""Advance: a run says how far its partition is.
+
+Each write carries the fence of the run's task, and stands in one transaction with the rows that it
+tells of. Whoever commits looks at the fence last of all; what is asked here keeps a run that lost
+it from working on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.partition.records import Counts, Status
+from tasks_app.domain.states import State
+from tasks_app.domain.task import Fence
+from tasks_app.pool.tables import NOW, PARTITION, PENDING
+
+LONGEST_ERROR = 2000
+
+_FENCED = f"""EXISTS (
+    SELECT FROM {PENDING} p WHERE p.id = :task_id AND p.attempt = :attempt
+      AND p.lease_token = :token AND p.state = '{State.RUNNING}')"""
+_OURS = f"t.id = :id AND t.task_id = :task_id AND t.status = '{Status.RUNNING}' AND {_FENCED}"
+_START = text(f"""
+    UPDATE {PARTITION} t SET status = '{Status.RUNNING}', task_id = :task_id,
+        started_at = coalesce(t.started_at, {NOW}), changed_at = {NOW}, ended_at = NULL,
+        error = NULL
+    WHERE t.id = :id AND {_FENCED} AND t.status IN
+        ('{Status.PLANNED}', '{Status.RUNNING}', '{Status.STOPPED}', '{Status.FAILED}')
+""")
+_PROGRESS = text(f"""
+    UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb), changed_at = {NOW},
+        read_rows = t.read_rows + :read, written_rows = t.written_rows + :written,
+        skipped_rows = t.skipped_rows + :skipped, failed_rows = t.failed_rows + :failed
+    WHERE {_OURS}
+""")
+_END = text(f"""
+    UPDATE {PARTITION} t SET status = :status, changed_at = {NOW}, error = CAST(:error AS text),
+        ended_at = CASE WHEN :status = '{Status.STOPPED}' THEN NULL ELSE {NOW} END
+    WHERE {_OURS}
+""")
+_MARK = text(f"""
+    WITH chosen AS MATERIALIZED (
+        SELECT t.id FROM {PARTITION} t
+        WHERE t.id = ANY(CAST(:ids AS bigint[])) AND t.status = ANY(CAST(:those AS text[]))
+        ORDER BY t.id FOR NO KEY UPDATE)
+    UPDATE {PARTITION} t SET status = :status, changed_at = {NOW},
+        error = coalesce(CAST(:error AS text), t.error)
+    FROM chosen c WHERE t.id = c.id RETURNING t.id
+""")
+
+
+def start(
+    connection: Connection, partition_id: int, fence: Fence, *, now: datetime | None = None
+) -> bool:
+    """Let the run have the partition; False: it lost its fence, or the partition is done with.
+
+    Its checkpoint and counts stay as the last run left them.
+    """
+    return _write(connection, _START, partition_id, fence, {"now": now})
+
+
+def progress(
+    connection: Connection,
+    partition_id: int,
+    fence: Fence,
+    counts: Counts,
+    checkpoint: Any,
+    *,
+    now: datetime | None = None,
+) -> bool:
+    """Add what became of a chunk's rows, and set the checkpoint; False: it is not the run's own.
+
+    Then roll back: another run has the partition, or will have it.
+    """
+    values = {**counts._asdict(), "checkpoint": json.dumps(checkpoint), "now": now}
+    return _write(connection, _PROGRESS, partition_id, fence, values)
+
+
+def end(
+    connection: Connection,
+    partition_id: int,
+    fence: Fence,
+    status: Status,
+    error: str | None = None,
+    *,
+    now: datetime | None = None,
+) -> bool:
+    """Say how the run ended; STOPPED goes on later. False: it is not the run's own."""
+    values = {"status": str(status), "error": error and error[:LONGEST_ERROR], "now": now}
+    return _write(connection, _END, partition_id, fence, values)
+
+
+def mark(
+    connection: Connection,
+    partition_ids: Iterable[int],
+    status: Status,
+    *,
+    those: Iterable[Status],
+    error: str | None = None,
+    now: datetime | None = None,
+) -> list[int]:
+    """Set the status of partitions that no run has, where it is one of ``those``; return whose."""
+    values = {
+        "ids": sorted(partition_ids),
+        "status": str(status),
+        "those": [str(each) for each in those],
+        "error": error and error[:LONGEST_ERROR],
+        "now": now,
+    }
+    return sorted(connection.execute(_MARK, values).scalars())
+
+
+def _write(
+    connection: Connection, statement: Any, partition_id: int, fence: Fence, values: dict[str, Any]
+) -> bool:
+    task_id, attempt, token = fence
+    of_run = {"id": partition_id, "task_id": task_id, "attempt": attempt, "token": token}
+    return connection.execute(statement, {**values, **of_run}).rowcount == 1

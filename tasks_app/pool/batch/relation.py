@@ -1,0 +1,165 @@
+"""Relation: a user's table or query as statements need it, with the key that it is split by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    Text,
+    cast,
+    column,
+    func,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.dialects.postgresql.base import PGDialect
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.sources import Table
+
+_PREPARER = PGDialect().identifier_preparer  # type: ignore[no-untyped-call]
+_BLANKS = "character"
+"""``char(n)``: compared as text it has no blanks at its end, and none count."""
+_TYPES = {
+    "smallint": KeyType.INTEGER,
+    "integer": KeyType.INTEGER,
+    "bigint": KeyType.INTEGER,
+    "numeric": KeyType.NUMERIC,
+    "text": KeyType.TEXT,
+    "character varying": KeyType.TEXT,
+    _BLANKS: KeyType.TEXT,
+    "uuid": KeyType.UUID,
+    "date": KeyType.DATE,
+    "timestamp without time zone": KeyType.TIMESTAMP,
+    "timestamp with time zone": KeyType.TIMESTAMPTZ,
+}
+_TABLE = text("""
+    SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
+        format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL) AS type,
+        CASE WHEN bool_and(l.reltuples >= 0) THEN CAST(sum(l.reltuples) AS bigint) END AS rows,
+        CAST(coalesce(sum(pg_relation_size(l.oid)), 0) AS bigint) AS bytes
+    FROM pg_class c
+    LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = :key AND a.attnum > 0
+        AND NOT a.attisdropped
+    LEFT JOIN pg_type t ON t.oid = a.atttypid
+    LEFT JOIN LATERAL (
+        SELECT l.oid, l.reltuples FROM pg_partition_tree(c.oid) f JOIN pg_class l ON l.oid = f.relid
+        WHERE f.isleaf AND l.relkind IN ('r', 'm')
+        UNION ALL SELECT c.oid, c.reltuples WHERE c.relkind = 'm') AS l ON true
+    WHERE c.oid = to_regclass(:name)
+    GROUP BY c.oid, c.relkind, a.attnotnull, t.oid, t.typbasetype
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A SELECT that a batch reads, and the name of its column that it is split by."""
+
+    select: Select[Any]
+    key: str
+
+    def __str__(self) -> str:
+        return "the query"
+
+
+Source = Table | Query
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What a batch reads, found in the database."""
+
+    source: Source
+    rows_of: FromClause
+    key: ColumnElement[Any]
+    """In predicates; text as it is compared."""
+    key_type: KeyType
+    oid: int | None = None
+    """None: a query."""
+    can_sample: bool = False
+    has_nulls: bool = True
+    """False: the database lets no row be without a key."""
+    rows: int | None = None
+    """As the statistics have it; None: they have nothing."""
+    size_bytes: int | None = None
+
+    @property
+    def ordered(self) -> ColumnElement[Any]:
+        """The key in the order in which ranges take it."""
+        return in_order(self.key, self.key_type)
+
+
+def find(connection: Connection, source: Source) -> Relation:
+    """Look a source up.
+
+    Raises:
+        PlanError: there is no such table or column, or its type cannot be a key.
+    """
+    if isinstance(source, Query):
+        return _of_query(connection, source)
+    row = connection.execute(_TABLE, {"name": qualified(source), "key": source.key}).one_or_none()
+    if row is None:
+        raise PlanError(f"There is no table {source}. Look at its name and schema.")
+    if row.type is None:
+        raise PlanError(f"{source} has no column {source.key}. Name one of its columns as the key.")
+    return Relation(
+        source,
+        rows_of(source),
+        _comparable(column(source.key), row.type),
+        _key_type(source, row.type),
+        row.oid,
+        row.can_sample,
+        not row.attnotnull,
+        row.rows,
+        row.bytes,
+    )
+
+
+def rows_of(source: Source) -> FromClause:
+    """Return what stands in FROM."""
+    if isinstance(source, Query):
+        return source.select.subquery("q")
+    return table(source.name, schema=source.schema)
+
+
+def qualified(source: Table) -> str:
+    """Return the table's name in quotes."""
+    name = _PREPARER.quote_identifier(source.name)
+    return f"{_PREPARER.quote_identifier(source.schema)}.{name}" if source.schema else name
+
+
+def in_order(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:
+    """Return the key as ranges compare it: text by code points."""
+    return key.collate("C") if key_type is KeyType.TEXT else key
+
+
+def _of_query(connection: Connection, source: Query) -> Relation:
+    rows = rows_of(source)
+    if source.key not in rows.c:
+        raise PlanError(
+            f"The query has no column {source.key}. Name one of its columns as the key."
+        )
+    nothing = select(rows.c[source.key]).limit(0).scalar_subquery()
+    name = connection.execute(select(cast(func.pg_typeof(nothing), Text))).scalar_one()
+    key = _comparable(rows.c[source.key], name)
+    return Relation(source, rows, key, _key_type(source, name))
+
+
+def _key_type(source: Source, name: str) -> KeyType:
+    if name not in _TYPES:
+        raise PlanError(
+            f"{source.key} of {source} is of type {name}, which cannot be a key. "
+            "Split by whole numbers, numeric, text, uuid, date or a timestamp."
+        )
+    return _TYPES[name]
+
+
+def _comparable(key: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+    return cast(key, Text) if name == _BLANKS else key

@@ -1,0 +1,113 @@
+"""Store: put the partitions of a plan into the repository, or take out what has not started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.partition.keys import KeyType, write_key
+from tasks_app.domain.partition.records import Kind, Partition, Plan, Status
+from tasks_app.pool.tables import PARTITION, PARTITION_VALUE, TEXT_RANGE
+
+_INSERT = text(f"""
+    INSERT INTO {PARTITION} (program_id, partition_no, batch_id, step, kind, key_type, key_column,
+        num_range, time_range, text_range, owns_null, modulus, source, view_name, checksum,
+        estimated_rows)
+    SELECT :program, r.no, CAST(:batch_id AS bigint), CAST(:step AS text), r.kind, :key_type,
+        r.key_column,
+        CASE r.line WHEN 'num' THEN numrange(CAST(r.low AS numeric), CAST(r.high AS numeric)) END,
+        CASE r.line WHEN 'time' THEN tstzrange(CAST(r.low AS timestamp) AT TIME ZONE 'UTC',
+            CAST(r.high AS timestamp) AT TIME ZONE 'UTC') END,
+        CASE r.line WHEN 'text' THEN {TEXT_RANGE}(r.low, r.high) END,
+        r.owns_null, r.modulus, r.source, r.view_name, r.checksum, r.estimated_rows
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(no integer, kind text, key_column text,
+        line text, low text, high text, owns_null boolean, modulus integer, source text,
+        view_name text, checksum text, estimated_rows bigint)
+    ORDER BY r.no
+    RETURNING partition_no, id
+""")
+_INSERT_VALUES = text(f"""
+    INSERT INTO {PARTITION_VALUE} (program_id, value, partition_no)
+    SELECT :program, r.value, r.no
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(no integer, value text) ORDER BY r.value
+""")
+_ASSIGN = text(f"""
+    UPDATE {PARTITION} t SET task_id = r.task_id
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id bigint, task_id bigint)
+    WHERE t.id = r.id
+""")
+_REMOVE = text(f"""
+    WITH chosen AS MATERIALIZED (
+        SELECT t.id FROM {PARTITION} t
+        WHERE t.program_id = :program AND (t.status = '{Status.PLANNED}' OR :started)
+        ORDER BY t.id FOR UPDATE)
+    DELETE FROM {PARTITION} t USING chosen c WHERE t.id = c.id RETURNING t.partition_no
+""")
+
+
+def insert(
+    connection: Connection,
+    program: str,
+    plan: Plan,
+    *,
+    batch_id: int | None = None,
+    step: str | None = None,
+) -> dict[int, int]:
+    """Insert the partitions of a plan that was checked; return their ids by number.
+
+    The database refuses what overlaps (SQLSTATE 23P01) or is there already (23505).
+    """
+    rows = [_row(partition, plan.key_type) for partition in plan.partitions]
+    values = {"program": program, "batch_id": batch_id, "step": step, "rows": json.dumps(rows)}
+    found = connection.execute(_INSERT, {**values, "key_type": str(plan.key_type)})
+    ids = {row.partition_no: row.id for row in found}
+    listed = [
+        {"no": partition.number, "value": write_key(value)}
+        for partition in plan.partitions
+        for value in partition.values
+    ]
+    if listed:
+        connection.execute(_INSERT_VALUES, {"program": program, "rows": json.dumps(listed)})
+    return ids
+
+
+def assign(connection: Connection, tasks: Mapping[int, int]) -> None:
+    """Write down which task is to run which partition: ids of tasks by ids of partitions."""
+    rows = [{"id": partition, "task_id": task} for partition, task in sorted(tasks.items())]
+    connection.execute(_ASSIGN, {"rows": json.dumps(rows)})
+
+
+def remove(connection: Connection, program: str, *, started: bool = False) -> list[int]:
+    """Remove the partitions that have not started, or all; return their numbers, ascending.
+
+    So the rest of a program is planned anew: remove, and insert what covers the same keys.
+    """
+    values = {"program": program, "started": started}
+    return sorted(connection.execute(_REMOVE, values).scalars())
+
+
+def _row(partition: Partition, key_type: KeyType) -> dict[str, Any]:
+    span = partition.range
+    return {
+        "no": partition.number,
+        "kind": str(partition.kind),
+        "key_column": partition.column,
+        "line": None if span is None else _line(partition.kind, key_type),
+        "low": None if span is None or span.low is None else write_key(span.low),
+        "high": None if span is None or span.high is None else write_key(span.high),
+        "owns_null": partition.owns_null,
+        "modulus": partition.modulus,
+        "source": partition.source,
+        "view_name": partition.view,
+        "checksum": partition.checksum,
+        "estimated_rows": partition.rows,
+    }
+
+
+def _line(kind: Kind, key_type: KeyType) -> str:
+    if kind is not Kind.RANGE or key_type.is_number:
+        return "num"
+    return "time" if key_type.is_time else "text"

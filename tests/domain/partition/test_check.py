@@ -1,0 +1,242 @@
+"""Every kind of wrong plan is refused, with the ranges and with what to do."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks_app.domain.partition.check import check, checked
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.problems import Wrong, WrongPlanError
+from tasks_app.domain.partition.ranges import Range, between
+from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Physical, Plan
+
+
+def plan_of(*partitions: Partition | tuple, key_type: KeyType = KeyType.INTEGER) -> Plan:
+    """A plan; pairs are ranges."""
+    made = (
+        each if isinstance(each, Partition) else Partition(number, range=Range(*each))
+        for number, each in enumerate(partitions, 1)
+    )
+    return Plan("test", key_type, tuple(made))
+
+
+def facts_of(least: Any = 0, most: Any = 99, **facts: Any) -> Facts:
+    extent = Extent(least, most, **{k: facts.pop(k) for k in ("nulls", "above") if k in facts})
+    return Facts(facts.pop("key_type", KeyType.INTEGER), {None: extent}, **facts)
+
+
+def only(plan: Plan, facts: Facts) -> tuple[str, str, tuple[int, ...]]:
+    (problem,) = check(plan, facts)
+    return problem.kind, str(problem), problem.numbers
+
+
+def test_what_is_right_has_no_problems() -> None:
+    assert check(plan_of((None, 10), (10, 20), (20, None)), facts_of()) == []
+    assert check(plan_of((20, 100), (0, 10), (10, 20)), facts_of()) == []
+    assert check(plan_of((5, 10)), facts_of(None, None)) == []
+
+
+def test_a_gap() -> None:
+    kind, message, numbers = only(plan_of((None, 10), (12, None)), facts_of())
+
+    assert (kind, numbers) == (Wrong.GAP, (1, 2))
+    assert message == (
+        "Between partition 1 (key < 10) and partition 2 (12 <= key) is a gap: 10 <= key < 12 is in "
+        "none. Let one end where the other begins."
+    )
+
+
+def test_an_overlap() -> None:
+    kind, message, numbers = only(plan_of((None, 10), (8, None)), facts_of())
+
+    assert (kind, numbers) == (Wrong.OVERLAP, (1, 2))
+    assert message == (
+        "partition 1 (key < 10) and partition 2 (8 <= key) overlap: 8 <= key < 10 is in both. "
+        "Let one end where the other begins."
+    )
+
+
+def test_a_range_within_another_hides_no_gap() -> None:
+    plan = plan_of((None, 50), (10, 20), (20, 30), (60, None))
+
+    assert [(each.kind, each.numbers) for each in check(plan, facts_of())] == [
+        (Wrong.OVERLAP, (1, 2)),
+        (Wrong.OVERLAP, (1, 3)),
+        (Wrong.GAP, (1, 4)),
+    ]
+
+
+def test_short_coverage_at_both_ends() -> None:
+    first, last = check(plan_of((1, 50), (50, 99)), facts_of())
+
+    assert first.kind == last.kind == Wrong.SHORT
+    assert str(first).startswith(
+        "The least key is 0, but partition 1 (1 <= key < 50) is the first: 0 <= key < 1 is in none."
+    )
+    assert str(last).startswith(
+        "The greatest key is 99, but partition 2 (50 <= key < 99) is the last: 99 <= key is in none"
+    )
+
+
+def test_keys_that_no_bound_can_name_need_a_range_without_one() -> None:
+    kind, message, _ = only(plan_of((0, 100)), facts_of(above=True))
+
+    assert kind is Wrong.SHORT
+    assert "one that no bound can name" in message
+    assert check(plan_of((0, None)), facts_of(above=True)) == []
+
+
+def test_a_number_twice() -> None:
+    twice = (Partition(1, range=Range(None, 5)), Partition(1, range=Range(5, None)))
+
+    kind, message, numbers = only(plan_of(*twice), facts_of())
+
+    assert (kind, numbers) == (Wrong.DUPLICATE_NUMBER, (1,))
+    assert "partition 1 (key < 5), partition 1 (5 <= key)" in message
+
+
+def test_a_reversed_and_an_empty_range() -> None:
+    reversed_, empty = check(plan_of((None, 50), (50, None), (9, 3), (4, 4)), facts_of())
+
+    assert (reversed_.kind, reversed_.numbers) == (Wrong.REVERSED, (3,))
+    assert str(reversed_).startswith("partition 3 (9 <= key < 3) is reversed")
+    assert (empty.kind, empty.numbers) == (Wrong.EMPTY, (4,))
+
+
+@pytest.mark.parametrize(
+    ("key_type", "bound"),
+    [(KeyType.INTEGER, "7"), (KeyType.TEXT, 7), (KeyType.DATE, 7), (KeyType.UUID, "7")],
+)
+def test_a_bound_of_another_type(key_type: KeyType, bound: Any) -> None:
+    plan = plan_of((None, bound), key_type=key_type)
+
+    kind, message, numbers = only(plan, facts_of(key_type=key_type))
+
+    assert (kind, numbers) == (Wrong.WRONG_TYPE, (1,))
+    assert f"is no {key_type}" in message
+    assert "7" in message
+
+
+def test_a_plan_of_another_type_than_the_key() -> None:
+    kind, message, _ = only(plan_of((None, None)), facts_of(key_type=KeyType.DATE))
+
+    assert kind is Wrong.WRONG_TYPE
+    assert "splits by integer, but the key is of type date: partition 1 (every key)" in message
+
+
+def test_too_few() -> None:
+    assert only(plan_of((None, None)), facts_of(at_least=4))[0] is Wrong.TOO_FEW
+    assert {each.kind for each in check(plan_of(), facts_of())} == {Wrong.TOO_FEW, Wrong.SHORT}
+
+
+def test_rows_without_a_key_have_one_owner() -> None:
+    own = Partition(2, owns_null=True)
+    every = Partition(1, range=Range())
+
+    assert only(plan_of(every), facts_of(nulls=True))[0] is Wrong.UNOWNED
+    assert check(plan_of(every, own), facts_of(nulls=True)) == []
+    both = plan_of(every, own, Partition(3, owns_null=True))
+    assert only(both, facts_of())[::2] == (Wrong.OVERLAP, (2, 3))
+
+
+def test_values_that_nobody_or_two_own() -> None:
+    plan = plan_of(
+        Partition(1, Kind.VALUES, values=("a", "b")),
+        Partition(2, Kind.VALUES, values=("b",)),
+        key_type=KeyType.TEXT,
+    )
+    facts = Facts(KeyType.TEXT, {None: Extent()}, values={"a": 1, "c": 2, "d": 3})
+
+    twice, unowned = check(plan, facts)
+
+    assert (twice.kind, twice.numbers) == (Wrong.OVERLAP, (1, 2))
+    assert str(twice).startswith("'b' belongs to partition 1 ('a', 'b'), partition 2 ('b')")
+    assert unowned.kind is Wrong.UNOWNED
+    assert str(unowned).startswith("No partition owns 'c', 'd' (5 rows)")
+
+
+def test_hashes_cover_their_modulus_and_agree_on_it() -> None:
+    def hashed(number: int, bucket: int, modulus: int = 3) -> Partition:
+        return Partition(number, Kind.HASH, Range(bucket, bucket + 1), modulus=modulus)
+
+    facts = Facts(KeyType.TEXT, {None: Extent()})
+    text = KeyType.TEXT
+
+    assert check(plan_of(*(hashed(n, n) for n in range(3)), key_type=text), facts) == []
+    missing = only(plan_of(hashed(1, 0), hashed(2, 1), key_type=text), facts)
+    assert missing[0] is Wrong.SHORT
+    assert "partition 2 (1 <= hash % 3 < 2)" in missing[1]
+    assert only(plan_of(hashed(1, 0), hashed(2, 1, 4), key_type=text), facts)[0] is Wrong.MIXED
+
+
+def test_bytes_of_a_file_are_covered() -> None:
+    first = Partition(1, Kind.SEGMENT, Range(0, 10), source="f")
+    rest = Partition(2, Kind.SEGMENT, Range(12, 20), source="f")
+    facts = Facts(KeyType.INTEGER, {"f": Extent(0, 19)})
+
+    kind, message, _ = only(plan_of(first, rest), facts)
+
+    assert kind is Wrong.GAP
+    assert "partition 1 (0 <= byte < 10 of f)" in message
+
+
+def test_a_partition_that_spans_two_of_the_database() -> None:
+    physical = (
+        Physical("t_2025", Range(date(2025, 1, 1), date(2026, 1, 1))),
+        Physical("t_2026", Range(date(2026, 1, 1), date(2027, 1, 1))),
+    )
+    facts = Facts(KeyType.DATE, {None: Extent()}, physical=physical)
+    july, new_year = date(2025, 7, 1), date(2026, 1, 1)
+
+    kind, message, numbers = only(plan_of((None, july), (july, None), key_type=KeyType.DATE), facts)
+
+    assert (kind, numbers) == (Wrong.SPANNING, (2,))
+    assert "partition 2 (2025-07-01 <= key) spans" in message
+    assert "t_2025 (2025-01-01 <= key < 2026-01-01), t_2026 (2026-01-01" in message
+    assert check(plan_of((None, new_year), (new_year, None), key_type=KeyType.DATE), facts) == []
+
+
+def test_a_source_without_a_partition() -> None:
+    facts = Facts(KeyType.INTEGER, {"t_1": Extent(0, 1), "t_2": Extent(0, 1), "t_3": Extent()})
+
+    kind, message, _ = only(plan_of(Partition(1, range=Range(), source="t_1")), facts)
+
+    assert kind is Wrong.SHORT
+    assert "No partition covers t_2" in message
+
+
+def test_a_wrong_plan_is_refused_with_all_that_is_wrong() -> None:
+    plan = plan_of((5, 10), (12, 20))
+
+    with pytest.raises(WrongPlanError, match=r"(?s)nothing was started.*gap.*least key.*greatest"):
+        checked(plan, facts_of())
+    assert checked(plan_of((None, None)), facts_of()).partitions
+
+
+bounds = st.lists(st.one_of(st.none(), st.integers(-3, 8)), min_size=2, max_size=2)
+
+
+@given(pairs=st.lists(bounds, min_size=1, max_size=4))
+def test_a_plan_without_problems_owns_each_key_once_and_any_other_has_one(pairs: list) -> None:
+    spans = [Range(*pair) for pair in pairs]
+    extent = Extent(0, 5)
+
+    problems = check(plan_of(*pairs), Facts(KeyType.INTEGER, {None: extent}))
+
+    owners = [sum(key in span for span in spans) for key in range(6)]
+    if not problems:
+        assert owners == [1] * 6
+    if owners != [1] * 6:
+        assert problems
+
+
+@given(cuts=st.lists(st.integers(0, 20), unique=True).map(sorted))
+def test_ranges_between_cuts_have_no_problems(cuts: list[int]) -> None:
+    plan = plan_of(*((span.low, span.high) for span in between(cuts)))
+
+    assert check(plan, facts_of(0, 20)) == []

@@ -1,0 +1,266 @@
+"""The partition repository: what is put in comes out, and the database refuses what is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DataError, IntegrityError
+
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.ranges import Range, between
+from tasks_app.domain.partition.records import Counts, Kind, Partition, Plan, Status
+from tasks_app.domain.states import Event
+from tasks_app.pool.batch import advance, browse, store
+from tasks_app.pool.settle import settle_one
+from tests.factory import claimed_task, ending
+from tests.pool.interleave import blocked, two
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+KEYS = {
+    KeyType.INTEGER: (-5, 2**62),
+    KeyType.NUMERIC: (Decimal("-1.50"), 10**30),
+    KeyType.TEXT: ("", "zß\U0001f40d'\"\\"),
+    KeyType.UUID: (UUID(int=1), UUID("ffffffff-ffff-4fff-8fff-ffffffffffff")),
+    KeyType.DATE: (date(1970, 1, 1), date(2026, 5, 1)),
+    KeyType.TIMESTAMP: (datetime(1970, 1, 1), datetime(2026, 5, 1, 0, 0, 0, 1)),  # noqa: DTZ001
+    KeyType.TIMESTAMPTZ: (NOW, NOW + timedelta(microseconds=1)),
+}
+
+
+def plan_of(*ranges: Range, key_type: KeyType = KeyType.INTEGER) -> Plan:
+    return Plan("test", key_type, tuple(Partition(n, range=r) for n, r in enumerate(ranges, 1)))
+
+
+def static(connection: Connection, **columns: object) -> None:
+    """What somebody writes with a SQL prompt."""
+    columns = {"program_id": "p", "partition_no": 1, "key_type": "integer", **columns}
+    names = ", ".join(columns)
+    values = ", ".join(f":{name}" for name in columns)
+    connection.execute(text(f"INSERT INTO task_partition ({names}) VALUES ({values})"), columns)
+
+
+@pytest.mark.parametrize("key_type", KEYS)
+def test_ranges_of_all_types_come_back_as_they_were(
+    connection: Connection, key_type: KeyType
+) -> None:
+    plan = plan_of(*between(KEYS[key_type]), key_type=key_type)
+
+    ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
+
+    stored = browse.of_program(connection, "p#1")
+    assert tuple(each.partition for each in stored) == plan.partitions
+    assert {each.partition.number: each.id for each in stored} == ids
+    assert {(each.key_type, each.batch_id, each.step) for each in stored} == {(key_type, 1, "s")}
+    assert browse.of_batch(connection, 1) == stored
+    assert browse.one(connection, ids[1]) == stored[0]
+
+
+@pytest.mark.parametrize("key_type", KEYS)
+def test_values_of_all_types_come_back_as_they_were(
+    connection: Connection, key_type: KeyType
+) -> None:
+    one, other = (Partition(n, Kind.VALUES, values=(key,)) for n, key in enumerate(KEYS[key_type]))
+
+    store.insert(connection, "p", Plan("test", key_type, (one, other)))
+
+    assert [each.partition for each in browse.of_program(connection, "p")] == [one, other]
+    assert browse.programs(connection) == {"p": 2}
+
+
+def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
+    partitions = (
+        Partition(0, Kind.HASH, Range(0, 2), owns_null=True, modulus=4, column="b", rows=7),
+        Partition(1, Kind.SEGMENT, Range(0, 10), source="f.csv", checksum="ab"),
+        Partition(2, Kind.MARKED),
+        Partition(3, Kind.RANGE, None, owns_null=True, source="t"),
+        Partition(4, Kind.RANGE, Range(None, "m"), view="v", source="u"),
+    )
+
+    store.insert(connection, "p", Plan("test", KeyType.TEXT, partitions))
+
+    assert tuple(each.partition for each in browse.of_program(connection, "p")) == partitions
+
+
+def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
+    connection.execute(text("SET LOCAL timezone = 'Asia/Tokyo'"))
+    low = datetime(2026, 5, 1, 9, tzinfo=timezone(timedelta(hours=-3)))
+
+    store.insert(connection, "p", plan_of(Range(low, None), key_type=KeyType.TIMESTAMPTZ))
+
+    (stored,) = browse.of_program(connection, "p")
+    assert stored.partition.range == Range(NOW, None)
+
+
+class TestTheDatabaseRefuses:
+    @pytest.mark.parametrize(
+        ("key_type", "column", "span", "other"),
+        [
+            ("integer", "num_range", "[1,5)", "[4,9)"),
+            ("date", "time_range", "[2026-01-01Z,)", "(,2026-01-02Z)"),
+            ("text", "text_range", "[a,c)", "[b,d)"),
+        ],
+    )
+    def test_ranges_that_overlap(
+        self, connection: Connection, key_type: str, column: str, span: str, other: str
+    ) -> None:
+        static(connection, key_type=key_type, **{column: span})
+        apart = {"key_type": key_type, "partition_no": 2, column: other}
+        static(connection, program_id="q", **apart)
+        static(connection, source="t", **{**apart, "partition_no": 3})
+
+        with pytest.raises(IntegrityError, match=f"{column}s_do_not_overlap"):
+            static(connection, **apart)
+
+    def test_ranges_that_overlap_in_two_transactions_at_once(self, engine: Engine) -> None:
+        with two(engine) as (a, b):
+            static(a, num_range="[1,5)")
+            waiting = blocked(engine, b, a, lambda c: static(c, num_range="[4,9)", partition_no=2))
+
+            a.commit()
+
+            with pytest.raises(IntegrityError, match="overlap"):
+                waiting.result()
+
+    def test_a_number_twice(self, connection: Connection) -> None:
+        static(connection, num_range="[1,5)")
+
+        with pytest.raises(IntegrityError, match="task_partition_number"):
+            static(connection, num_range="[5,9)")
+
+    def test_a_value_twice(self, connection: Connection) -> None:
+        listed = (Partition(n, Kind.VALUES, values=("a",)) for n in (1, 2))
+
+        with pytest.raises(IntegrityError, match="task_partition_value_pkey"):
+            store.insert(connection, "p", Plan("test", KeyType.TEXT, tuple(listed)))
+
+    def test_a_second_owner_of_null(self, connection: Connection) -> None:
+        static(connection, owns_null=True)
+        static(connection, owns_null=True, partition_no=2, source="t")
+
+        with pytest.raises(IntegrityError, match="task_partition_null"):
+            static(connection, owns_null=True, partition_no=3)
+
+    def test_a_reversed_range(self, connection: Connection) -> None:
+        with pytest.raises(DataError, match="must be less than or equal"):
+            static(connection, num_range="[5,1)")
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {"num_range": "[1,1)"},
+            {"num_range": "[1,5]"},
+            {"num_range": "(1,5)"},
+            {"num_range": "[1.5,5)"},
+            {"text_range": "[1,5)"},
+            {"num_range": "[1,5)", "key_type": "date"},
+            {"num_range": "[1,5)", "key_type": "float"},
+            {"num_range": "[1,5)", "text_range": "[a,b)"},
+            {"time_range": "[-infinity,2026-01-01Z)", "key_type": "date"},
+            {},
+            {"kind": "hash", "num_range": "[0,1)"},
+            {"kind": "segment", "num_range": "[0,1)"},
+            {"kind": "values", "num_range": "[0,1)"},
+            {"program_id": "no name", "num_range": "[0,1)"},
+            {"partition_no": -1, "num_range": "[0,1)"},
+            {"status": "DONE", "num_range": "[0,1)"},
+        ],
+    )
+    def test_what_is_no_partition(self, connection: Connection, columns: dict) -> None:
+        with pytest.raises(IntegrityError, match="check constraint"):
+            static(connection, **columns)
+
+
+class TestRuns:
+    def test_a_run_starts_a_partition_tells_of_chunks_and_ends(
+        self, connection: Connection
+    ) -> None:
+        ids = store.insert(connection, "p#1", plan_of(Range()), batch_id=1)
+        task = claimed_task(connection)
+        store.assign(connection, {ids[1]: task.task_id})
+
+        assert advance.start(connection, ids[1], task.fence, now=NOW)
+        for last in (7, 9):
+            counts = Counts(10, 8, 1, 1)
+            assert advance.progress(connection, ids[1], task.fence, counts, {"after": last})
+        assert advance.end(connection, ids[1], task.fence, Status.COMPLETED, now=NOW)
+
+        stored = browse.one(connection, ids[1])
+        assert stored is not None
+        assert stored.checkpoint == {"after": 9}
+        assert stored.counts == Counts(20, 16, 2, 2)
+        assert (stored.status, stored.task_id) == (Status.COMPLETED, task.task_id)
+        assert stored.started_at == stored.ended_at == NOW
+
+    def test_the_next_run_finds_the_checkpoint(self, connection: Connection) -> None:
+        ids = store.insert(connection, "p", plan_of(Range()))
+        first, second = claimed_task(connection), claimed_task(connection)
+        advance.start(connection, ids[1], first.fence, now=NOW)
+        advance.progress(connection, ids[1], first.fence, Counts(5), {"after": 5})
+        advance.end(connection, ids[1], first.fence, Status.FAILED, "x" * 5000)
+
+        assert advance.start(connection, ids[1], second.fence)
+
+        stored = browse.one(connection, ids[1])
+        assert stored is not None
+        assert (stored.checkpoint, stored.counts.read) == ({"after": 5}, 5)
+        assert (stored.error, stored.ended_at, stored.started_at) == (None, None, NOW)
+
+    def test_a_run_without_its_fence_writes_nothing(self, connection: Connection) -> None:
+        ids = store.insert(connection, "p", plan_of(Range()))
+        task = claimed_task(connection)
+        advance.start(connection, ids[1], task.fence)
+        before = browse.one(connection, ids[1])
+        settle_one(connection, ending(task, Event.SUCCEED))
+
+        assert not advance.progress(connection, ids[1], task.fence, Counts(1), {})
+        assert not advance.end(connection, ids[1], task.fence, Status.COMPLETED)
+        assert not advance.start(connection, ids[1], task.fence)
+
+        assert browse.one(connection, ids[1]) == before
+
+    def test_a_run_whose_partition_another_has_writes_nothing(self, connection: Connection) -> None:
+        ids = store.insert(connection, "p", plan_of(Range()))
+        first, second = claimed_task(connection), claimed_task(connection)
+        advance.start(connection, ids[1], first.fence)
+        advance.start(connection, ids[1], second.fence)
+
+        assert not advance.progress(connection, ids[1], first.fence, Counts(1), {})
+
+    @pytest.mark.parametrize(
+        ("status", "starts"),
+        [(status, status in ("PLANNED", "RUNNING", "STOPPED", "FAILED")) for status in Status],
+    )
+    def test_what_is_done_with_does_not_start(
+        self, connection: Connection, status: Status, starts: bool
+    ) -> None:
+        ids = store.insert(connection, "p", plan_of(Range()))
+        assert advance.mark(connection, ids.values(), status, those=Status) == [ids[1]]
+
+        assert advance.start(connection, ids[1], claimed_task(connection).fence) == starts
+
+    def test_only_those_are_marked_that_stand_as_expected(self, connection: Connection) -> None:
+        ids = store.insert(connection, "p", plan_of(*between([5])))
+        advance.start(connection, ids[2], claimed_task(connection).fence)
+
+        marked = advance.mark(
+            connection, ids.values(), Status.ABANDONED, those=[Status.PLANNED], error="stopped"
+        )
+
+        assert marked == [ids[1]]
+        assert [each.error for each in browse.of_program(connection, "p")] == ["stopped", None]
+
+
+def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
+    ids = store.insert(connection, "p", plan_of(*between([10, 20])))
+    advance.start(connection, ids[1], claimed_task(connection).fence)
+
+    assert store.remove(connection, "p") == [2, 3]
+    rest = tuple(Partition(n, range=r) for n, r in enumerate(between([40])[1:], 4))
+    store.insert(connection, "p", Plan("test", KeyType.INTEGER, rest))
+
+    assert [each.partition.number for each in browse.of_program(connection, "p")] == [1, 4]
+    assert store.remove(connection, "p", started=True) == [1, 4]
