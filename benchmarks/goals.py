@@ -183,6 +183,19 @@ GOALS: tuple[Goal, ...] = (
         *("idle", "ours-celery", "transactions_per_s", 4, 2, "most"),
         unit="/s",
     ),
+    *(
+        Goal(
+            f"100,000 tasks waiting: CPU of the database / idle, {what}",
+            *("standstill", f"ours-{stop}", "backends_cpu_s", 1.2, None, "most"),
+            theirs=("ours-empty",),
+        )
+        for stop, what in (
+            ("paused", "queue paused"),
+            ("closed", "queue outside of its window"),
+            ("limited", "limit closed"),
+            ("broken", "breaker open"),
+        )
+    ),
     Goal(
         "memory of a child over 1,000,000 tasks, change once warm",
         *("memory", "ours-celery", "growth_mib", 10, None, "most"),

@@ -12,6 +12,7 @@ from benchmarks.scenarios.drain import drain
 from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.latency import latency
 from benchmarks.scenarios.memory import memory
+from benchmarks.scenarios.standstill import standstill
 
 Measure = Callable[..., Any]
 
@@ -48,6 +49,7 @@ class Scenario:
 
 
 SLOW = 3
+STOPS = ("empty", "paused", "closed", "limited", "broken")
 MILLION = 1_000_000
 FINISHED, FUTURE = ({"fill": (kind, MILLION)} for kind in ("finished", "future"))
 INSERT = {"handler": "insert"}
@@ -171,6 +173,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         "30 s with nothing to do",
         idle,
         tuple(Entry(name, 30) for name in ("ours-celery", "procrastinate", "pgqueuer")),
+        together=True,
+    ),
+    Scenario(
+        "standstill",
+        "100,000 tasks that wait for an operator, for 40 s",
+        standstill,
+        tuple(
+            Entry("ours-celery", 100_000, {"stops": STOPS}, label=f"ours-{stop}") for stop in STOPS
+        ),
         together=True,
     ),
     Scenario(

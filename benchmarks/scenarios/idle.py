@@ -35,19 +35,21 @@ def idle(stage: Stage, systems: Sequence[System], n: int) -> list[dict[str, Any]
             run.start()
             run.play("enqueue", n=WARM, handler="noop")
         for run in runs:
-            wait_for(partial(_has_run, run.marks), PATIENCE_S, run.services)
+            wait_for(partial(has_run, run.marks), PATIENCE_S, run.services)
         time.sleep(SETTLING_S)
-        before = [_counts(run) for run in runs]
+        before = [counts(run) for run in runs]
         time.sleep(n)
-        after = [_counts(run) for run in runs]
-    return [_spent(a, b, n) for a, b in zip(before, after, strict=True)]
+        after = [counts(run) for run in runs]
+    return [spent(a, b, n) for a, b in zip(before, after, strict=True)]
 
 
-def _has_run(marks: Marks) -> bool:
+def has_run(marks: Marks) -> bool:
+    """Whether the first few tasks are over."""
     return marks.count() >= WARM
 
 
-def _spent(before: Counts, after: Counts, seconds: int) -> dict[str, Any]:
+def spent(before: Counts, after: Counts, seconds: int) -> dict[str, Any]:
+    """Return what was used between two looks."""
     services, backends, transactions = (b - a for a, b in zip(before, after, strict=True))
     return {
         "workers_cpu_s": services,
@@ -58,7 +60,8 @@ def _spent(before: Counts, after: Counts, seconds: int) -> dict[str, Any]:
     }
 
 
-def _counts(run: Run) -> Counts:
+def counts(run: Run) -> Counts:
+    """Look at a system's processes, its backends, and its transactions."""
     members = [member.pid for service in run.services for member in service.tree()]
     transactions = run.servers.ask(
         f"SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{run.database}'"

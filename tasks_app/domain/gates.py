@@ -144,8 +144,12 @@ class Limits:
     def _of_key(self, key: str) -> Limit | None:
         if key in self._keys:
             return self._keys[key]
-        fitting = (limit for prefix, limit in self._prefixes if key.startswith(prefix))
-        found = self._exact.get((Kind.KEY, key)) or next(fitting, None)
+        found = self._exact.get((Kind.KEY, key))
+        if found is None:
+            for prefix, limit in self._prefixes:
+                if key.startswith(prefix):
+                    found = limit
+                    break
         self._keys[key] = found
         return found
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.afar import FIRST_OF_WAITS, HAS_GATE, WAITS
+from tasks_app.pool.afar import HAS_GATE, WAITS
 from tasks_app.pool.standstill import runs
 from tasks_app.pool.tables import BREAKER, DISPATCH, GATE, NOW, PENDING, QUEUE, SCHEDULE
 
@@ -47,8 +47,7 @@ _GLANCE = text(f"""
     SELECT EXISTS (SELECT FROM {DISPATCH}) AS out,
         EXISTS (SELECT FROM {PENDING} p
                 WHERE p.state = '{State.RUNNING}' AND p.lease_until < {NOW}) AS expired,
-        (SELECT min(first.scan_at) - {NOW} FROM {FIRST_OF_WAITS}
-         WHERE {runs("waits.queue")}) AS next_due,
+        (SELECT min(waits.scan_at) - {NOW} FROM waits WHERE {runs("waits.queue")}) AS next_due,
         CAST(EXTRACT(EPOCH FROM (SELECT min(s.look_at) FROM {SCHEDULE} s WHERE s.enabled) - {NOW})
             AS float) AS next_fire_s,
         CAST(EXTRACT(EPOCH FROM (SELECT min(t.look_at) FROM {GATE} t WHERE t.look_at IS NOT NULL)

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
-from tasks_app.pool.afar import FIRST_OF_WAITS, HAS_GATE, WAITS
+from tasks_app.pool.afar import HAS_GATE, WAITS
 from tasks_app.pool.standstill import runs
 from tasks_app.pool.tables import NOW, PENDING, QUEUE
 
@@ -19,7 +19,7 @@ from tasks_app.pool.tables import NOW, PENDING, QUEUE
 _LOOK = text(f"""
     WITH RECURSIVE {WAITS},
     oldest AS MATERIALIZED (
-        SELECT waits.queue, min(first.scan_at) AS since FROM {FIRST_OF_WAITS}
+        SELECT waits.queue, min(waits.scan_at) AS since FROM waits
         WHERE {runs("waits.queue")} GROUP BY waits.queue),
     judged AS MATERIALIZED (
         SELECT g.queue, CASE

@@ -82,8 +82,8 @@ def test_no_more_than_the_limit_run_while_workers_are_killed(
 ) -> None:
     with engine.begin() as connection:
         set_limit(connection, Limit(Kind.KEY, "tenant:*", most))
-    payload = {"key": "tenant:1", "seconds": 0.05}
-    ids = create(engine, *[NewTask("gated", payload, {"limit_key": "tenant:1"})] * (300 * most))
+    payload = {"key": "tenant:1", "seconds": 0.3}  # long beside the way from one run to the next
+    ids = create(engine, *[NewTask("gated", payload, {"limit_key": "tenant:1"})] * (100 * most))
     gang = Workers(database_url, tmp_path, 8, threads=2)
     crew.append(gang)
     with gang.kills(3.0):

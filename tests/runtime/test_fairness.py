@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from uuid import uuid4
@@ -30,8 +31,9 @@ QUEUE = "default"
 class Line:
     """A broker's queue, and one worker that takes tasks out of it in their order."""
 
-    def __init__(self, engine: Engine, bench: Bench) -> None:
+    def __init__(self, engine: Engine, bench: Bench, task_s: float = 0.0) -> None:
         self._engine = engine
+        self._task_s = task_s
         self._database = Database(bench.url)
         settings = bench.settings()
         self._dispatcher = Dispatcher(settings, self._database, self)
@@ -62,6 +64,7 @@ class Line:
             taken = claim(connection, message.ids, claimer(), uuid4())
             settle_group(connection, [ending(task) for task in taken])
             ledger.finish(connection, message.id)
+        time.sleep(self._task_s * len(taken))
         ran = [task.task_id for task in taken]
         self.ran += ran
         return ran

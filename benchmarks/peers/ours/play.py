@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
@@ -18,8 +18,18 @@ from sqlalchemy.orm import Session
 
 from benchmarks.marks import now
 from benchmarks.peers.verbs import DATABASE, WARM, answer, spread
-from tasks_app import NewTask, TaskOptions, create_task, create_tasks
+from tasks_app import (
+    Breaker,
+    NewTask,
+    TaskOptions,
+    change_queue,
+    create_task,
+    create_tasks,
+    pause_queue,
+)
+from tasks_app.domain.breaker import Mode
 from tasks_app.domain.gates import Kind, Limit
+from tasks_app.pool import breaker
 from tasks_app.pool.limits import set_limit
 
 AT_ONCE = 10_000
@@ -58,6 +68,26 @@ def enqueue(n: int, handler: str, first: int = 0, keys: str = "none") -> None:
         with engine.begin() as connection:  # a Connection sends no hints: the scan must find them
             tasks = [NewTask(handler, {"i": i}, options(i)) for i in indices]
             create_tasks(connection, tasks)
+
+
+def stand_still(n: int, how: str) -> None:
+    """Let a queue, a limit or a breaker stop what is created then."""
+    engine, options = create_engine(URL), TaskOptions()
+    with engine.begin() as connection:
+        if how == "paused":
+            pause_queue(connection, "default")
+        elif how == "closed":
+            other = datetime.now(UTC) + timedelta(hours=12)
+            change_queue(connection, "default", windows=[f"{other:%H}:00-{other:%H}:01"])
+        elif how == "limited":
+            set_limit(connection, Limit(Kind.KEY, "tenant:*", 0))
+            options = TaskOptions(limit_key="tenant:1")
+        elif how == "broken":
+            breaker.synchronise(connection, {Breaker("bank"): ["noop"]}, ["noop"])
+            breaker.override(connection, "bank", Mode.OPEN)
+    for _ in range(0, n, AT_ONCE):
+        with engine.begin() as connection:
+            create_tasks(connection, [NewTask("noop", {"i": 0}, options)] * AT_ONCE)
 
 
 def bulk(n: int) -> float:
@@ -185,4 +215,5 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    answer(install, enqueue, bulk, single, single_in_transactions, against_bare, delayed, latency)
+    one_by_one = (single, single_in_transactions, against_bare, delayed, latency)
+    answer(install, enqueue, stand_still, bulk, *one_by_one)
