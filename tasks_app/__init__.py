@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
     from tasks_app.domain.gates import Limit
+    from tasks_app.domain.group import Ended, Group, GroupProgress
     from tasks_app.domain.missed import FireAll, fire_all
     from tasks_app.domain.outcome import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
     from tasks_app.domain.queue import Queue, QueueOptions
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     from tasks_app.runtime.context import TaskContext
     from tasks_app.runtime.declared import schedule
     from tasks_app.runtime.foreseen import Foreseen, foresee_bulk, foresee_rest
+    from tasks_app.runtime.groups import (
+        acreate_group,
+        cancel_group,
+        create_group,
+        get_group,
+        group_results,
+    )
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.middleware import middleware
     from tasks_app.runtime.operator import (
@@ -87,6 +95,7 @@ __all__ = [
     "CreateOutcome",
     "DependencyDown",
     "Done",
+    "Ended",
     "Explanation",
     "Exponential",
     "Fail",
@@ -94,6 +103,8 @@ __all__ = [
     "FireAll",
     "Fixed",
     "Foreseen",
+    "Group",
+    "GroupProgress",
     "HandlerTimeoutError",
     "InvalidScheduleError",
     "InvalidSelectionError",
@@ -120,13 +131,16 @@ __all__ = [
     "TasksError",
     "UniqueKeyTakenError",
     "Window",
+    "acreate_group",
     "acreate_task",
     "acreate_tasks",
     "backfill_schedule",
+    "cancel_group",
     "cancel_task",
     "cancel_tasks",
     "change_queue",
     "change_schedule",
+    "create_group",
     "create_schedule",
     "create_task",
     "create_tasks",
@@ -137,9 +151,11 @@ __all__ = [
     "fire_all",
     "foresee_bulk",
     "foresee_rest",
+    "get_group",
     "get_queue",
     "get_schedule",
     "get_task",
+    "group_results",
     "handler",
     "hint_tasks",
     "list_calendars",
@@ -171,6 +187,7 @@ _ROOMS = {
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
     "domain.gates": "Limit",
+    "domain.group": "Ended Group GroupProgress",
     "domain.missed": "FireAll fire_all",
     "domain.outcome": "Cancel DependencyDown Fail Retry Skip Snooze",
     "domain.queue": "Queue QueueOptions",
@@ -187,6 +204,7 @@ _ROOMS = {
     "runtime.context": "TaskContext",
     "runtime.declared": "schedule",
     "runtime.foreseen": "Foreseen foresee_bulk foresee_rest",
+    "runtime.groups": "acreate_group cancel_group create_group get_group group_results",
     "runtime.hooks": "Notice subscribe",
     "runtime.middleware": "middleware",
     "runtime.operator": "cancel_task cancel_tasks drop_limit explain_task get_task list_limits"

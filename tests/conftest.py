@@ -34,7 +34,8 @@ TABLES = (
     " task_gate,"
     " task_queue, task_queue_window, task_calendar,"
     " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair,"
-    " task_partition, task_partition_value, task_marker"
+    " task_partition, task_partition_value, task_marker,"
+    " task_group, task_group_ids"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "prune": "tasks_app.cli.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
     "locks": "tasks_app.cli.locks:locks",
+    "groups": "tasks_app.cli.groups:groups",
     "doctor": "tasks_app.cli.doctor:doctor",
     "config": "tasks_app.cli.config:config",
     "healthz": "tasks_app.cli.healthz:healthz",

@@ -135,6 +135,8 @@ class TaskRow(NamedTuple):
     """How long the scan leaves the row alone, because a hint is on its way."""
     schedule_id: int | None = None
     """Which schedule made it."""
+    batch_id: int | None = None
+    """The group whose member it is."""
     fair_key: str | None = None
     """Whose share of a fair queue it is part of."""
     order_skips: bool | None = None

@@ -8,9 +8,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.states import Event, State
+from tasks_app.pool.groups.count import LOCKED, locking
 from tasks_app.pool.moves import AS_IT_WAS, WAIT, leave
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits
 
@@ -36,25 +37,30 @@ class CancelledMany:
     """Of both, lowest first."""
 
 
-_LOCK_ONE = text(f"SELECT p.id, p.state FROM {PENDING} p WHERE p.id = :id {WAIT}")
-_LOCK_MANY = text(f"""
-    SELECT p.id, p.state FROM {PENDING} p
-    WHERE (CAST(:name AS text) IS NULL OR p.name = :name)
-      AND (CAST(:biz_key AS text) IS NULL OR p.biz_key = :biz_key)
+def _lock(which: str) -> TextClause:
+    """Groups first: else one of their members that ends just now would have to be waited for."""
+    return text(f"""
+    WITH {locking(f"SELECT p.batch_id FROM {PENDING} p WHERE p.batch_id IS NOT NULL AND {which}")}
+    SELECT p.id, p.state FROM {PENDING} p WHERE {which} AND {LOCKED}
     ORDER BY p.id {WAIT}
-""")
-_LOCK_THESE = text(f"""
-    SELECT p.id, p.state FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))
-    ORDER BY p.id {WAIT}
-""")
-_MOVE = leave(f"""
+    """)
+
+
+_LOCK_ONE = _lock("p.id = :id")
+_LOCK_MANY = _lock("""(CAST(:name AS text) IS NULL OR p.name = :name)
+    AND (CAST(:biz_key AS text) IS NULL OR p.biz_key = :biz_key)""")
+_LOCK_THESE = _lock("p.id = ANY(CAST(:ids AS bigint[]))")
+_MOVE = leave(
+    f"""
     SELECT {AS_IT_WAS}, '{State.CANCELLED}' AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::integer AS run_ms, NULL AS event
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
     ORDER BY p.id {WAIT}
-""")
+""",
+    waits=True,
+)
 _TELL = text(f"""
     UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CANCEL)}

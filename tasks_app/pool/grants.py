@@ -18,6 +18,8 @@ from tasks_app.pool.tables import (
     FAIR,
     FIRE,
     GATE,
+    GROUP,
+    GROUP_IDS,
     HELD,
     KEY,
     LEASE,
@@ -66,9 +68,11 @@ class Kind(StrEnum):
 
 _DEFAULT = table("task_completed_default")
 _VERSION = table("tasks_app_version")
-_IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}"
+_IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}, {table('task_group_id_seq')}"
 _FENCES = f"USAGE ON SEQUENCE {LOCK_FENCE}"
 _KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
+_GROUP = f"SELECT, INSERT, UPDATE (total) ON {GROUP}"
+_MEMBERS = f"SELECT, INSERT ON {GROUP_IDS}"
 _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
 _GATES = (LIMIT, GATE)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
@@ -76,20 +80,19 @@ _RULES = (QUEUE, WINDOW, CALENDAR, BREAKER, CALLS, HELD, FAIR)
 _BATCH = (PARTITION, PARTITION_VALUE, MARKER)
 _EVERYTHING = (
     *(*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS),
-    *(*_RULES, *_BATCH),
+    *(*_RULES, *_BATCH, GROUP, GROUP_IDS),
 )
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT, PARTITIONS)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, _VERSION))}"
 _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 """Lines of the audit stay as they are, and the database says who wrote them, and when."""
-_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES, *_BATCH)
+_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES, *_BATCH, GROUP)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _GRANTS = {
-    Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _IDS),
+    Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _GROUP, _MEMBERS, _IDS),
     Kind.AMENDER: (
         f"SELECT, INSERT, UPDATE (payload, due_at, scan_at, parked) ON {PENDING}",
-        _KEYS,
-        _IDS,
+        *(_KEYS, _GROUP, _MEMBERS, _IDS),
     ),
     Kind.LOCKER: (
         f"SELECT (id, state, attempt, lease_token) ON {PENDING}",

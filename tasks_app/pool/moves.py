@@ -15,6 +15,7 @@ from __future__ import annotations
 from sqlalchemy import TextClause, text
 
 from tasks_app.domain.states import Pool, State, states_in
+from tasks_app.pool.groups.count import ENDS, LOCKED, counting, locking, sparing
 from tasks_app.pool.tables import ATTEMPT, CARRIED, COMPLETED, ERROR, NOW, PENDING, quoted
 
 SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"
@@ -35,16 +36,35 @@ def _back(column: str) -> str:
     return f"(SELECT {column} FROM back)[array_position((SELECT ids FROM back), p.id)]"
 
 
-def leave(held: str, *, before: str = "") -> TextClause:
+_GROUPS = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
+
+
+def leave(held: str, *, waits: bool = False) -> TextClause:
     """Return the statement; it yields (id, goes_to) of the rows that moved.
 
-    ``before`` holds CTEs that ``held`` reads, each ending in a comma. Nothing is joined: what
-    ``held`` has locked is what there is, and its rows are looked up by their ids. A join would be
-    planned by a guess at two sizes: of a pool that was empty yesterday it took a second.
+    Nothing is joined: what ``held`` has locked is what there is, and its rows are looked up by
+    their ids. A join would be planned by a guess at two sizes: of a pool that was empty yesterday
+    it took a second. Members of a group that somebody counts just now stay where they are; unless
+    ``waits``, which is for rows that are given as ``:ids``.
     """
+    if waits:
+        first = f"""{locking(_GROUPS)},
+        held AS MATERIALIZED (SELECT * FROM ({held}) AS l WHERE {LOCKED})"""
+    else:
+        first = f"locked AS MATERIALIZED ({held}), {sparing('locked')}"
+    return _moving(f"""{first},
+    ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
+    {counting("ended")}""")
+
+
+def leave_uncounted(held: str) -> TextClause:
+    """Return the same for rows none of which is a member of a group."""
+    return _moving(f"held AS MATERIALIZED ({held})")
+
+
+def _moving(first: str) -> TextClause:
     return text(f"""
-    WITH {before}
-    held AS MATERIALIZED ({held}),
+    WITH {first},
     gone AS (
         DELETE FROM {PENDING} p
         WHERE p.id = ANY(ARRAY(SELECT id FROM held WHERE goes_to <> '{State.PENDING}'))),

@@ -32,7 +32,7 @@ def _held(source: str) -> str:
 
 _MAY = admits(Event.RELEASE)
 _GROUP = leave(_held(fenced(_MAY, SKIP_LOCKED)))
-_ONE = leave(_held(fenced(_MAY, WAIT)))
+_ONE = leave(_held(fenced(_MAY, WAIT)), waits=True)
 _TOKEN = leave(
     _held(f"{PENDING} p WHERE p.lease_token = :token AND {_MAY} ORDER BY p.id {SKIP_LOCKED}")
 )

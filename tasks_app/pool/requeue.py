@@ -10,7 +10,8 @@ from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.states import Event, State
-from tasks_app.pool.tables import CARRIED, COMPLETED, ERROR, NOW, PENDING, admits
+from tasks_app.pool.groups.count import GOOD
+from tasks_app.pool.tables import CARRIED, COMPLETED, ERROR, GROUP, NOW, PENDING, admits, quoted
 
 
 class Requeued(StrEnum):
@@ -47,7 +48,7 @@ _SELECTED = ", ".join(_ANEW.get(c, f"t.{c}") for c in CARRIED)
 def _source(pool: str) -> _Source:
     return _Source(
         find=text(f"""
-            SELECT t.id FROM {pool} t
+            SELECT t.batch_id, t.state FROM {pool} t
             WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE
         """),
         insert=text(f"""
@@ -60,6 +61,12 @@ def _source(pool: str) -> _Source:
 
 
 _SOURCES = (_source(ERROR), _source(COMPLETED))
+_TAKE_BACK = text(f"""
+    UPDATE {GROUP} g
+    SET succeeded = g.succeeded - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 1 ELSE 0 END,
+        failed = g.failed - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 0 ELSE 1 END
+    WHERE g.id = :id AND g.outcome IS NULL
+""")
 _PENDING = text(f"SELECT id FROM {PENDING} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
@@ -72,11 +79,14 @@ _HOLDER = text(f"""
 def requeue(connection: Connection, task_id: int, *, now: datetime | None = None) -> Requeued:
     """Move a finished task back to PENDING, due now; its attempts count on, its charges start anew.
 
+    A group that is not over does not count it any more; one that is over stays as it is.
+
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
     """
     for source in _SOURCES:
-        if connection.execute(source.find, {"id": task_id}).first() is None:
+        found = connection.execute(source.find, {"id": task_id}).first()
+        if found is None:
             continue
         values = {"id": task_id, "now": now}
         while connection.execute(source.insert, values).first() is None:
@@ -84,6 +94,8 @@ def requeue(connection: Connection, task_id: int, *, now: datetime | None = None
             if holder is not None:  # else it ended just now, and the key is free again
                 raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
         connection.execute(source.delete, {"id": task_id})
+        if found.batch_id is not None:
+            connection.execute(_TAKE_BACK, {"id": found.batch_id, "state": found.state})
         return Requeued.REQUEUED
     known = connection.execute(_PENDING, {"id": task_id}).first()
     return Requeued.STILL_PENDING if known else Requeued.NOT_FOUND

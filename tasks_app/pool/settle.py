@@ -7,12 +7,12 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.states import Event, State, next_state
 from tasks_app.domain.task import Fence, Settlement
 from tasks_app.pool.fences import array, fence_arrays, fenced
-from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, WAIT, complete, leave
+from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, WAIT, complete, leave, leave_uncounted
 from tasks_app.pool.tables import NOW, admits
 
 _OUTCOMES = """
@@ -27,24 +27,25 @@ _OUTCOMES = """
 """
 
 _ENDS = admits(Event.SUCCEED)
+_PLAIN = f"{_ENDS} AND p.batch_id IS NULL"
+"""Nearly all are. What is a member of a group has to be counted, which the others need not pay."""
 
 
-def _statement(lock: str) -> Any:
-    return leave(
-        f"""
-        SELECT {AS_IT_WAS},
-            CASE WHEN p.cancel_requested_at IS NOT NULL
-                  AND f.target IN ('{State.PENDING}', '{State.FAILED}')
-                 THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
-            {NOW} + make_interval(secs => f.wait) AS back_at,
-            f.failures, coalesce(f.crashes, p.crashes) AS crashes, f.retry_level,
-            f.result::jsonb AS result, f.kind, f.message, f.traceback, f.run_ms, f.event
-        FROM {fenced(_ENDS, lock, fences=_OUTCOMES)}
-        """
-    )
+def _held(guard: str, lock: str) -> str:
+    return f"""
+    SELECT {AS_IT_WAS},
+        CASE WHEN p.cancel_requested_at IS NOT NULL
+              AND f.target IN ('{State.PENDING}', '{State.FAILED}')
+             THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
+        {NOW} + make_interval(secs => f.wait) AS back_at,
+        f.failures, coalesce(f.crashes, p.crashes) AS crashes, f.retry_level,
+        f.result::jsonb AS result, f.kind, f.message, f.traceback, f.run_ms, f.event
+    FROM {fenced(guard, lock, fences=_OUTCOMES)}
+    """
 
 
-_GROUP, _ONE = _statement(SKIP_LOCKED), _statement(WAIT)
+_GROUP, _ONE = (leave_uncounted(_held(_PLAIN, lock)) for lock in (SKIP_LOCKED, WAIT))
+_MEMBERS, _MEMBER = leave(_held(_ENDS, SKIP_LOCKED)), leave(_held(_ENDS, WAIT), waits=True)
 
 _SUCCESSES = """
     unnest(
@@ -54,7 +55,7 @@ _SUCCESSES = """
 """
 _SUCCEEDED = complete(f"""
     SELECT {AS_IT_WAS}, p.failures, p.crashes, p.retry_level, f.result::jsonb AS result, f.run_ms
-    FROM {fenced(_ENDS, SKIP_LOCKED, fences=_SUCCESSES)}
+    FROM {fenced(_PLAIN, SKIP_LOCKED, fences=_SUCCESSES)}
 """)
 """What nearly all settlements are, with a third of the parameters and of the branches."""
 _HISTORY = (Event.RETRY, Event.FAIL)
@@ -67,15 +68,20 @@ def settle_group(
 ) -> dict[int, State]:
     """Settle what can be settled without waiting for a lock; return where each went.
 
-    Of the others the fence is lost, or somebody holds their row: :func:`still_held` tells.
+    Of the others the fence is lost, or somebody holds their row or counts their group:
+    :func:`still_held` tells.
     """
     if not settlements:
         return {}
     if all(s.event is Event.SUCCEED for s in settlements):
         ids = connection.execute(_SUCCEEDED, {**_successes(settlements), "now": now}).scalars()
-        return dict.fromkeys(ids, State.SUCCEEDED)
-    rows = connection.execute(_GROUP, {**_arrays(settlements), "now": now})
-    return {row.id: State(row.goes_to) for row in rows}
+        done = dict.fromkeys(ids, State.SUCCEEDED)
+    else:
+        done = _moved(connection, _GROUP, settlements, now)
+    if len(done) < len(settlements):
+        left = [s for s in settlements if s.fence.task_id not in done]
+        done |= _moved(connection, _MEMBERS, left, now)
+    return done
 
 
 def settle_nothing(connection: Connection) -> None:
@@ -91,9 +97,23 @@ def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
 def settle_one(
     connection: Connection, settlement: Settlement, *, now: datetime | None = None
 ) -> State | None:
-    """Settle one run, waiting for its row; return where it went, or None: the fence is lost."""
-    rows = connection.execute(_ONE, {**_arrays([settlement]), "now": now}).all()
-    return State(rows[0].goes_to) if rows else None
+    """Settle one run, waiting for its row and its group; return where it went.
+
+    None: the fence is lost.
+    """
+    one = [settlement]
+    moved = _moved(connection, _ONE, one, now) or _moved(connection, _MEMBER, one, now)
+    return moved.get(settlement.fence.task_id)
+
+
+def _moved(
+    connection: Connection,
+    statement: TextClause,
+    settlements: Sequence[Settlement],
+    now: datetime | None,
+) -> dict[int, State]:
+    rows = connection.execute(statement, {**_arrays(settlements), "now": now})
+    return {row.id: State(row.goes_to) for row in rows}
 
 
 def _successes(settlements: Sequence[Settlement]) -> dict[str, Any]:

@@ -12,37 +12,58 @@ import psycopg
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Settlement
+from tasks_app.pool.groups.count import LOCKED, counting, locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
 
 _KEPT = ", ".join(CARRIED)
-_SUCCEED = f"""
-    WITH gone AS (
+_NOW = "statement_timestamp()"
+
+
+def _statement(condition: str, first: str = "", also: str = "") -> str:
+    return f"""
+    WITH {first} gone AS (
         DELETE FROM {PENDING} p
-        WHERE p.id = %s AND {admits(Event.SUCCEED)} AND p.attempt = %s AND p.lease_token = %s
-        RETURNING p.*)
+        WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
+          AND p.lease_token = %(token)s AND {condition}
+        RETURNING p.*) {also}
     INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-    SELECT {_KEPT}, '{State.SUCCEEDED}', %s::jsonb, %s::integer, statement_timestamp()
+    SELECT {_KEPT}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
     FROM gone
 """
 
 
+_GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
+_SUCCEED = _statement("p.batch_id IS NULL")
+_MEMBER = _statement(
+    LOCKED, f"{locking(_GROUP)},", f", {counting('gone', succeeds='true', now=_NOW)}"
+)
+"""Of a group, which is counted: for those whom the first statement did not find."""
+
+
 def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool:
-    """Write one success, waiting for its row; False: the fence is lost, so do not commit."""
-    return connection.execute(_SUCCEED, _values(settlement), prepare=True).rowcount == 1
+    """Write one success, waiting for its row and group; False: the fence is lost: do not commit."""
+    values = _values(settlement)
+    return (
+        connection.execute(_SUCCEED, values, prepare=True).rowcount == 1
+        or connection.execute(_MEMBER, values, prepare=True).rowcount == 1
+    )
 
 
 async def asucceed(connection: psycopg.AsyncConnection[Any], settlement: Settlement) -> bool:
     """Do the same on an async connection."""
-    cursor = await connection.execute(_SUCCEED, _values(settlement), prepare=True)
+    values = _values(settlement)
+    cursor = await connection.execute(_SUCCEED, values, prepare=True)
+    if cursor.rowcount != 1:
+        cursor = await connection.execute(_MEMBER, values, prepare=True)
     return cursor.rowcount == 1
 
 
-def _values(settlement: Settlement) -> tuple[Any, ...]:
+def _values(settlement: Settlement) -> dict[str, Any]:
     fence = settlement.fence
-    return (
-        fence.task_id,
-        fence.attempt,
-        fence.token,
-        settlement.result,
-        settlement.run_ms,
-    )
+    return {
+        "id": fence.task_id,
+        "attempt": fence.attempt,
+        "token": fence.token,
+        "result": settlement.result,
+        "run_ms": settlement.run_ms,
+    }

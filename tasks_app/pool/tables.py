@@ -49,6 +49,9 @@ PARTITION_VALUE = table("task_partition_value")
 PARTITIONS = table("task_partitions")
 MARKER = table("task_marker")
 TEXT_RANGE = table("task_text_range")
+GROUP = table("task_group")
+GROUP_IDS = table("task_group_ids")
+PROGRESS = table("task_progress")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

@@ -11,6 +11,7 @@ from tasks_app.domain.causes import brief
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import fire, gates, keys, lease, workers
+from tasks_app.pool.groups.prune import prune as prune_groups
 from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.locks.prune import prune as prune_locks
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
@@ -32,6 +33,7 @@ LOCK_NOT_AVAILABLE = "55P03"
 FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
 """Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
+FORGET_GROUPS_AFTER = timedelta(days=30)
 ROWS_AT_ONCE = 2_000
 
 
@@ -113,7 +115,7 @@ class Maintainer:
         return made, len(missing) - made
 
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
-        """Forget keys, locks and gates that nobody has any more, and old instants; tell if all."""
+        """Forget what nobody has any more, old instants and groups; tell if all of it went."""
         ends = time.monotonic() + for_s
         while True:
             with self._database.begin() as connection:
@@ -124,7 +126,9 @@ class Maintainer:
                 unlocked = prune_locks(connection, ROWS_AT_ONCE, now=now)
             with self._database.begin() as connection:
                 idle = gates.prune(connection, ROWS_AT_ONCE, now=now)
-            if max(fires, ended, unlocked, idle) < ROWS_AT_ONCE:
+            with self._database.begin() as connection:
+                groups = prune_groups(connection, FORGET_GROUPS_AFTER, ROWS_AT_ONCE, now=now)
+            if max(fires, ended, unlocked, idle, groups) < ROWS_AT_ONCE:
                 return True
             if time.monotonic() >= ends:
                 return False

@@ -10,7 +10,14 @@ import pytest
 from celery.app.defaults import DEFAULTS
 from sqlalchemy import Connection
 
-from tasks_app import NewTask, cancel_task, create_task, create_tasks, get_task
+from tasks_app import (
+    NewTask,
+    cancel_task,
+    create_group,
+    create_task,
+    create_tasks,
+    get_task,
+)
 from tasks_app.pool import lease, ledger, maintain, workers
 from tasks_app.pool.grants import Kind, grants_sql
 from tasks_app.pool.schema import check_schema
@@ -67,6 +74,8 @@ def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connectio
     task_id = create_task(connection, "t", unique_key="k")
     again = create_task(connection, "t", unique_key="k")
     create_tasks(connection, [NewTask("t"), NewTask("t")])
+    outer = create_group(connection, [NewTask("t")])
+    create_group(connection, [], then=NewTask("t"), on_failure=NewTask("t"), part_of=outer.id)
     connection.exec_driver_sql("SELECT task_create('t')")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])

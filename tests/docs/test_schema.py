@@ -52,6 +52,8 @@ COLUMNS = {
     "task_lock_report": first_column(section(PAGE, "task_lock_report")),
     "task_limit": first_column(section(PAGE, "task_limit")),
     "task_gate": first_column(section(PAGE, "task_gate")),
+    "task_group": first_column(section(PAGE, "task_group\n")),
+    "task_group_ids": first_column(section(PAGE, "task_group_ids")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

@@ -11,7 +11,7 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event
 
-POOLS = ("task_pending", "task_completed", "task_error", "task_attempt")
+POOLS = ("task_pending", "task_completed", "task_error", "task_attempt", "task_group")
 _VALUE = re.compile(r"%\((\w+)\)s")
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, create_engine, text
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, Fence, Settlement
 from tasks_app.embedded import Postgres
-from tasks_app.pool import ledger
+from tasks_app.pool import ledger, settle
 from tasks_app.pool.browse import find, get
 from tasks_app.pool.claim import claim, claim_next, waiting
 from tasks_app.pool.condition import due_work
@@ -28,7 +28,7 @@ from tasks_app.pool.renew import renew
 from tasks_app.pool.rescue import rescue_claims, rescue_expired
 from tasks_app.pool.scan import due
 from tasks_app.pool.schema import migrate
-from tasks_app.pool.settle import settle_group, settle_one, still_held
+from tasks_app.pool.settle import still_held
 from tasks_app.pool.sweep import sweep
 from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.database import Database
@@ -96,8 +96,11 @@ VERBS: dict[str, tuple[Verb, int]] = {
     # It locks as many of each priority that the queue has, five here.
     "claim_next": (lambda c, n: claim_next(c, ["q0"], n // 5, claimer(*NAMES), uuid4()), GROUP),
     "waiting": (lambda c, n: waiting(c, DUE[:n]), GROUP),
-    "settle_group": (lambda c, n: settle_group(c, [ending(i) for i in RUNNING[:n]]), GROUP),
-    "settle_one": (lambda c, _: settle_one(c, ending(RUNNING[0])), 1),
+    "settle_group": (
+        lambda c, n: settle._moved(c, settle._GROUP, list(map(ending, RUNNING[:n])), None),
+        GROUP,
+    ),
+    "settle_one": (lambda c, _: settle._moved(c, settle._ONE, [ending(RUNNING[0])], None), 1),
     "still_held": (lambda c, n: still_held(c, fences(n)), GROUP),
     "renew": (lambda c, n: renew(c, fences(n), LEASE), GROUP),
     "release": (lambda c, n: release(c, fences(n)), GROUP),

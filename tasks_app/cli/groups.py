@@ -1,0 +1,91 @@
+"""``groups``: which go on, how far they are, and what came of their members."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import caller, transaction
+from tasks_app.domain.group import Ended, GroupProgress
+from tasks_app.pool.groups import look
+from tasks_app.runtime.groups import cancel_group
+
+SHOWN = 20
+group_id = click.argument("group_id", type=int, metavar="ID")
+
+
+@click.group()
+def groups() -> None:
+    """Tasks that are waited for together: how far, and which have failed."""
+
+
+@groups.command("list")
+@click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
+@output.as_json
+def list_(most: int, *, only_open: bool, json_: bool) -> None:
+    """List groups, the newest first."""
+    with transaction() as connection:
+        found = look.newest(connection, most, only_open=only_open)
+    if json_:
+        output.print_json(found)
+        return
+    columns = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
+    lines = [
+        (g.id, _state(g), g.total, g.succeeded, g.failed, g.left, g.created_at, g.counted_at)
+        for g in found
+    ]
+    output.print_table(columns, lines)
+
+
+@groups.command()
+@group_id
+@output.as_json
+def show(group_id: int, *, json_: bool) -> None:
+    """Show how far a group is, and the first members that did not succeed."""
+    with transaction() as connection:
+        found = look.get(connection, group_id)
+        if found is None:
+            click.echo(f"There is no group {group_id}. Run: tasks-app groups list", err=True)
+            sys.exit(1)
+        states: Counter[str] = Counter()
+        bad: list[Ended] = []
+        for ended in look.results(connection, found):
+            states[str(ended.state)] += 1
+            if ended.error is not None and len(bad) < SHOWN:
+                bad.append(ended)
+    if json_:
+        output.print_json({"group": found, "states": states, "errors": bad})
+        return
+    output.print_fields(
+        [
+            ("id", found.id),
+            ("state", _state(found)),
+            ("members", f"{found.succeeded} succeeded, {found.failed} failed of {found.total}"),
+            ("now", ", ".join(f"{number} {state}" for state, number in sorted(states.items()))),
+            ("enough", found.enough),
+            ("fail_fast", found.fail_fast or None),
+            ("callback", found.callback_id),
+            ("part of", found.part_of),
+            ("created", found.created_at),
+            ("counted", found.counted_at),
+        ]
+    )
+    if bad:
+        output.print_table(("id", "state", "error"), [(e.task_id, e.state, e.error) for e in bad])
+
+
+@groups.command()
+@group_id
+def cancel(group_id: int) -> None:
+    """Cancel the members that have not ended; those that run are told."""
+    with transaction() as connection:
+        done = cancel_group(connection, group_id, by=caller())
+    click.echo(f"{done.cancelled} cancelled, {done.requested} told to stop")
+
+
+def _state(group: GroupProgress) -> str:
+    return "goes on" if group.outcome is None else str(group.outcome)

@@ -1,0 +1,54 @@
+"""``tasks-app groups`` as an operator uses it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from sqlalchemy import Engine
+
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause, NewTask
+from tasks_app.pool.settle import settle_one
+from tasks_app.runtime.groups import create_group
+from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.factory import claimed_task, ending
+
+
+@pytest.fixture
+def run(shell: Shell) -> Shell:  # noqa: F811
+    return shell
+
+
+@pytest.fixture
+def group(engine: Engine):
+    with engine.begin() as connection:
+        made = create_group(connection, [NewTask("t") for _ in range(3)], then=NewTask("then"))
+        task = claimed_task(connection, made.task_ids[1])
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("ValueError", "no")))
+    return made
+
+
+def test_it_shows_how_far_a_group_is(run: Shell, group) -> None:
+    listed = run("groups", "list").stdout
+    shown = run("groups", "show", str(group.id)).stdout
+    as_json = run.json("groups", "show", str(group.id))
+
+    assert re.search(rf"^{group.id} +goes on +3 +0 +1 +2 ", listed, re.M)
+    assert re.search(r"^members +0 succeeded, 1 failed of 3", shown, re.M)
+    assert re.search(r"^now +1 FAILED, 2 PENDING", shown, re.M)
+    assert re.search(rf"^{group.task_ids[1]} +FAILED +ValueError: no", shown, re.M)
+    assert (as_json["group"]["failed"], as_json["states"]["PENDING"]) == (1, 2)
+
+
+def test_it_cancels_what_is_left(run: Shell, group) -> None:
+    assert run("groups", "cancel", str(group.id)).stdout == "2 cancelled, 0 told to stop\n"
+    assert run.json("groups", "list", "--open") == []
+    assert run.json("groups", "list")[0]["outcome"] == "FAILED"
+
+
+def test_one_that_is_unknown(run: Shell, engine: Engine) -> None:
+    answer = run("groups", "show", "7")
+
+    assert answer.returncode == 1
+    assert "There is no group 7" in answer.stderr

@@ -1,0 +1,526 @@
+"""Groups: each end of a member is counted once, by whatever way, and the last one calls."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from tasks_app.domain.states import Event, State
+from tasks_app.domain.task import Cause, NewTask
+from tasks_app.pool.cancel import Cancelled, cancel, cancel_these
+from tasks_app.pool.groups import look
+from tasks_app.pool.groups.prune import prune
+from tasks_app.pool.release import release
+from tasks_app.pool.requeue import Requeued, requeue
+from tasks_app.pool.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.settle import settle_group, settle_one
+from tasks_app.pool.succeed import succeed
+from tasks_app.pool.sweep import sweep
+from tasks_app.runtime.groups import create_group
+from tests.factory import LEASE, claimed_task, count, ending, pool_of_task, row_of
+from tests.pool.interleave import blocked, two
+
+CAUSE = Cause("ValueError", "no")
+THEN, ELSE = NewTask("then", {"x": 1}), NewTask("else", {"x": 2})
+
+
+def group(connection: Connection, members: int = 2, **options: Any):
+    options = {"then": THEN, "on_failure": ELSE, **options}
+    return create_group(connection, [NewTask("t") for _ in range(members)], **options)
+
+
+def progress(connection: Connection, made) -> tuple[int, int, str | None]:
+    found = look.get(connection, made.id)
+    assert found is not None
+    return found.succeeded, found.failed, found.outcome
+
+
+def called(connection: Connection, made) -> str | None:
+    row = row_of(connection, made.callback_id)
+    return None if row is None else row.name
+
+
+def by_group(connection: Connection, task, event: Event = Event.SUCCEED) -> None:
+    settlement = ending(task, event, cause=None if event is Event.SUCCEED else CAUSE)
+    assert len(settle_group(connection, [settlement])) == 1
+
+
+def by_one(connection: Connection, task, event: Event = Event.SUCCEED) -> None:
+    assert settle_one(connection, ending(task, event, cause=CAUSE)) is not None
+
+
+def with_effects(connection: Connection, task, event: Event = Event.SUCCEED) -> None:
+    assert event is Event.SUCCEED
+    connection.execute(text("SELECT 1"))  # begins the transaction for SQLAlchemy, too
+    assert succeed(connection.connection.driver_connection, ending(task))
+
+
+@pytest.mark.parametrize("settle", [by_group, by_one, with_effects])
+def test_the_last_success_calls_then(connection: Connection, settle) -> None:
+    made = group(connection)
+    first, second = (claimed_task(connection, task_id) for task_id in made.task_ids)
+
+    settle(connection, first)
+    assert progress(connection, made) == (1, 0, None)
+    assert called(connection, made) is None
+
+    settle(connection, second)
+    assert progress(connection, made) == (2, 0, "SUCCEEDED")
+    assert called(connection, made) == "then"
+
+
+@pytest.mark.parametrize("settle", [by_group, by_one])
+@pytest.mark.parametrize(
+    ("event", "good"),
+    [(Event.SKIP, True), (Event.FAIL, False), (Event.CANCEL, False)],
+)
+def test_other_ends_count_as_they_say(connection: Connection, settle, event, good) -> None:
+    made = group(connection)
+    first, second = (claimed_task(connection, task_id) for task_id in made.task_ids)
+
+    settle(connection, first, event)
+    settle(connection, second)
+
+    assert called(connection, made) == ("then" if good else "else")
+
+
+@pytest.mark.parametrize("event", [Event.RETRY, Event.SNOOZE])
+def test_what_comes_back_has_not_ended(connection: Connection, event: Event) -> None:
+    made = group(connection, 1)
+
+    by_group(connection, claimed_task(connection, made.task_ids[0]), event)
+
+    assert progress(connection, made) == (0, 0, None)
+
+
+def test_a_callback_is_the_task_that_was_given(connection: Connection) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    options = {
+        "queue": "q",
+        "priority": 2,
+        "biz_key": "order:1",
+        "order_key": "o",
+        "limit_key": "l",
+        "fair_key": "f",
+        "headers": {"trace": "a"},
+        "run_at": soon,
+        "retry": "5s,30s",
+        "timeout": 3,
+        "hard_timeout": 4,
+        "expires_at": soon + timedelta(hours=1),
+        "order_policy": "skips",
+    }
+    (made_by_hand,) = create_group(
+        connection,
+        [NewTask("then", {"big": 2**63 - 1, "text": 'ä"\\'}, options)],  # type: ignore[arg-type]
+    ).task_ids
+    made = group(
+        connection,
+        1,
+        then=NewTask("then", {"big": 2**63 - 1, "text": 'ä"\\'}, options),  # type: ignore[arg-type]
+    )
+
+    by_group(connection, claimed_task(connection, made.task_ids[0]))
+
+    callback = row_of(connection, made.callback_id)
+    assert callback.headers == {"trace": "a", "group_id": made.id, "succeeded": 1, "failed": 0}
+    own = {"id", "headers", "batch_id", "idempotency_key", "created_at"}
+    expected, found = row_of(connection, made_by_hand)._asdict(), callback._asdict()
+    assert {k: v for k, v in found.items() if k not in own} == {
+        k: v for k, v in expected.items() if k not in own
+    }
+
+
+def test_the_callback_waits_from_the_call_on(connection: Connection) -> None:
+    made = group(connection, 1, then=NewTask("then", options={"delay": "1h"}))
+    task = claimed_task(connection, made.task_ids[0])
+    noon = datetime.now(UTC) + timedelta(days=1)
+
+    settle_group(connection, [ending(task)], now=noon)
+
+    callback = row_of(connection, made.callback_id)
+    assert (callback.created_at, callback.due_at) == (noon, noon + timedelta(hours=1))
+
+
+def test_a_group_of_none_calls_at_once(connection: Connection) -> None:
+    made = group(connection, 0)
+
+    assert called(connection, made) == "then"
+    assert progress(connection, made) == (0, 0, "SUCCEEDED")
+
+
+def test_a_group_may_call_nobody(connection: Connection) -> None:
+    made = group(connection, 1, then=None, on_failure=None)
+
+    by_group(connection, claimed_task(connection, made.task_ids[0]))
+
+    assert made.callback_id is None
+    assert progress(connection, made) == (1, 0, "SUCCEEDED")
+    assert count(connection, "task_pending") == 0
+
+
+def test_enough_call_before_all_have_ended_and_the_rest_is_not_counted(
+    connection: Connection,
+) -> None:
+    made = group(connection, 3, enough=2)
+    tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
+
+    by_group(connection, tasks[0], Event.FAIL)
+    by_group(connection, tasks[1])
+    assert called(connection, made) is None
+    by_group(connection, tasks[2])
+
+    assert called(connection, made) == "then"
+
+
+def test_what_ends_after_the_call_is_not_counted(connection: Connection) -> None:
+    made = group(connection, 2, enough=1)
+    tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
+    by_group(connection, tasks[0])
+    connection.execute(text("DELETE FROM task_pending WHERE name = 'then'"))
+
+    by_group(connection, tasks[1], Event.FAIL)
+
+    assert progress(connection, made) == (1, 0, "SUCCEEDED")
+    assert called(connection, made) is None
+    assert pool_of_task(connection, tasks[1].task_id) == "error FAILED"
+
+
+def test_too_few_successes_are_a_failure_when_all_have_ended(connection: Connection) -> None:
+    made = group(connection, 2, enough=1)
+
+    for task_id in made.task_ids:
+        by_group(connection, claimed_task(connection, task_id), Event.FAIL)
+
+    assert called(connection, made) == "else"
+
+
+def test_the_first_failure_calls_if_it_shall(connection: Connection) -> None:
+    made = group(connection, 3, fail_fast=True)
+
+    by_group(connection, claimed_task(connection, made.task_ids[0]), Event.FAIL)
+
+    assert called(connection, made) == "else"
+
+
+def test_many_members_of_many_groups_end_in_one_statement(connection: Connection) -> None:
+    groups = [group(connection, 5) for _ in range(4)]
+    ids = [task_id for made in groups for task_id in made.task_ids]
+    plain = claimed_task(connection)
+    tasks = [claimed_task(connection, task_id) for task_id in ids]
+    events = [Event.FAIL if n == 7 else Event.SUCCEED for n in range(len(tasks))]
+
+    done = settle_group(
+        connection,
+        [ending(plain)] + [ending(t, e, cause=CAUSE) for t, e in zip(tasks, events, strict=True)],
+    )
+
+    assert len(done) == len(tasks) + 1
+    assert [called(connection, made) for made in groups] == ["then", "else", "then", "then"]
+    assert [row_of(connection, m.callback_id).headers["succeeded"] for m in groups] == [5, 4, 5, 5]
+
+
+def test_successes_of_plain_tasks_and_members_end_together(connection: Connection) -> None:
+    made = group(connection)
+    tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
+    tasks.insert(1, claimed_task(connection))
+
+    done = settle_group(connection, [ending(task) for task in tasks])
+
+    assert set(done.values()) == {State.SUCCEEDED}
+    assert len(done) == 3
+    assert called(connection, made) == "then"
+
+
+def cancelled(connection: Connection, task_id: int) -> None:
+    assert cancel(connection, task_id) is Cancelled.CANCELLED
+
+
+def cancelled_with_others(connection: Connection, task_id: int) -> None:
+    assert cancel_these(connection, [task_id]).cancelled == 1
+
+
+def expired(connection: Connection, task_id: int) -> None:
+    past = datetime.now(UTC) - timedelta(minutes=1)
+    connection.execute(
+        text("UPDATE task_pending SET expires_at = :at WHERE id = :id"),
+        {"at": past, "id": task_id},
+    )
+    assert sweep(connection, [task_id]) == {task_id: State.EXPIRED}
+
+
+def released(connection: Connection, task_id: int) -> None:
+    task = claimed_task(connection, task_id)
+    cancel(connection, task_id)
+    assert release(connection, [task.fence]) == {task_id: State.CANCELLED}
+
+
+def released_alone(connection: Connection, task_id: int) -> None:
+    task = claimed_task(connection, task_id)
+    cancel(connection, task_id)
+    assert release(connection, [task.fence], block=True) == {task_id: State.CANCELLED}
+
+
+def rescued(connection: Connection, task_id: int) -> None:
+    task = claimed_task(connection, task_id)
+    done = rescue_claims(connection, [task.fence], lease=LEASE, max_crashes=1)
+    assert done == {task_id: State.FAILED}
+
+
+def rescued_from_a_lease_that_is_over(connection: Connection, task_id: int) -> None:
+    claimed_task(connection, task_id)
+    late = datetime.now(UTC) + timedelta(hours=1)
+    done = rescue_expired(connection, lease=LEASE, max_crashes=1, now=late)
+    assert done == {task_id: State.FAILED}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        cancelled,
+        cancelled_with_others,
+        expired,
+        released,
+        released_alone,
+        rescued,
+        rescued_from_a_lease_that_is_over,
+    ],
+)
+def test_no_way_out_of_the_pool_is_forgotten(connection: Connection, end) -> None:
+    made = group(connection, 1)
+
+    end(connection, made.task_ids[0])
+
+    assert progress(connection, made) == (0, 1, "FAILED")
+    assert called(connection, made) == "else"
+
+
+def test_a_disabled_member_is_skipped_which_is_no_failure(connection: Connection) -> None:
+    made = create_group(connection, [NewTask("t", options={"enabled": False})], then=THEN)
+
+    sweep(connection, made.task_ids)
+
+    assert called(connection, made) == "then"
+
+
+def test_requeue_takes_a_failure_back(connection: Connection) -> None:
+    made = group(connection)
+    first, second = made.task_ids
+    by_group(connection, claimed_task(connection, first), Event.FAIL)
+
+    assert requeue(connection, first) is Requeued.REQUEUED
+    assert progress(connection, made) == (0, 0, None)
+    by_group(connection, claimed_task(connection, second))
+    by_group(connection, claimed_task(connection, first))
+
+    assert called(connection, made) == "then"
+
+
+def test_requeue_takes_a_success_back(connection: Connection) -> None:
+    made = group(connection)
+    by_group(connection, claimed_task(connection, made.task_ids[0]))
+
+    requeue(connection, made.task_ids[0])
+
+    assert progress(connection, made) == (0, 0, None)
+
+
+def test_requeue_changes_nothing_of_a_group_that_is_over(connection: Connection) -> None:
+    made = group(connection, 1)
+    by_group(connection, claimed_task(connection, made.task_ids[0]), Event.FAIL)
+    connection.execute(text("DELETE FROM task_pending"))
+
+    requeue(connection, made.task_ids[0])
+    by_group(connection, claimed_task(connection, made.task_ids[0]))
+
+    assert progress(connection, made) == (0, 1, "FAILED")
+    assert called(connection, made) is None
+
+
+def test_the_callback_of_an_inner_group_is_waited_for_by_the_outer_one(
+    connection: Connection,
+) -> None:
+    outer = group(connection, 1, then=NewTask("outer"))
+    inner = group(connection, 2, part_of=outer.id)
+
+    by_group(connection, claimed_task(connection, outer.task_ids[0]))
+    for task_id in inner.task_ids:
+        by_group(connection, claimed_task(connection, task_id))
+    assert called(connection, outer) is None
+    by_group(connection, claimed_task(connection, inner.callback_id, name="then"))
+
+    assert called(connection, outer) == "outer"
+    ended = [e.task_id for e in look.results(connection, look.get(connection, outer.id))]
+    assert ended == [*outer.task_ids, inner.callback_id]
+
+
+def test_what_came_of_members_in_their_order(connection: Connection, monkeypatch) -> None:
+    monkeypatch.setattr("tasks_app.pool.groups.make.PAGE", 2)
+    made = group(connection, 5)
+    tasks = [claimed_task(connection, task_id) for task_id in made.task_ids[:4]]
+    for n in (3, 0, 2):
+        settle_group(connection, [ending(tasks[n], result=f"{n}")])
+    by_group(connection, tasks[1], Event.FAIL)
+
+    ended = list(look.results(connection, look.get(connection, made.id)))
+
+    assert [e.task_id for e in ended] == made.task_ids
+    assert [e.result for e in ended] == [0, None, 2, 3, None]
+    assert [e.state for e in ended] == ["SUCCEEDED", "FAILED", "SUCCEEDED", "SUCCEEDED", "PENDING"]
+    assert ended[1].error == "ValueError: no"
+
+
+def test_groups_that_were_over_long_ago_are_forgotten(connection: Connection) -> None:
+    over, goes_on = group(connection, 0), group(connection, 1)
+    later = datetime.now(UTC) + timedelta(days=2)
+
+    assert prune(connection, timedelta(days=3), 10, now=later) == 0
+    assert prune(connection, timedelta(days=1), 10, now=later) == 1
+
+    assert look.get(connection, over.id) is None
+    assert look.get(connection, goes_on.id) is not None
+
+
+def test_a_member_whose_group_was_forgotten_ends(connection: Connection) -> None:
+    made = group(connection, 3)
+    tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
+    connection.execute(text("DELETE FROM task_group"))
+
+    for task, settle in zip(tasks, (by_group, by_one, with_effects), strict=True):
+        settle(connection, task)
+
+    assert count(connection, "task_completed") == 3
+
+
+# -- races
+
+
+def prepared(engine: Engine, members: int = 2, **options: Any):
+    with engine.begin() as connection:
+        made = group(connection, members, **options)
+        tasks = [claimed_task(connection, task_id) for task_id in made.task_ids]
+    return made, tasks
+
+
+def outcome_of(engine: Engine, made):
+    with engine.connect() as connection:
+        return progress(connection, made), called(connection, made)
+
+
+@pytest.mark.parametrize("settle", [by_one, with_effects])
+def test_the_last_two_wait_for_each_other_and_one_calls(engine: Engine, settle) -> None:
+    made, tasks = prepared(engine)
+    with two(engine) as (a, b):
+        settle(a, tasks[0])
+        other = blocked(engine, b, a, lambda connection: settle(connection, tasks[1]))
+        a.commit()
+        other.result()
+        b.commit()
+
+    assert outcome_of(engine, made) == ((2, 0, "SUCCEEDED"), "then")
+
+
+@pytest.mark.parametrize("settle", [by_one, with_effects])
+def test_an_end_that_is_rolled_back_is_not_counted(engine: Engine, settle) -> None:
+    made, tasks = prepared(engine)
+    with two(engine) as (a, b):
+        settle(a, tasks[0])
+        other = blocked(engine, b, a, lambda connection: settle(connection, tasks[1]))
+        a.rollback()
+        other.result()
+        b.commit()
+
+    assert outcome_of(engine, made) == ((1, 0, None), None)
+
+
+def test_a_group_settle_waits_for_nobody_and_leaves_members_of_a_busy_group(engine: Engine) -> None:
+    made, tasks = prepared(engine)
+    with engine.begin() as connection:
+        plain = claimed_task(connection)
+    with two(engine) as (a, b):
+        by_one(a, tasks[0])
+        done = settle_group(b, [ending(plain), ending(tasks[1])])
+        failed = settle_group(b, [ending(tasks[1], Event.FAIL, cause=CAUSE)])
+        b.commit()
+        assert (list(done), failed) == ([plain.task_id], {})
+        a.commit()
+        assert list(settle_group(b, [ending(tasks[1])])) == [tasks[1].task_id]
+        b.commit()
+
+    assert outcome_of(engine, made) == ((2, 0, "SUCCEEDED"), "then")
+
+
+def test_an_open_cancellation_holds_up_members_and_no_other(engine: Engine) -> None:
+    made, tasks = prepared(engine, 3)
+    with engine.begin() as connection:
+        release(connection, [tasks[0].fence])
+    with two(engine) as (a, b):
+        assert cancel(a, tasks[0].task_id) is Cancelled.CANCELLED
+        other = blocked(engine, b, a, lambda connection: with_effects(connection, tasks[1]))
+        # It waits for the group without holding its row, so this is no deadlock.
+        assert cancel(a, tasks[1].task_id) is Cancelled.REQUESTED
+        assert cancel(a, tasks[2].task_id) is Cancelled.REQUESTED
+        a.commit()
+        other.result()
+        b.commit()
+
+    assert outcome_of(engine, made)[0] == (1, 1, None)
+
+
+def test_a_run_that_is_told_to_stop_does_not_stand_in_the_way(engine: Engine) -> None:
+    made, tasks = prepared(engine, 2)
+    with engine.begin() as connection:
+        release(connection, [tasks[0].fence])
+    with two(engine) as (a, b):
+        assert cancel(a, tasks[1].task_id) is Cancelled.REQUESTED
+        other = blocked(engine, b, a, lambda connection: by_one(connection, tasks[1]))
+        assert cancel(a, tasks[0].task_id) is Cancelled.CANCELLED
+        a.commit()
+        other.result()
+        b.commit()
+
+    assert outcome_of(engine, made) == ((1, 1, "FAILED"), "else")
+
+
+def test_a_requeue_that_is_late_changes_nothing(engine: Engine) -> None:
+    made, tasks = prepared(engine)
+    with engine.begin() as connection:
+        by_one(connection, tasks[0], Event.FAIL)
+    with two(engine) as (a, b):
+        by_one(a, tasks[1])
+        late = blocked(engine, b, a, lambda connection: requeue(connection, tasks[0].task_id))
+        a.commit()
+        assert late.result() is Requeued.REQUEUED
+        b.commit()
+
+    assert outcome_of(engine, made) == ((1, 1, "FAILED"), "else")
+
+
+def test_a_requeue_that_is_early_is_waited_for(engine: Engine) -> None:
+    made, tasks = prepared(engine)
+    with engine.begin() as connection:
+        by_one(connection, tasks[0], Event.FAIL)
+    with two(engine) as (a, b):
+        requeue(a, tasks[0].task_id)
+        last = blocked(engine, b, a, lambda connection: by_one(connection, tasks[1]))
+        a.commit()
+        last.result()
+        b.commit()
+
+    assert outcome_of(engine, made) == ((1, 0, None), None)
+
+
+def test_an_inner_group_that_comes_first_is_waited_for(engine: Engine) -> None:
+    outer, tasks = prepared(engine, 1)
+    with two(engine) as (a, b):
+        inner = group(a, 0, part_of=outer.id)
+        last = blocked(engine, b, a, lambda connection: by_one(connection, tasks[0]))
+        a.commit()
+        last.result()
+        b.commit()
+
+    assert outcome_of(engine, outer) == ((1, 0, None), None)
+    assert outcome_of(engine, inner) == ((0, 0, "SUCCEEDED"), "then")

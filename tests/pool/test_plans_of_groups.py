@@ -1,0 +1,83 @@
+"""Plans of what groups cost: as much is read as members end, however many groups there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks_app.pool import cancel, requeue, settle, succeed
+from tasks_app.pool.groups import look
+from tasks_app.runtime.database import Database
+from tests.pool.test_plans import (  # noqa: F401  the fixtures are used by their names
+    FILL,
+    GROUP,
+    PAGES_A_ROW,
+    RUNNING,
+    STEPS_A_ROW,
+    WAITING,
+    Verb,
+    bare,
+    ending,
+    planned,
+    statistics,
+)
+
+GROUPS = 8_000
+FILL_GROUPS = (
+    FILL
+    + f"""
+INSERT INTO task_group (id, total, failed, on_failure, callback_id)
+    SELECT n, 2, 1, '{{"name": "else", "queue": "q", "priority": 5, "payload": {{}}, "delay": 0,
+        "enabled": true, "retry_level": 0}}', 1000000 + n
+    FROM generate_series(1, {GROUPS}) AS n;
+INSERT INTO task_group_ids SELECT n, 0, ARRAY[n] FROM generate_series(1, {GROUPS}) AS n;
+UPDATE task_pending SET batch_id = id % {GROUPS} + 1 WHERE id >= {RUNNING.start} OR id % 20 = 1;
+"""
+)
+_NAMED = {"id": RUNNING[0], "attempt": 1, "token": ending(1).fence.token}
+
+
+def lock(connection, number: int):
+    return connection.execute(cancel._LOCK_THESE, {"ids": list(WAITING[:number])}).all()
+
+
+def member_succeeds(connection, _: int):
+    return connection.exec_driver_sql(succeed._MEMBER, {**_NAMED, "result": None, "run_ms": 1})
+
+
+VERBS: dict[str, tuple[Verb, int]] = {
+    "settle": (
+        lambda c, n: settle._moved(c, settle._MEMBERS, list(map(ending, RUNNING[:n])), None),
+        GROUP,
+    ),
+    "settle one": (lambda c, _: settle._moved(c, settle._MEMBER, [ending(RUNNING[0])], None), 1),
+    "succeed": (member_succeeds, 1),
+    "lock to cancel": (lock, GROUP),
+    "cancel": (
+        lambda c, n: c.execute(cancel._MOVE, {"ids": list(WAITING[:n]), "now": None}),
+        GROUP,
+    ),
+    "get": (lambda c, _: look.get(c, 7), 1),
+    "page": (lambda c, _: list(look.pages(c, 7)), 1),
+    "take back": (
+        lambda c, _: c.execute(requeue._TAKE_BACK, {"id": 7, "state": "FAILED"}),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_statement_reads_about_what_it_is_asked_for(
+    bare: Database,  # noqa: F811
+    statistics: str,  # noqa: F811
+    name: str,
+) -> None:
+    verb, number = VERBS[name]
+    with bare.engine.connect() as connection:
+        try:
+            plan = planned(connection, statistics, verb, number, FILL_GROUPS)
+        finally:
+            connection.invalidate()
+
+    assert plan.whole == ()
+    assert plan.rows <= 3 * STEPS_A_ROW * number + 300
+    assert plan.buffers <= 3 * PAGES_A_ROW * number + 1_000
