@@ -40,6 +40,7 @@ def standstill(
         for run, stop in zip(runs, stops, strict=True):
             if stop not in (*NOBODY_WAITS, *STAND_IN_LINE):
                 wait_for(partial(_all_aside, run, n), PUTTING_ASIDE_S, run.services)
+            stage.servers.ask("VACUUM", run.database)  # as autovacuum does within a minute
             run.servers.settle_down(run.database)
         time.sleep(SETTLING_S)
         before = [counts(run) for run in runs]
