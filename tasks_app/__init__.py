@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         InvalidScheduleError,
         InvalidSelectionError,
         InvalidTaskError,
+        LeaseLostError,
         TaskBufferFullError,
         TasksError,
         UniqueKeyTakenError,
@@ -109,6 +110,7 @@ __all__ = [
     "InvalidScheduleError",
     "InvalidSelectionError",
     "InvalidTaskError",
+    "LeaseLostError",
     "Levels",
     "Limit",
     "NewTask",
@@ -183,7 +185,7 @@ __all__ = [
 _ROOMS = {
     "domain.breaker": "Breaker",
     "domain.errors": "HandlerTimeoutError InvalidScheduleError InvalidSelectionError"
-    " InvalidTaskError TaskBufferFullError TasksError UniqueKeyTakenError",
+    " InvalidTaskError LeaseLostError TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
     "domain.gates": "Limit",

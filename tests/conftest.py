@@ -35,7 +35,7 @@ TABLES = (
     " task_queue, task_queue_window, task_calendar,"
     " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair,"
     " task_partition, task_partition_value, task_marker,"
-    " task_group, task_group_ids"
+    " task_group, task_group_ids, task_progress"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 

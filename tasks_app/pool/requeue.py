@@ -11,7 +11,17 @@ from sqlalchemy import Connection, TextClause, text
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.states import Event, State
 from tasks_app.pool.groups.count import GOOD
-from tasks_app.pool.tables import CARRIED, COMPLETED, ERROR, GROUP, NOW, PENDING, admits, quoted
+from tasks_app.pool.tables import (
+    CARRIED,
+    COMPLETED,
+    ERROR,
+    GROUP,
+    NOW,
+    PENDING,
+    PROGRESS,
+    admits,
+    quoted,
+)
 
 
 class Requeued(StrEnum):
@@ -67,6 +77,7 @@ _TAKE_BACK = text(f"""
         failed = g.failed - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 0 ELSE 1 END
     WHERE g.id = :id AND g.outcome IS NULL
 """)
+_FORGET = text(f"DELETE FROM {PROGRESS} WHERE task_id = :id")
 _PENDING = text(f"SELECT id FROM {PENDING} WHERE id = :id")
 _HOLDER = text(f"""
     SELECT p.name, p.unique_key, p.id FROM {PENDING} p
@@ -79,6 +90,7 @@ _HOLDER = text(f"""
 def requeue(connection: Connection, task_id: int, *, now: datetime | None = None) -> Requeued:
     """Move a finished task back to PENDING, due now; its attempts count on, its charges start anew.
 
+    What has ended well begins anew, all else goes on at its checkpoint.
     A group that is not over does not count it any more; one that is over stays as it is.
 
     Raises:
@@ -94,6 +106,8 @@ def requeue(connection: Connection, task_id: int, *, now: datetime | None = None
             if holder is not None:  # else it ended just now, and the key is free again
                 raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
         connection.execute(source.delete, {"id": task_id})
+        if found.state in GOOD:
+            connection.execute(_FORGET, {"id": task_id})
         if found.batch_id is not None:
             connection.execute(_TAKE_BACK, {"id": found.batch_id, "state": found.state})
         return Requeued.REQUEUED

@@ -106,7 +106,7 @@ class Batches:
             limit = self._allowance.timeout_s(task, spec)
             deadline = None if limit is None else run.since + limit
             share = shared.share()
-            context = TaskContext(run, share, deadline, handler_log)
+            context = TaskContext(run, share, deadline, handler_log, commits=False)
             try:
                 settlement = self._calls.make(run, spec, context, limit)
             finally:

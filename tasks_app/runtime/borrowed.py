@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 COMMITS_LATER = (
     "ctx.session commits together with the task's outcome, when the handler has returned. "
-    "Use flush(), or open a session of your own for what must be committed now."
+    "Use flush(), or ctx.commit() for what is to stand whatever becomes of the rest."
 )
 _PERMIT = "tasks_app may commit"
 _SPENT = "tasks_app does not lend again"

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.locks import Names
     from tasks_app.domain.task import Fence
+    from tasks_app.runtime.checkpoint import Checkpoint
     from tasks_app.runtime.desk import Running
     from tasks_app.runtime.locks.of_runs import HoldOfRun, LocksOfChild, LocksOfRun
     from tasks_app.runtime.transaction import Access
+
+NO_COMMIT = (
+    "A handler with commit='batch' shares its transaction with others, so it cannot commit on the "
+    "way. Declare it without commit=."
+)
 
 
 class TaskContext:
@@ -34,6 +40,8 @@ class TaskContext:
         deadline: float | None,
         log: logging.Logger,
         locks: LocksOfChild | None = None,
+        *,
+        commits: bool = True,
     ) -> None:
         self.deadline = deadline
         """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
@@ -43,6 +51,8 @@ class TaskContext:
         self._log = log
         self._locks_of_child = locks
         self._locks: LocksOfRun | None = None
+        self._commits = commits
+        self._point: Checkpoint | None = None
         self._over = False
 
     @property
@@ -144,6 +154,53 @@ class TaskContext:
         Returning normally still succeeds; raising now leads to CANCELLED.
         """
         return self._run.cancelled
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker stops: a long run may commit and raise ``Snooze(0)``, uncharged."""
+        return self._run.stops
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the last :meth:`commit` of this task kept, in whichever attempt; None: nothing.
+
+        It may be set to a small JSON object, which the next commit keeps. In async handlers:
+        ``await ctx.checkpoint``.
+
+        Raises:
+            InvalidTaskError: when it is set to something that cannot be stored.
+        """
+        return self._checkpoint().get()
+
+    @checkpoint.setter
+    def checkpoint(self, value: Mapping[str, Any] | None) -> None:
+        self._checkpoint().set(value)
+
+    def commit(self, checkpoint: Mapping[str, Any] | None = None) -> Any:
+        """Commit what was done through ``ctx.session``, with a checkpoint if one is given.
+
+        The run goes on in a new transaction, and the next attempt finds the checkpoint. In async
+        handlers: ``await ctx.commit()``. How far :meth:`progress` says it is, is committed, too.
+
+        Raises:
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            InvalidTaskError: the checkpoint cannot be stored.
+            RuntimeError: the handler has ``commit="batch"``, or a savepoint is open.
+        """
+        if not self._commits:
+            raise RuntimeError(NO_COMMIT)
+        point = self._checkpoint()
+        if checkpoint is not None:
+            point.set(checkpoint)
+        return point.commit()
+
+    def _checkpoint(self) -> Checkpoint:
+        access = self._given()
+        if self._point is None:
+            from tasks_app.runtime.checkpoint import point_of  # noqa: PLC0415  it is rare
+
+            self._point = point_of(self._run, access)
+        return self._point
 
     @property
     def remaining(self) -> float | None:

@@ -34,6 +34,8 @@ class Running:
     """It is async: it takes no thread."""
     commits: bool = False
     """Its transaction is being committed: too late to let go of it."""
+    stops: bool = False
+    """The child stops; whoever can give back in between may do so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,4 +432,6 @@ class Desk:
         self.stopping.set()
         self.wake.set()
         with self.arrived:
+            for run in self._running.values():
+                run.stops = True
             self.arrived.notify_all()

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.causes import brief
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
-from tasks_app.pool import fire, gates, keys, lease, workers
+from tasks_app.pool import fire, gates, keys, lease, progress, workers
 from tasks_app.pool.groups.prune import prune as prune_groups
 from tasks_app.pool.lease import MAINTAIN, Rank
 from tasks_app.pool.locks.prune import prune as prune_locks
@@ -128,7 +128,9 @@ class Maintainer:
                 idle = gates.prune(connection, ROWS_AT_ONCE, now=now)
             with self._database.begin() as connection:
                 groups = prune_groups(connection, FORGET_GROUPS_AFTER, ROWS_AT_ONCE, now=now)
-            if max(fires, ended, unlocked, idle, groups) < ROWS_AT_ONCE:
+            with self._database.begin() as connection:
+                kept = progress.prune(connection, ROWS_AT_ONCE, now=now)
+            if max(fires, ended, unlocked, idle, groups, kept) < ROWS_AT_ONCE:
                 return True
             if time.monotonic() >= ends:
                 return False

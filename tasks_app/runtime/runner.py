@@ -106,7 +106,9 @@ class Runner:
         task = run.task
         transaction = self._calls.lane(spec).transaction()
         deadline = None if limit is None else run.since + limit
-        context = TaskContext(run, transaction, deadline, handler_log, self.locks)
+        context = TaskContext(
+            run, transaction, deadline, handler_log, self.locks, commits=not spec.batched
+        )
         try:
             settlement = self._attempt(run, spec, context, transaction, limit)
             if settlement is None:

@@ -6,7 +6,8 @@ leaves a setting to those after it, spoils it for all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Engine, RootTransaction
 
@@ -16,6 +17,7 @@ from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
+from tasks_app.runtime.context import NO_COMMIT
 from tasks_app.runtime.transaction import HandlerSession, give_back
 
 log = quiet_logger(__name__)
@@ -48,6 +50,14 @@ class Share:
     def active(self) -> bool:
         """Not by itself: it is ended with all others."""
         return False
+
+    def keep(self, save: Callable[[Connection], None]) -> Any:  # noqa: ARG002  an Access's
+        """Refuse: others' effects would be committed without their outcomes.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(NO_COMMIT)
 
     def end(self) -> None:
         """Write what the session still holds.

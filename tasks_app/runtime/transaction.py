@@ -75,6 +75,12 @@ CLOSED = (
 )
 
 
+NESTED = (
+    "ctx.commit() was called in a savepoint (begin_nested), which would end with it. "
+    "Call it when the savepoint is released."
+)
+
+
 class Access(Protocol):
     """What a handler sees of it."""
 
@@ -89,6 +95,12 @@ class Access(Protocol):
     @property
     def active(self) -> bool:
         """Whether anything was done in it, and it is to be ended with the run."""
+
+    def keep(self, save: Callable[[Connection], None]) -> Any:
+        """Commit what was done so far, ``save`` last; what follows is a transaction of its own.
+
+        In async handlers it is awaited. What ``save`` raises prevents the commit.
+        """
 
 
 class Transaction(Access, Protocol):
@@ -136,6 +148,27 @@ class PlainTransaction:
             return True
         connection = self._connection
         return connection is not None and (connection.closed or connection.in_transaction())
+
+    def keep(self, save: Callable[[Connection], None]) -> None:
+        """Commit what was done so far, ``save`` last.
+
+        Raises:
+            RuntimeError: a savepoint is open, or the connection was closed.
+        """
+        session = self._session
+        if session is not None:
+            session.flush()
+        connection = self.connection
+        if connection.closed:
+            raise RuntimeError(CLOSED)
+        if connection.in_nested_transaction():
+            raise RuntimeError(NESTED)
+        save(connection)
+        if session is not None:
+            session.commit_with_outcome()
+        else:
+            with commit_permitted(connection):
+                connection.commit()
 
     def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection.
@@ -202,6 +235,20 @@ class AsyncTransaction:
     def active(self) -> bool:
         """Whether anything was done in it."""
         return self._session is not None and self._session.in_transaction()
+
+    async def keep(self, save: Callable[[Connection], None]) -> None:
+        """Commit what was done so far, ``save`` last.
+
+        Raises:
+            RuntimeError: a savepoint is open.
+        """
+        session = self.session
+        await session.flush()
+        connection = await session.connection()
+        if connection.in_nested_transaction():
+            raise RuntimeError(NESTED)
+        await connection.run_sync(save)
+        await session.commit_with_outcome()
 
     def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection."""

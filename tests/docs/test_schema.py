@@ -54,6 +54,7 @@ COLUMNS = {
     "task_gate": first_column(section(PAGE, "task_gate")),
     "task_group": first_column(section(PAGE, "task_group\n")),
     "task_group_ids": first_column(section(PAGE, "task_group_ids")),
+    "task_progress": first_column(section(PAGE, "task_progress")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

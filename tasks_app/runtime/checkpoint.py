@@ -1,0 +1,109 @@
+"""The checkpoint of a run: where the next attempt goes on, committed with what was done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import LeaseLostError
+from tasks_app.domain.payload import encode_object
+from tasks_app.pool.progress import Note, keep, read
+from tasks_app.runtime.desk import Running
+from tasks_app.runtime.transaction import Access, AsyncTransaction
+
+LIMIT = 64 * 1024
+"""Bytes; it is written with each commit."""
+
+
+class Checkpoint(Protocol):
+    """What a context needs of it."""
+
+    def get(self) -> Any:
+        """Return the newest one, or None; in async handlers something to await."""
+
+    def set(self, value: Mapping[str, Any] | None) -> None:
+        """Say what the next commit keeps."""
+
+    def commit(self) -> Any:
+        """Commit it with what was done; in async handlers something to await."""
+
+
+class _Point:
+    """What one run knows of it."""
+
+    def __init__(self, run: Running) -> None:
+        self._run = run
+        self._value: dict[str, Any] | None = None
+        self._text: str | None = None
+        self._known = run.task.fence.attempt == 1  # nobody was there before to leave one
+        self._changed = False
+
+    def set(self, value: Mapping[str, Any] | None) -> None:
+        """Check it, and keep it for the next commit.
+
+        Raises:
+            InvalidTaskError: it cannot be stored.
+        """
+        self._text = None if value is None else encode_object(value, "checkpoint", LIMIT)
+        self._value = None if value is None else dict(value)
+        self._known = self._changed = True
+
+    def _learn(self, connection: Connection) -> None:
+        found = read(connection, self._run.task.task_id)
+        self._value, self._known = found.checkpoint if found else None, True
+
+    def _keep(self, connection: Connection) -> None:
+        task, progress = self._run.task, self._run.progress
+        note = Note(self._text, self._changed, *(progress or (None, None)))
+        cancelled = keep(connection, task.fence, note)
+        if cancelled is None:
+            raise LeaseLostError(task.task_id)
+        self._run.cancelled = self._run.cancelled or cancelled
+
+
+class PlainPoint(_Point):
+    """Of a plain handler."""
+
+    def __init__(self, run: Running, access: Access) -> None:
+        super().__init__(run)
+        self._access = access
+
+    def get(self) -> dict[str, Any] | None:
+        """Return the newest one, or None."""
+        if not self._known:
+            self._learn(self._access.connection)
+        return self._value
+
+    def commit(self) -> None:
+        """Commit it with what was done."""
+        self._access.keep(self._keep)
+        self._changed = False
+
+
+class AsyncPoint(_Point):
+    """Of an async handler."""
+
+    def __init__(self, run: Running, access: AsyncTransaction) -> None:
+        super().__init__(run)
+        self._access = access
+
+    async def get(self) -> dict[str, Any] | None:
+        """Return the newest one, or None."""
+        if not self._known:
+            connection = await self._access.session.connection()
+            await connection.run_sync(self._learn)
+        return self._value
+
+    async def commit(self) -> None:
+        """Commit it with what was done."""
+        await self._access.keep(self._keep)
+        self._changed = False
+
+
+def point_of(run: Running, access: Access) -> Checkpoint:
+    """Return the checkpoint of a run."""
+    if isinstance(access, AsyncTransaction):
+        return AsyncPoint(run, access)
+    return PlainPoint(run, access)
