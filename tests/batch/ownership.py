@@ -14,7 +14,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Partition, Plan
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch.predicate import predicate
-from tasks_app.pool.batch.relation import Source, find, rows_of
+from tasks_app.pool.batch.relation import Source, find, source_of
 
 ROWS = Table("batch_rows", key="key")
 COLUMNS = {
@@ -57,7 +57,10 @@ def some_keys(draw: st.DrawFn, key_type: KeyType) -> list[Any]:
 def make_table(connection: Connection, kind: str, name: str = ROWS.name) -> None:
     """A table whose key is of a type of the database."""
     connection.execute(
-        text(f"CREATE TEMP TABLE {name} (id bigint GENERATED ALWAYS AS IDENTITY, key {kind})")
+        text(
+            f"CREATE TEMP TABLE IF NOT EXISTS {name}"
+            f" (id bigint GENERATED ALWAYS AS IDENTITY, key {kind})"
+        )
     )
 
 
@@ -81,7 +84,8 @@ def owners(connection: Connection, source: Source, plan: Plan) -> list[int]:
 
 def read(connection: Connection, source: Source, plan: Plan, partition: Partition) -> Sequence[int]:
     """The ids of a partition's rows."""
+    source = source_of(source, partition)
     relation = find(connection, source)
     own = predicate(partition, relation.key, plan.key_type)
-    query = select(column("id", Integer)).select_from(rows_of(source)).where(own)
+    query = select(column("id", Integer)).select_from(relation.rows_of).where(own)
     return connection.execute(query.order_by(column("id"))).scalars().all()

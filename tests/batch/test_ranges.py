@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from tasks_app.batch.planners import Planner
 from tasks_app.batch.planners.even import Even, How
@@ -21,7 +21,7 @@ PLANNERS = (
     Hash(rows=2, over=2),
 )
 whole = settings(
-    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 
 
@@ -31,7 +31,6 @@ whole = settings(
 def test_every_row_has_one_owner_now_and_later(
     connection: Connection, key_type: KeyType, data: st.DataObject
 ) -> None:
-    connection.execute(text("DROP TABLE IF EXISTS batch_rows"))
     make_table(connection, COLUMNS[key_type])
     keys = data.draw(some_keys(key_type))
     fill(connection, COLUMNS[key_type], keys)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tasks_app.domain.partition.keys import Key, KeyType
 from tasks_app.domain.partition.problems import (
     MOST_SHOWN,
     Problem,
     Wrong,
-    WrongPlanError,
     named,
     numbers,
 )
@@ -18,17 +17,13 @@ from tasks_app.domain.partition.ranges import Range, quoted
 from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Plan
 from tasks_app.domain.partition.spans import aligned, side_by_side
 
-
-def checked(plan: Plan, facts: Facts) -> Plan:
-    """Return the plan.
-
-    Raises:
-        WrongPlanError: it has problems.
-    """
-    problems = check(plan, facts)
-    if problems:
-        raise WrongPlanError(problems)
-    return plan
+_ALIKE: dict[str, Callable[[Partition], object]] = {
+    "kind": lambda each: each.kind,
+    "column": lambda each: each.column,
+    "modulus": lambda each: each.modulus,
+    "source": lambda each: each.source is None,
+}
+"""What all partitions of a plan have in common."""
 
 
 def check(plan: Plan, facts: Facts) -> list[Problem]:
@@ -61,15 +56,9 @@ def _count(plan: Plan, facts: Facts) -> Iterator[Problem]:
 
 
 def _kinds(plan: Plan) -> Iterator[Problem]:
-    kinds = {each.kind for each in plan.partitions}
-    columns = {each.column for each in plan.partitions}
-    moduli = {each.modulus for each in plan.partitions if each.kind is Kind.HASH}
-    for what, found in (("kind", kinds), ("column", columns), ("modulus", moduli)):
-        if len(found) > 1:
-            firsts = [
-                next(each for each in plan.partitions if getattr(each, what) == one)
-                for one in sorted(found, key=str)
-            ]
+    for what, of in _ALIKE.items():
+        firsts = list({of(each): each for each in reversed(plan.partitions)}.values())
+        if len(firsts) > 1:
             yield Problem(
                 Wrong.MIXED,
                 f"Partitions differ in their {what}: {named(firsts)}. Use one for all of them.",
@@ -113,10 +102,23 @@ def _of_source(own: list[Partition], source: str | None, facts: Facts) -> Iterat
         what = f"No partition covers {source or 'the keys'}. Add one for them."
         yield Problem(Wrong.SHORT, what)
         return
+    if source is not None and source not in facts.extents:
+        there = ", ".join(str(name) for name in facts.extents if name is not None)
+        what = f"{named(own)}: there is no such source. There are: {there or 'none'}."
+        yield Problem(Wrong.NO_SOURCE, what, numbers(own))
+        return
     yield from _nulls(own, extent)
     if {each.kind for each in own} <= {Kind.RANGE, Kind.HASH, Kind.SEGMENT}:
-        moduli = [each.modulus for each in own if each.modulus is not None]
-        yield from side_by_side(own, Extent(0, moduli[0] - 1) if moduli else extent)
+        yield from side_by_side(own, _to_cover(own, extent))
+
+
+def _to_cover(own: list[Partition], extent: Extent) -> Extent:
+    """Return what the ranges must cover: of hashes all buckets, and what a column has beside."""
+    moduli = [each.modulus for each in own if each.modulus is not None]
+    if not moduli:
+        return extent
+    buckets = [key for key in (extent.least, extent.most) if isinstance(key, int)]
+    return Extent(min(0, *buckets, 0), max(moduli[0] - 1, *buckets, 0))
 
 
 def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
@@ -151,6 +153,12 @@ def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
                 f"{quoted(value)} belongs to {named(several)}. Leave it in one of them.",
                 numbers(several),
             )
+    extent = facts.extents.get(None, Extent())
+    if extent.below or extent.above:
+        yield Problem(
+            Wrong.UNOWNED,
+            "There are keys that cannot be listed, such as infinity. Split by ranges or by hash.",
+        )
     unowned = sorted(set(facts.values or ()) - set(owners), key=quoted)
     if unowned and facts.values is not None:
         rows = sum(facts.values[value] for value in unowned)

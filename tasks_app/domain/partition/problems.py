@@ -26,6 +26,7 @@ class Wrong(StrEnum):
     SHORT = "short coverage"
     UNOWNED = "unowned"
     SPANNING = "spanning"
+    NO_SOURCE = "no such source"
 
 
 class Problem(NamedTuple):

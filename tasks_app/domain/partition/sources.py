@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
+
+from tasks_app.domain.errors import PlanError
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+_WORD = r'("(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
+_NAME = re.compile(rf"(?:{_WORD}\.)?{_WORD}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +24,22 @@ class Table:
     """None: the first of the search path that has it."""
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}" if self.schema else self.name
+        """Return the name as SQL has it: in quotes where it needs them."""
+        names = (self.schema, self.name) if self.schema else (self.name,)
+        return ".".join(map(_quoted, names))
+
+    @classmethod
+    def named(cls, name: str, key: str) -> Self:
+        """Return the table that is called so in SQL, perhaps with its schema, perhaps in quotes.
+
+        Raises:
+            PlanError: that is no name.
+        """
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise PlanError(f"{name!r} is no name of a table. Quote it as in SQL.")
+        parts = [_unquoted(part) for part in found.groups() if part is not None]
+        return cls(parts[-1], key, parts[0] if len(parts) > 1 else None)
 
 
 class Format(StrEnum):
@@ -39,3 +62,11 @@ class File:
 
     def __str__(self) -> str:
         return self.path
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1].replace('""', '"') if word.startswith('"') else word.lower()

@@ -55,7 +55,7 @@ def predicate(
     Raises:
         PlanError: its rows are not known by their keys: a segment's, or marked ones.
     """
-    if partition.column is not None and partition.kind is not Kind.HASH:
+    if partition.column is not None:
         key = column(partition.column)
     match partition.kind:
         case Kind.RANGE:
@@ -115,8 +115,7 @@ def _hashed(
     span, modulus = partition.range, partition.modulus
     if span is None or modulus is None:
         return false()
-    stored = partition.column
-    found = bucket(key, key_type, modulus) if stored is None else column(stored, Integer)
+    found = bucket(key, key_type, modulus) if partition.column is None else key
     low = span.low if isinstance(span.low, int) else 0
     high = span.high if isinstance(span.high, int) else modulus
     if high == low + 1:

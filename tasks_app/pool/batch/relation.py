@@ -18,13 +18,12 @@ from sqlalchemy import (
     table,
     text,
 )
-from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.records import Partition
 from tasks_app.domain.partition.sources import Table
 
-_PREPARER = PGDialect().identifier_preparer  # type: ignore[no-untyped-call]
 _BLANKS = "character"
 """``char(n)``: compared as text it has no blanks at its end, and none count."""
 _TYPES = {
@@ -104,7 +103,7 @@ def find(connection: Connection, source: Source) -> Relation:
     """
     if isinstance(source, Query):
         return _of_query(connection, source)
-    row = connection.execute(_TABLE, {"name": qualified(source), "key": source.key}).one_or_none()
+    row = connection.execute(_TABLE, {"name": str(source), "key": source.key}).one_or_none()
     if row is None:
         raise PlanError(f"There is no table {source}. Look at its name and schema.")
     if row.type is None:
@@ -129,10 +128,10 @@ def rows_of(source: Source) -> FromClause:
     return table(source.name, schema=source.schema)
 
 
-def qualified(source: Table) -> str:
-    """Return the table's name in quotes."""
-    name = _PREPARER.quote_identifier(source.name)
-    return f"{_PREPARER.quote_identifier(source.schema)}.{name}" if source.schema else name
+def source_of(source: Source, partition: Partition) -> Source:
+    """Return what a partition's rows are read from: its view, its own table, or the program's."""
+    name = partition.view or partition.source
+    return source if name is None else Table.named(name, source.key)
 
 
 def in_order(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_app.domain.partition.check import check, checked
+from tasks_app.domain.partition.check import check
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.problems import Wrong, WrongPlanError
+from tasks_app.domain.partition.problems import Wrong
 from tasks_app.domain.partition.ranges import Range, between
 from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Physical, Plan
 
@@ -208,14 +208,6 @@ def test_a_source_without_a_partition() -> None:
 
     assert kind is Wrong.SHORT
     assert "No partition covers t_2" in message
-
-
-def test_a_wrong_plan_is_refused_with_all_that_is_wrong() -> None:
-    plan = plan_of((5, 10), (12, 20))
-
-    with pytest.raises(WrongPlanError, match=r"(?s)nothing was started.*gap.*least key.*greatest"):
-        checked(plan, facts_of())
-    assert checked(plan_of((None, None)), facts_of()).partitions
 
 
 bounds = st.lists(st.one_of(st.none(), st.integers(-3, 8)), min_size=2, max_size=2)

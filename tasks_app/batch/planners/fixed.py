@@ -1,0 +1,99 @@
+"""Fixed: ranges of one width, however many rows lie in each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import ROUND_FLOOR, Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.amount import MOST
+from tasks_app.domain.partition.cuts import of_nulls
+from tasks_app.domain.partition.keys import Key, KeyType, write_key
+from tasks_app.domain.partition.ranges import between
+from tasks_app.domain.partition.records import Extent, Partition, Plan
+from tasks_app.pool.batch.measure import extent
+from tasks_app.pool.batch.relation import Source, find
+
+Width = int | Decimal | timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Ranges such as 0 .. 999, 1000 .. 1999, from the least key to the greatest.
+
+    It needs the two ends only, and is as even as the keys are dense.
+    """
+
+    width: Width
+    start: Key | None = None
+    """Where one of the ranges begins; None: 0, or the least key where that is none."""
+
+    def plan(self, connection: Connection, source: Source) -> Plan:
+        """Split; the first and the last range have no outer bound.
+
+        Raises:
+            PlanError: keys have no width, or there would be too many partitions.
+        """
+        began = time.monotonic()
+        relation = find(connection, source)
+        self._check(relation.key_type)
+        found = extent(connection, relation)
+        spans = between(self._cuts(found))
+        partitions = [Partition(number, range=span) for number, span in enumerate(spans, 1)]
+        if found.nulls:
+            partitions.append(of_nulls(len(partitions) + 1, None))
+        name = f"fixed, {self.width}"
+        return Plan(
+            name, relation.key_type, tuple(partitions), relation.rows, time.monotonic() - began
+        )
+
+    def _check(self, key_type: KeyType) -> None:
+        wanted: dict[bool, tuple[type, ...]] = {
+            key_type.is_time: (timedelta,),
+            key_type is KeyType.INTEGER: (int,),
+            key_type is KeyType.NUMERIC: (int, Decimal),
+        }
+        if not isinstance(self.width, wanted.get(True, ())):
+            raise PlanError(
+                f"Keys of type {key_type} cannot be split into ranges of {self.width!r}. "
+                "Give a number for numbers, a timedelta for times; split text by Even or Hash."
+            )
+        if self._step <= type(self.width)(0):
+            raise PlanError(f"The width is {self.width}. Use one above nothing.")
+        if key_type is KeyType.DATE and self._step % timedelta(days=1):
+            raise PlanError(f"The width is {self.width}, but keys are days. Use whole days.")
+
+    @property
+    def _step(self) -> Any:
+        return self.width
+
+    def _cuts(self, found: Extent) -> Iterator[Key]:
+        least: Any = found.least
+        most: Any = found.most
+        if least is None:
+            return
+        start: Any = self.start
+        if start is None:
+            start = 0 if isinstance(least, int | Decimal) else least
+        step = self._step
+        passed = _floor(least - start, step)
+        number = _floor(most - start, step) - passed
+        if number >= MOST:
+            raise PlanError(
+                f"Keys from {write_key(least)} to {write_key(most)} make {number + 1} ranges of "
+                f"{self.width}, more than {MOST}. Use a larger width."
+            )
+        for place in range(1, number + 1):
+            yield start + (passed + place) * step
+
+
+def _floor(span: Any, step: Any) -> int:
+    if isinstance(span, Decimal):  # its own division rounds towards nothing
+        return int((span / step).to_integral_value(ROUND_FLOOR))
+    return int(span // step)

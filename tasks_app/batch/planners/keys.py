@@ -1,0 +1,107 @@
+"""Keys: partitions as somebody knows them, by lists of values or by ranges."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.cuts import of_nulls
+from tasks_app.domain.partition.keys import Key
+from tasks_app.domain.partition.ranges import Range
+from tasks_app.domain.partition.records import Kind, Partition, Plan
+from tasks_app.pool.batch.facts import MOST_VALUES
+from tasks_app.pool.batch.measure import count_nulls, has_nulls, histogram
+from tasks_app.pool.batch.relation import Source, find
+
+
+@dataclass(frozen=True, slots=True)
+class KeyList:
+    """Values such as the codes of branches, each listed for one partition; None is NULL.
+
+    A value that is in the table and nowhere in the lists makes the plan wrong, unless it is
+    assigned by itself.
+    """
+
+    lists: Mapping[int, Sequence[Key | None]]
+    """Values by number of partition."""
+    auto_assign: bool = False
+    """Values of nobody go to whoever has the fewest rows, those of most rows first."""
+
+    def plan(self, connection: Connection, source: Source) -> Plan:
+        """Split; reads the keys of all rows.
+
+        Raises:
+            PlanError: there are too many different keys, or no list.
+        """
+        began = time.monotonic()
+        relation = find(connection, source)
+        found = histogram(connection, relation, MOST_VALUES)
+        if found is None or not self.lists:
+            raise PlanError(
+                f"{source} has more than {MOST_VALUES} different keys. Split it by ranges or hash."
+                if self.lists
+                else "There are no lists of values. Give one for each partition."
+            )
+        nulls = count_nulls(connection, relation)
+        counted: dict[Key | None, int] = dict(found.items())
+        if nulls:
+            counted[None] = nulls
+        lists = {number: list(values) for number, values in self.lists.items()}
+        added = _assign(lists, counted) if self.auto_assign else []
+        partitions = tuple(_listed(no, values, counted) for no, values in sorted(lists.items()))
+        words = ", ".join("NULL" if value is None else str(value) for value in added)
+        warnings = (f"Assigned by themselves: {words:.1000}.",) if added else ()
+        spent = time.monotonic() - began
+        total = sum(counted.values())
+        return Plan("key list", relation.key_type, partitions, total, spent, warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRanges:
+    """Ranges ``low <= key < high`` as they are given; None is no bound. They are numbered from 1.
+
+    Rows without a key get a partition of their own.
+    """
+
+    ranges: Sequence[tuple[Key | None, Key | None]]
+
+    def plan(self, connection: Connection, source: Source) -> Plan:
+        """Take them; whether they are right is judged afterwards."""
+        began = time.monotonic()
+        relation = find(connection, source)
+        spans = [Range(low, high) for low, high in self.ranges]
+        partitions = [Partition(number, range=span) for number, span in enumerate(spans, 1)]
+        if has_nulls(connection, relation):
+            partitions.append(of_nulls(len(partitions) + 1, None))
+        spent = time.monotonic() - began
+        return Plan("key ranges", relation.key_type, tuple(partitions), relation.rows, spent)
+
+
+def _assign(
+    lists: dict[int, list[Key | None]], counted: Mapping[Key | None, int]
+) -> list[Key | None]:
+    """Add to the lists what is in none of them, and return that."""
+    known = {value for values in lists.values() for value in values}
+    loads = {number: _rows(values, counted) for number, values in lists.items()}
+    added = sorted(set(counted) - known, key=lambda value: (-counted[value], str(value)))
+    for value in added:
+        number = min(loads, key=lambda each: (loads[each], each))
+        lists[number].append(value)
+        loads[number] += counted[value]
+    return added
+
+
+def _listed(
+    number: int, values: Sequence[Key | None], counted: Mapping[Key | None, int]
+) -> Partition:
+    own = tuple(sorted((value for value in values if value is not None), key=str))
+    partition = Partition(number, Kind.VALUES, values=own, rows=_rows(values, counted))
+    return replace(partition, owns_null=None in values)
+
+
+def _rows(values: Iterable[Key | None], counted: Mapping[Key | None, int]) -> int:
+    return sum(counted.get(value, 0) for value in values)

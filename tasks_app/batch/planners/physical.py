@@ -1,0 +1,66 @@
+"""Physical: one partition or more for each of the database's own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from tasks_app.batch.planners.even import Even
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.amount import Amount
+from tasks_app.domain.partition.cuts import of_nulls, ranges
+from tasks_app.domain.partition.records import Partition, Plan
+from tasks_app.domain.partition.sources import Table
+from tasks_app.pool.batch.measure import has_nulls
+from tasks_app.pool.batch.physical import leaves
+from tasks_app.pool.batch.relation import Source, find
+
+ONE = Amount(parts=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Physical:
+    """Ranges of keys within each table that a partitioned table consists of; none spans two.
+
+    Each is read from its own table. One that the database gets later belongs to nobody, so the
+    plan is judged again before each start.
+    """
+
+    each: Amount = ONE
+    """How many for each of them."""
+
+    def plan(self, connection: Connection, source: Source) -> Plan:
+        """Split.
+
+        Raises:
+            PlanError: the table has no partitions.
+        """
+        began = time.monotonic()
+        relation = find(connection, source)
+        tables = leaves(connection, relation) if isinstance(source, Table) else []
+        if not tables:
+            raise PlanError(f"{source} has no partitions in the database. Split it by Even.")
+        partitions: list[Partition] = []
+        total = 0
+        for table in tables:
+            own, rows = self._within(connection, table, len(partitions) + 1)
+            partitions += own
+            total += rows
+        spent = time.monotonic() - began
+        return Plan("physical", relation.key_type, tuple(partitions), total, spent)
+
+    def _within(
+        self, connection: Connection, table: Table, first: int
+    ) -> tuple[list[Partition], int]:
+        relation = find(connection, table)
+        amount = self.each
+        even = Even(amount.parts, amount.rows, amount.size, amount.over)
+        cuts, rows, _ = even.cut(connection, relation)
+        own = ranges(cuts, rows, source=str(table), first=first)
+        if has_nulls(connection, relation):
+            if len(own) == 1:
+                return [replace(own[0], owns_null=True)], rows
+            own.append(of_nulls(first + len(own), None, str(table)))
+        return own, rows

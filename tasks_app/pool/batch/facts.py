@@ -1,0 +1,64 @@
+"""Facts: what a plan is judged by, as the database has it now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, Integer, column
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.records import Extent, Facts, Kind, Plan
+from tasks_app.pool.batch.measure import extent, has_nulls, histogram
+from tasks_app.pool.batch.physical import leaves, physical_ranges
+from tasks_app.pool.batch.relation import Relation, Source, find
+
+MOST_VALUES = 100_000
+"""A key with more different ones is none to be split by its values."""
+
+
+def gather(
+    connection: Connection,
+    source: Source,
+    plan: Plan,
+    *,
+    aligned: bool = False,
+    at_least: int = 1,
+) -> Facts:
+    """Return which keys there are now; ``aligned``: a partition must not span two of the database.
+
+    Raises:
+        PlanError: the source is not there, or has no such partitions or keys.
+    """
+    relation = find(connection, source)
+    key_type = relation.key_type
+    kinds = {each.kind for each in plan.partitions}
+    if any(each.source is not None for each in plan.partitions):
+        parts = leaves(connection, relation)
+        extents = {str(leaf): extent(connection, find(connection, leaf)) for leaf in parts}
+        return Facts(key_type, dict(extents.items()), at_least=at_least)
+    found = _extent(connection, relation, plan)
+    values = _values(connection, relation) if Kind.VALUES in kinds else None
+    physical = physical_ranges(connection, relation) if aligned else ()
+    return Facts(key_type, {None: found}, values, physical, at_least)
+
+
+def _extent(connection: Connection, relation: Relation, plan: Plan) -> Extent:
+    stored = {each.column for each in plan.partitions if each.kind is Kind.HASH}
+    if len(stored) == 1:
+        (name,) = stored
+        if name is None:
+            return Extent(nulls=has_nulls(connection, relation))
+        key = column(name, Integer)
+        relation = replace(relation, key=key, key_type=KeyType.INTEGER, has_nulls=True)
+    return extent(connection, relation)
+
+
+def _values(connection: Connection, relation: Relation) -> dict[Key, int]:
+    values = histogram(connection, relation, MOST_VALUES)
+    if values is None:
+        raise PlanError(
+            f"{relation.source} has more than {MOST_VALUES} different keys. "
+            "Split it by ranges or by hash."
+        )
+    return values

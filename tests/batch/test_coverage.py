@@ -1,0 +1,189 @@
+"""What each planner makes of any keys is a plan without problems, and gives each row one owner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, text
+
+from tasks_app.batch.planners import Planner
+from tasks_app.batch.planners.even import Even
+from tasks_app.batch.planners.fixed import Fixed
+from tasks_app.batch.planners.hashed import Hash
+from tasks_app.batch.planners.keys import KeyList, KeyRanges
+from tasks_app.batch.planners.physical import Physical
+from tasks_app.batch.planners.repository import Repository
+from tasks_app.batch.validate import problems
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.amount import Amount
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.ranges import between
+from tasks_app.domain.partition.records import Plan
+from tasks_app.domain.partition.sources import Table
+from tasks_app.pool.batch import store
+from tests.batch.ownership import COLUMNS, ROWS, fill, make_table, read, some_keys
+
+whole = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+
+
+def is_odd(key: Any) -> bool:
+    """Whether no bound can name it."""
+    return "infinity" in str(key).lower() or str(key) == "NaN" or str(key).endswith("BC")
+
+
+def assert_each_row_has_one_owner(
+    connection: Connection, plan: Plan, rows: int, source: Table = ROWS
+) -> None:
+    assert problems(connection, source, plan) == []
+    seen = Counter(row for each in plan.partitions for row in read(connection, source, plan, each))
+    assert set(seen.values()) <= {1}
+    assert len(seen) == rows
+
+
+def given_table(connection: Connection, key_type: KeyType, keys: Sequence[Any]) -> None:
+    make_table(connection, COLUMNS[key_type])
+    fill(connection, COLUMNS[key_type], keys)
+
+
+@pytest.mark.parametrize("planner", [Even(parts=3), Even(rows=4, over=2), Hash(parts=3)])
+@pytest.mark.parametrize("key_type", COLUMNS)
+@given(data=st.data())
+@whole
+def test_even_and_hash(
+    connection: Connection, key_type: KeyType, planner: Planner, data: st.DataObject
+) -> None:
+    keys = data.draw(some_keys(key_type))
+    given_table(connection, key_type, keys)
+
+    assert_each_row_has_one_owner(connection, planner.plan(connection, ROWS), len(keys))
+
+
+@pytest.mark.parametrize(
+    "planner", [Even(parts=3), Hash(parts=3), KeyList({1: [], 2: []}, auto_assign=True)]
+)
+@given(data=st.data())
+@whole
+def test_text_that_another_language_orders(
+    connection: Connection, planner: Planner, data: st.DataObject
+) -> None:
+    """Under this one ``a`` comes before ``B``, and is equal to ``A``."""
+    connection.execute(
+        text(
+            "CREATE COLLATION IF NOT EXISTS nocase"
+            " (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+        )
+    )
+    make_table(connection, 'text COLLATE "nocase"')
+    keys = data.draw(some_keys(KeyType.TEXT))
+    fill(connection, "text", keys)
+
+    assert_each_row_has_one_owner(connection, planner.plan(connection, ROWS), len(keys))
+
+
+@pytest.mark.parametrize(
+    ("key_type", "widths"),
+    [
+        (KeyType.INTEGER, [1, 7, 2**50]),
+        (KeyType.NUMERIC, [1, Decimal("0.7"), Decimal(1000)]),
+        (KeyType.DATE, [timedelta(days=9_999), timedelta(days=40_000)]),
+        (KeyType.TIMESTAMP, [timedelta(hours=777_777), timedelta(days=40_000)]),
+        (KeyType.TIMESTAMPTZ, [timedelta(hours=777_777), timedelta(days=40_000)]),
+    ],
+)
+@given(data=st.data())
+@whole
+def test_fixed(
+    connection: Connection, key_type: KeyType, widths: list[Any], data: st.DataObject
+) -> None:
+    keys = data.draw(some_keys(key_type))
+    given_table(connection, key_type, keys)
+    planner = Fixed(data.draw(st.sampled_from(widths)))
+    with suppress(PlanError):  # too many ranges
+        plan = planner.plan(connection, ROWS)
+        assert_each_row_has_one_owner(connection, plan, len(keys))
+
+
+@pytest.mark.parametrize("key_type", COLUMNS)
+@given(data=st.data())
+@whole
+def test_lists(connection: Connection, key_type: KeyType, data: st.DataObject) -> None:
+    keys = [key for key in data.draw(some_keys(key_type)) if not is_odd(key)]
+    given_table(connection, key_type, keys)
+    planner = KeyList({1: [], 2: [], 3: []}, auto_assign=True)
+
+    plan = planner.plan(connection, ROWS)
+
+    assert_each_row_has_one_owner(connection, plan, len(keys))
+    store.remove(connection, "p", started=True)
+    store.insert(connection, "p", plan)
+    again = Repository("p").plan(connection, ROWS)
+    assert_each_row_has_one_owner(connection, again, len(keys))
+
+
+@pytest.mark.parametrize("key_type", COLUMNS)
+@given(data=st.data())
+@whole
+def test_ranges_that_somebody_gave_or_keeps_in_the_repository(
+    connection: Connection, key_type: KeyType, data: st.DataObject
+) -> None:
+    keys = data.draw(some_keys(key_type))
+    given_table(connection, key_type, keys)
+    even = Even(parts=data.draw(st.integers(1, 6))).plan(connection, ROWS)
+    bounds = [each.range.low for each in even.partitions if each.range and each.range.low]
+    given_ranges = [(span.low, span.high) for span in between(bounds)]
+
+    plan = KeyRanges(given_ranges).plan(connection, ROWS)
+
+    assert_each_row_has_one_owner(connection, plan, len(keys))
+    store.remove(connection, "p", started=True)
+    store.insert(connection, "p", plan)
+    again = Repository("p").plan(connection, ROWS)
+    assert_each_row_has_one_owner(connection, again, len(keys))
+
+
+def make_partitioned(connection: Connection, kind: str) -> None:
+    """A table in three parts, whatever the keys are."""
+    if connection.execute(text("SELECT to_regclass('batch_rows') IS NOT NULL")).scalar():
+        connection.execute(text("DELETE FROM batch_rows"))
+        return
+    connection.execute(
+        text(f"CREATE TEMP TABLE batch_rows (id bigint, key {kind}) PARTITION BY HASH (id)")
+    )
+    for part in range(3):
+        connection.execute(
+            text(
+                f'CREATE TEMP TABLE "part {part}" PARTITION OF batch_rows'
+                f" FOR VALUES WITH (MODULUS 3, REMAINDER {part})"
+            )
+        )
+
+
+@pytest.mark.parametrize("each", [Amount(parts=1), Amount(parts=3), Amount(rows=2)])
+@pytest.mark.parametrize("key_type", COLUMNS)
+@given(data=st.data())
+@whole
+def test_physical(
+    connection: Connection, key_type: KeyType, each: Amount, data: st.DataObject
+) -> None:
+    keys = data.draw(some_keys(key_type))
+    kind = COLUMNS[key_type]
+    make_partitioned(connection, kind)
+    rows = [{"id": number, "key": key} for number, key in enumerate(keys)]
+    if rows:
+        insert = f"INSERT INTO batch_rows (id, key) VALUES (:id, CAST(:key AS {kind}))"
+        connection.execute(text(insert), rows)
+
+    plan = Physical(each).plan(connection, ROWS)
+
+    assert_each_row_has_one_owner(connection, plan, len(keys))
+    assert len({part.source for part in plan.partitions}) == 3
