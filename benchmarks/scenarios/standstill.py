@@ -1,4 +1,4 @@
-"""A hundred thousand tasks wait for an operator, and nothing runs. What does that cost the database?
+"""Many tasks wait for an operator, and nothing runs. What does that cost the database?
 
 Beside a system whose pool is empty, at the same time.
 """

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import transaction
+from tasks_app.cli.database import caller, transaction
 from tasks_app.domain.breaker import Mode, Standing
 from tasks_app.pool import breaker as rows
+from tasks_app.runtime.breakers import override_breaker
 
 _LISTED = ("dependency", "state", "since", "mode", "calls", "held", "handlers", "reason")
 
@@ -56,7 +57,7 @@ def auto(dependency: str) -> None:
 
 def _override(dependency: str, mode: Mode, word: str) -> None:
     with transaction() as connection:
-        done = rows.override(connection, dependency, mode)
+        done = override_breaker(connection, dependency, mode, by=caller())
     if not done:
         click.echo(f"There is no breaker {dependency}. Run: tasks-app breakers list", err=True)
         sys.exit(1)

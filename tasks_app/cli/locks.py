@@ -8,11 +8,11 @@ from datetime import timedelta
 import click
 
 from tasks_app.cli import output
-from tasks_app.cli.database import transaction
+from tasks_app.cli.database import caller, transaction
 from tasks_app.domain.locks import MOST_COUNTED, parts_of
-from tasks_app.pool.locks import govern
 from tasks_app.pool.locks import report as rows
 from tasks_app.pool.locks.report import Held
+from tasks_app.runtime.locks.govern import free_lock, limit_lock
 
 most = click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
 of_resource = click.argument("resource", required=False)
@@ -92,7 +92,7 @@ def waits(resource: str | None, most: int, *, json_: bool) -> None:
 def free(resource: str, token: object) -> None:
     """Take a lock from whoever holds it. What he writes under its guard is refused from then on."""
     with transaction() as connection:
-        whose = govern.free(connection, resource, token)  # type: ignore[arg-type]
+        whose = free_lock(connection, resource, token, by=caller())  # type: ignore[arg-type]
     if not whose:
         click.echo(f"Nobody holds {resource}. Run: tasks-app locks list", err=True)
         sys.exit(1)
@@ -107,7 +107,7 @@ def limit_(resource: str, number: int | None) -> None:
     """Let so many count in a resource, whatever code says; without NUMBER, what code says."""
     parts_of(resource)
     with transaction() as connection:
-        govern.limit(connection, resource, number)
+        limit_lock(connection, resource, number, by=caller())
     click.echo("as code says" if number is None else f"at most {number}")
 
 

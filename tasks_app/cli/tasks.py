@@ -24,6 +24,8 @@ from tasks_app.runtime.registry import load_handlers
 @click.option("--run-at", help="ISO 8601 with a zone, such as 2030-01-31T09:00:00+01:00.")
 @click.option("--biz-key", help="The business object, such as order:42.")
 @click.option("--fair-key", help="Whose share of a fair queue, such as tenant:7.")
+@click.option("--order-key", help="Those of one key run one at a time, the oldest first.")
+@click.option("--limit-key", help="What limits of keys count by, such as tenant:7.")
 @click.option("--unique-key", help="At most one pending or running task of this name has it.")
 @click.option("--unique-scope", help=f"For how long: {SCOPES}.")
 @click.option("--on-conflict", help=f"When the key is taken: {POLICIES}.")

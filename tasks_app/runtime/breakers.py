@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from tasks_app.domain.breaker import Breaker
+from tasks_app.domain.breaker import Breaker, Mode
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.pool.breaker import look, synchronise
+from tasks_app.pool.audit import note
+from tasks_app.pool.breaker import look, override, synchronise
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.registry import Registry
 
@@ -38,3 +40,14 @@ def bring_in_breakers(database: Database, registry: Registry) -> None:
             synchronise(connection, declared, registry.names)
     except OperationalError as error:
         log.warning("breakers of the code are not brought in now: %s", type(error).__name__)
+
+
+def override_breaker(connection: Connection, dependency: str, mode: Mode, *, by: str = "") -> bool:
+    """Open or close a breaker whatever the outcomes are, or leave it to them again.
+
+    It is noted in the audit in the same transaction. False: there is none.
+    """
+    done = override(connection, dependency, mode)
+    if done:
+        note(connection, "breaker", {"dependency": dependency, "mode": str(mode)}, who=by)
+    return done

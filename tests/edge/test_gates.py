@@ -54,7 +54,9 @@ def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
     ids = create(
         engine,
         *(
-            NewTask("gated", {"key": f"k{n % KEYS}"}, {"order_key": f"k{n % KEYS}"})
+            NewTask(
+                "gated", {"key": f"k{n % KEYS}", "seconds": 0.005}, {"order_key": f"k{n % KEYS}"}
+            )
             for n in range(KEYS * OF_KEY)
         ),
     )
@@ -66,8 +68,10 @@ def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
     took_s = time.monotonic() - began
     runs = gang.runs()
 
+    hit = len(runs) - len(ids)
     print(f"{len(runs)} runs, {len(gang.killed)} kills, {len(ids) / took_s:.0f} tasks/s")
     assert gang.killed
+    assert hit, "no kill hit a run"
     assert set(ids) == {run.task_id for run in runs}
     assert overlaps(runs) == 0
     first = Counter[str]()

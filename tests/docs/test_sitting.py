@@ -1,0 +1,133 @@
+"""The commands of the operator's page are typed anew, and answer what stands there.
+
+``SITTING=write`` writes the answers of today into the page instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+from uuid import uuid4
+
+import click
+import pytest
+from sqlalchemy import Engine, text
+
+from tasks_app import Breaker, NewTask, create_group, locks
+from tasks_app.cli.group import group
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause
+from tasks_app.pool import breaker
+from tasks_app.pool.claim import claim
+from tasks_app.pool.settle import settle_one
+from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.docs.reading import PROJECT
+from tests.factory import claimer, ending
+
+PAGE = PROJECT / "docs" / "operations.md"
+BLOCK = re.compile(
+    r"(<!-- sitting: begin .*?-->\n```console\n).*?(```\n<!-- sitting: end -->)", re.S
+)
+NUMBERS = (
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d|Z| UTC)?",
+    r"\b\d+(\.\d+)? ?(ms|s|MiB|KiB|B)\b",
+    r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+    r"\S+@\S+",
+)
+"""What is different every time: instants, spans, keys, who sits where."""
+
+
+def failed(engine: Engine, task_id: int) -> None:
+    with engine.begin() as connection:
+        (task,) = claim(connection, [task_id], claimer("mail.send"), uuid4(), admitted=True)
+        cause = Cause("SMTPServerDisconnected", "Connection unexpectedly closed")
+        settle_one(connection, ending(task, Event.FAIL, failures=1, cause=cause))
+
+
+def grouped(engine: Engine) -> None:
+    with engine.begin() as connection:
+        members = [NewTask("points.grant", {"order_id": number}) for number in (7, 8)]
+        create_group(connection, members, then=NewTask("report.make"))
+
+
+def depending(engine: Engine) -> None:
+    with engine.begin() as connection:
+        breaker.synchronise(connection, {Breaker("bank"): ["bank.pay"]}, ["bank.pay"])
+
+
+def teller(engine: Engine) -> None:
+    locks.hold(engine, exclusive="account:7", who="teller").take()
+
+
+SCENES: dict[str, Callable[[Engine], Any]] = {
+    "a worker runs task 3 in vain": lambda engine: failed(engine, 3),
+    "a program creates a group": grouped,
+    "a teller takes a lock on account:7": teller,
+    "a worker starts whose handler bank.pay depends on the bank": depending,
+}
+
+
+@pytest.fixture
+def run(shell: Shell, engine: Engine) -> Shell:  # noqa: F811
+    with engine.begin() as connection:
+        for table in ("task_pending", "task_audit", "task_group"):
+            sequence = f"pg_get_serial_sequence('{table}', 'id')"
+            connection.execute(text(f"SELECT setval({sequence}, 1, false)"))
+    return shell
+
+
+def typed(script: str, run: Shell, engine: Engine) -> str:
+    lines: list[str] = []
+    for line in script.splitlines():
+        if line.startswith("# "):
+            SCENES[line[2:]](engine)
+        elif line.startswith("$ "):
+            done = run(*shlex.split(line[2:])[1:])
+            lines += [line, *(done.stdout + done.stderr).rstrip("\n").splitlines()]
+            continue
+        else:
+            continue
+        lines.append(line)
+    return "\n".join(each.rstrip() for each in lines) + "\n"
+
+
+def timeless(transcript: str) -> str:
+    for pattern in NUMBERS:
+        transcript = re.sub(pattern, "…", transcript)
+    return re.sub(r" +|-{2,}", " ", transcript)
+
+
+def test_what_the_page_shows_is_what_the_commands_answer(run: Shell, engine: Engine) -> None:
+    page = PAGE.read_text()
+    found = BLOCK.search(page)
+    assert found is not None
+    shown = found[0].removeprefix(found[1]).removesuffix(found[2])
+
+    answered = typed(shown, run, engine)
+
+    if os.environ.get("SITTING") == "write":
+        PAGE.write_text(page.replace(found[0], found[1] + answered + found[2]))
+    else:
+        assert timeless(answered) == timeless(shown)
+
+
+def verbs(command: click.Command, *before: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(command, click.Group):
+        with click.Context(command) as context:
+            names = command.list_commands(context)
+            some = [(name, command.get_command(context, name)) for name in names]
+        yield from chain.from_iterable(verbs(each, *before, name) for name, each in some if each)
+    else:
+        yield before
+
+
+@pytest.mark.parametrize("verb", list(verbs(group)), ids=" ".join)
+def test_each_command_is_on_a_page(verb: tuple[str, ...]) -> None:
+    pages = "\n".join(page.read_text() for page in (PROJECT / "docs").glob("*.md"))
+    shown = re.search(rf"^\$ tasks-app {' '.join(verb)}\b", pages, re.M)
+
+    assert shown or f"`tasks-app {' '.join(verb)}" in pages
