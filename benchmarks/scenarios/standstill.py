@@ -52,4 +52,4 @@ def standstill(
 
 
 def _all_aside(run: Run, n: int) -> bool:
-    return run.ask(_ASIDE)[0][0] >= n
+    return int(run.ask(_ASIDE)[0][0]) >= n
