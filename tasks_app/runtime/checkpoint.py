@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.errors import LeaseLostError
+from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.payload import encode_object
 from tasks_app.pool.progress import Note, keep, read
 from tasks_app.runtime.desk import Running
@@ -15,6 +15,8 @@ from tasks_app.runtime.transaction import Access, AsyncTransaction
 
 LIMIT = 64 * 1024
 """Bytes; it is written with each commit."""
+PLACES = "ctx.chunks"
+"""Under this name the checkpoint holds where its loops are."""
 
 
 class Checkpoint(Protocol):
@@ -29,6 +31,12 @@ class Checkpoint(Protocol):
     def commit(self) -> Any:
         """Commit it with what was done; in async handlers something to await."""
 
+    def places(self) -> Any:
+        """Return where loops over chunks go on, by name; in async handlers something to await."""
+
+    def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
+        """Say where a loop goes on after the next commit."""
+
 
 class _Point:
     """What one run knows of it."""
@@ -36,7 +44,7 @@ class _Point:
     def __init__(self, run: Running) -> None:
         self._run = run
         self._value: dict[str, Any] | None = None
-        self._text: str | None = None
+        self._places: dict[str, Any] = {}
         self._known = run.task.fence.attempt == 1  # nobody was there before to leave one
         self._changed = False
 
@@ -46,21 +54,43 @@ class _Point:
         Raises:
             InvalidTaskError: it cannot be stored.
         """
-        self._text = None if value is None else encode_object(value, "checkpoint", LIMIT)
+        if value is not None:
+            encode_object(value, "checkpoint", LIMIT)
+            if PLACES in value:
+                raise InvalidTaskError(f"checkpoint.{PLACES}", "is ours", "any other name")
         self._value = None if value is None else dict(value)
-        self._known = self._changed = True
+        self._changed = True
+
+    def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
+        """Say where a loop goes on after the next commit. It has read the places."""
+        self._places[name] = place
+        self._changed = True
 
     def _learn(self, connection: Connection) -> None:
+        """Read what an earlier attempt left; what was set meanwhile stays."""
         found = read(connection, self._run.task.task_id)
-        self._value, self._known = found.checkpoint if found else None, True
+        kept = dict(found.checkpoint or {}) if found else {}
+        self._places, self._known = kept.pop(PLACES, {}), True
+        if not self._changed:
+            self._value = kept or None
 
     def _keep(self, connection: Connection) -> None:
+        if self._changed and not self._known:
+            self._learn(connection)
         task, progress = self._run.task, self._run.progress
-        note = Note(self._text, self._changed, *(progress or (None, None)))
+        note = Note(
+            self._text() if self._changed else None, self._changed, *(progress or (None, None))
+        )
         cancelled = keep(connection, task.fence, note)
         if cancelled is None:
             raise LeaseLostError(task.task_id)
         self._run.cancelled = self._run.cancelled or cancelled
+
+    def _text(self) -> str | None:
+        if self._value is None and not self._places:
+            return None
+        places = {PLACES: self._places} if self._places else {}
+        return encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
 
 
 class PlainPoint(_Point):
@@ -75,6 +105,11 @@ class PlainPoint(_Point):
         if not self._known:
             self._learn(self._access.connection)
         return self._value
+
+    def places(self) -> dict[str, Any]:
+        """Return where loops over chunks go on, by name."""
+        self.get()
+        return self._places
 
     def commit(self) -> None:
         """Commit it with what was done."""
@@ -95,6 +130,11 @@ class AsyncPoint(_Point):
             connection = await self._access.session.connection()
             await connection.run_sync(self._learn)
         return self._value
+
+    async def places(self) -> dict[str, Any]:
+        """Return where loops over chunks go on, by name."""
+        await self.get()
+        return self._places
 
     async def commit(self) -> None:
         """Commit it with what was done."""

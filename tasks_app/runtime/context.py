@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.locks import Names
     from tasks_app.domain.task import Fence
     from tasks_app.runtime.checkpoint import Checkpoint
+    from tasks_app.runtime.chunks import Chunks
     from tasks_app.runtime.desk import Running
     from tasks_app.runtime.locks.of_runs import HoldOfRun, LocksOfChild, LocksOfRun
     from tasks_app.runtime.transaction import Access
@@ -53,6 +54,7 @@ class TaskContext:
         self._locks: LocksOfRun | None = None
         self._commits = commits
         self._point: Checkpoint | None = None
+        self._loops: tuple[str, ...] = ()
         self._over = False
 
     @property
@@ -193,6 +195,48 @@ class TaskContext:
         if checkpoint is not None:
             point.set(checkpoint)
         return point.commit()
+
+    def chunks(
+        self,
+        statement: Any,
+        *,
+        key: Any,
+        size: int = 1000,
+        max_ms: float | None = None,
+        name: str = "",
+        params: Mapping[str, Any] | None = None,
+    ) -> Chunks:
+        """Return the rows of a SELECT in pages (lists); each page's work is one :meth:`commit`.
+
+        It happens when the next page is wanted, together with the page's last key: so after a
+        crash the loop goes on behind it. ``statement`` is a ``select()``, of columns or of one
+        entity, or SQL text with ``params``; ``key`` its columns, or their names, that are unique
+        together and never null, and by which an index finds rows in order. With ``max_ms``, pages
+        become smaller, of ``size`` rows at most, until one takes no longer. Several loops of a
+        handler need names. In async handlers: ``async for``.
+
+        Between two pages a worker that stops gives the task back, uncharged, and a cancelled task
+        ends.
+
+        Raises:
+            ValueError: ``size`` or ``max_ms`` is not positive, two loops have one name, or the
+                statement has a LIMIT.
+            TypeError: it is no SELECT.
+            RuntimeError: the handler has ``commit="batch"``.
+        """
+        if not self._commits:
+            raise RuntimeError(NO_COMMIT)
+        if size < 1 or (max_ms is not None and max_ms <= 0):
+            raise ValueError("size and max_ms must be positive.")
+        if name in self._loops:
+            raise ValueError(f"This run had a loop named {name!r} already. Give each its own name.")
+        from tasks_app.pool.paging import Paged  # noqa: PLC0415  it is rare
+        from tasks_app.runtime.chunks import Chunks  # noqa: PLC0415
+
+        paged = Paged(statement, key, params)
+        self._loops += (name,)
+        point = self._checkpoint()
+        return Chunks(self._run, self._given(), point, paged, size, max_ms, name)
 
     def _checkpoint(self) -> Checkpoint:
         access = self._given()

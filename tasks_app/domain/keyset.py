@@ -1,0 +1,48 @@
+"""Keys at which a walk through a table goes on, as they are kept in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+Key = tuple[Any, ...]
+
+_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (int, int, int),
+    "str": (str, str, str),
+    "float": (float, float, float),
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
+    "decimal": (Decimal, str, Decimal),
+    "uuid": (UUID, str, UUID),
+}
+"""How each is written and read. Their order matters: a datetime is a date."""
+
+
+def pack(key: Sequence[Any]) -> list[list[Any]]:
+    """Return a key as JSON values, from which :func:`unpack` makes the same again.
+
+    Raises:
+        ValueError: a part of it is null, or of a type that cannot be kept.
+    """
+    return [_packed(part) for part in key]
+
+
+def unpack(packed: Sequence[Sequence[Any]]) -> Key:
+    """Return the key."""
+    return tuple(_TYPES[kind][2](value) for kind, value in packed)
+
+
+def _packed(part: Any) -> list[Any]:
+    if part is None:
+        raise ValueError("A key is null. Name columns that never are, such as the primary key.")
+    for kind, (type_, write, _) in _TYPES.items():
+        if isinstance(part, type_) and not isinstance(part, bool):
+            return [kind, write(part)]
+    raise ValueError(
+        f"A key of type {type(part).__name__} cannot be kept. Allowed: {', '.join(_TYPES)}."
+    )

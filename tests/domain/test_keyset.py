@@ -1,0 +1,35 @@
+"""Keys in checkpoints come back as they were, type and all."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from tasks_app.domain.keyset import pack, unpack
+
+KEYS = [
+    (5,),
+    (-(2**63), "ä'\"\\"),
+    (0.1, ""),
+    (Decimal("1.10"), UUID(int=7)),
+    (date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime(2026, 1, 2, 3)),  # noqa: DTZ001
+    (time(1, 2, 3),),
+]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_comes_back(key: tuple) -> None:
+    again = unpack(json.loads(json.dumps(pack(key))))
+
+    assert again == key
+    assert [type(part) for part in again] == [type(part) for part in key]
+
+
+@pytest.mark.parametrize(("part", "why"), [(None, "null"), (True, "bool"), (b"x", "bytes")])
+def test_what_is_no_key(part: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        pack((1, part))
