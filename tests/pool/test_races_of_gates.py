@@ -121,6 +121,23 @@ def test_gates_wished_for_in_opposite_orders_are_locked_in_one(engine: Engine, p
     assert waiting.result() == []
 
 
+def test_while_it_waits_for_one_gate_a_claim_has_none_that_comes_later(
+    engine: Engine, pair: Pair
+) -> None:
+    a, b = pair
+    ids = made(a, "y", "x")
+    enter(a, [Gate(Kind.ORDER, key) for key in "xy"])
+    a.commit()
+    one = "SELECT gate FROM task_gate WHERE gate = 'order {}' FOR UPDATE SKIP LOCKED"
+    a.exec_driver_sql(one.format("x"))
+
+    waiting = blocked(engine, b, a, lambda c: passed(c, ids))
+    assert a.exec_driver_sql(one.format("y")).all()
+    a.commit()
+
+    assert waiting.result() == ids
+
+
 def test_a_run_ends_while_another_is_being_held_and_whoever_looks_last_wakes_it(
     pair: Pair,
 ) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.gates import Kind, Limit
-from tasks_app.pool.held import LOOK_AGAIN_S
+from tasks_app.pool.held import LOOK_AGAIN_S, hold
 from tasks_app.pool.limits import drop_limit, set_limit
+from tasks_app.pool.settle import settle_group
+from tasks_app.runtime import gatekeeper
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.gatekeeper import Gatekeeper
+from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
@@ -179,6 +183,29 @@ def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
     assert bench.task(second).parked is None
     with bench.engine.connect() as connection:
         assert connection.execute(text("SELECT look_at FROM task_gate")).scalar() is None
+
+
+def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = bench.create(order_key="k"), bench.create(order_key="k")
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    one, other = Gatekeeper(database), Gatekeeper(database)
+    (run,) = one.claim([first], claimer(), uuid4())
+
+    def hold_late(connection: Connection, *given: Any, **more: Any) -> None:
+        """The run ends, and looks who waits, before this is committed."""
+        hold(connection, *given, **more)
+        with bench.engine.begin() as beside:
+            settle_group(beside, [ending(run)])
+        one.ended([run.fence])
+        one.pass_on()
+
+    monkeypatch.setattr(gatekeeper, "hold", hold_late)
+
+    assert other.claim([second], claimer(), uuid4()) == []
+    assert bench.task(second).parked is None
 
 
 def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Bench) -> None:

@@ -1,0 +1,147 @@
+"""Order keys, limits, breakers, fair queues, schedules and queues, each without one of its rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+ROOMS = "tasks_app/pool/rooms.py"
+KEEPER = "tasks_app/runtime/gatekeeper.py"
+RACES = "tests/pool/test_races_of_gates.py::test_"
+LIMITS = "tests/pool/test_limits.py::test_"
+RUNS = "tests/runtime/test_gates.py::test_"
+SHARES = "tests/runtime/test_fairness.py::test_"
+BREAKER = "tests/pool/test_breaker.py::"
+
+GATES = (
+    mutant(
+        "gates that are not locked",
+        "Who counts what runs behind a gate locks the gate first.",
+        ROOMS,
+        " FOR NO KEY UPDATE OF t",
+        " ",
+        f"{RACES}two_claims_of_one_limit_together_take_no_more_than_it_allows",
+    ),
+    mutant(
+        "gates locked as they come",
+        "All lock gates in one order.",
+        ROOMS,
+        '{_BUCKETS} ORDER BY t.gate COLLATE "C" FOR',
+        "{_BUCKETS} ORDER BY array_position(CAST(:gates AS text[]), t.gate) FOR",
+        f"{RACES}while_it_waits_for_one_gate_a_claim_has_none_that_comes_later",
+    ),
+    mutant(
+        "a limit that counts nobody",
+        "What runs counts, whoever runs it.",
+        "tasks_app/domain/gates.py",
+        "max(0.0, limit.most - running)",
+        "max(0.0, limit.most)",
+        f"{RUNS}no_more_than_the_limit_run_at_a_time",
+    ),
+    mutant(
+        "an order key without a head",
+        "Of a key the first goes, and nobody else.",
+        "tasks_app/domain/gates.py",
+        "(not self.ordered or task_id == self.head)",
+        "True",
+        "tests/domain/test_gates.py::test_of_an_order_key_the_head_passes_alone",
+    ),
+    mutant(
+        "a head that failed holds nobody",
+        "Behind a task that failed for good its key waits, if it blocks.",
+        ROOMS,
+        "WHERE NOT EXISTS (\n        SELECT FROM {ERROR} e",
+        "WHERE true OR NOT EXISTS (\n        SELECT FROM {ERROR} e",
+        f"{RUNS}a_head_that_failed_for_good_blocks_until_it_is_requeued",
+    ),
+    mutant(
+        "a bucket that is never emptied",
+        "Each start takes a token.",
+        ROOMS,
+        "rooms[gate].tokens -= started[gate]",
+        "rooms[gate].tokens -= 0",
+        f"{LIMITS}a_bucket_lets_its_burst_pass_and_then_what_flows_in",
+    ),
+    mutant(
+        "a claim that overlooks gates",
+        "A plain claim takes nothing that a gate stands before.",
+        "tasks_app/pool/tables.py",
+        "p.order_key IS NULL AND p.limit_key IS NULL\n",
+        "true\n",
+        f"{RACES}a_plain_claim_takes_nothing_that_a_gate_stands_before",
+    ),
+    mutant(
+        "nobody is woken",
+        "Whose run ends wakes who waits behind it.",
+        KEEPER,
+        "self._ended.update(gate for some in gates for gate in some)",
+        "pass",
+        f"{RUNS}tasks_of_one_key_run_one_at_a_time_lowest_id_first",
+    ),
+    mutant(
+        "who holds rows does not look again",
+        "Who holds a row looks once more after his COMMIT.",
+        KEEPER,
+        "self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}\n"
+        "        self._wake(held)",
+        "self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}",
+        f"{RUNS}who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile",
+    ),
+    mutant(
+        "strict order without turns",
+        "Producers of a strict key take turns until they commit.",
+        "tasks_app/pool/strict_order.py",
+        "SELECT pg_advisory_xact_lock(k.hash) FROM",
+        "SELECT pg_advisory_xact_lock_shared(k.hash) FROM",
+        "tests/pool/test_strict_order.py::"
+        "test_the_second_producer_of_a_key_waits_for_the_first_ones_commit",
+    ),
+    mutant(
+        "shares without weights",
+        "A key's share is its weight.",
+        "tasks_app/domain/shares.py",
+        "return self.weights.get(key, 1.0)",
+        "return 1.0",
+        f"{SHARES}weights_are_shares",
+    ),
+    mutant(
+        "shares that are not charged",
+        "Who had something is behind those who had nothing.",
+        "tasks_app/domain/shares.py",
+        "self._had[key] = self._at + self._price(key)",
+        "self._had[key] = 0.0",
+        f"{SHARES}keys_share_a_queue_whoever_came_first",
+    ),
+    mutant(
+        "priorities without a floor",
+        "Each priority that waits is owed a task of twenty.",
+        "tasks_app/domain/shares.py",
+        "owed[waiting] = owed.get(waiting, 0) + 1",
+        "owed[waiting] = 0",
+        f"{SHARES}each_priority_has_its_floor",
+    ),
+    mutant(
+        "a breaker that holds nothing",
+        "What depends on something that is down is not claimed.",
+        "tasks_app/pool/standstill.py",
+        "b.state <> 'closed')",
+        "b.state = 'none')",
+        f"{BREAKER}TestHolding::test_its_tasks_are_not_claimed_and_others_are",
+    ),
+    mutant(
+        "a breaker that lets all through at once",
+        "A breaker that was open lets a few probes through first.",
+        "tasks_app/pool/breaker.py",
+        "wanted = standing.breaker.probes - number",
+        "wanted = 1_000",
+        f"{BREAKER}TestProbing::test_as_many_as_declared_are_let_through_and_no_more",
+    ),
+    mutant(
+        "windows that the claim does not know",
+        "Nothing of a queue is claimed outside of its windows.",
+        "tasks_app/pool/standstill.py",
+        "GROUP BY w.queue HAVING NOT bool_or({OPEN})",
+        "GROUP BY w.queue HAVING false",
+        "tests/pool/test_queues.py::TestWindows::"
+        "test_outside_its_windows_nothing_of_a_queue_is_claimed",
+    ),
+)
