@@ -1,4 +1,4 @@
-"""Order keys, limits, breakers, fair queues, schedules and queues, each without one of its rules."""
+"""Order keys, limits, breakers, fair queues and windows, each time without one of their rules."""
 
 from __future__ import annotations
 
