@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, NewTask
@@ -410,6 +414,17 @@ def outcome_of(engine: Engine, made):
         return progress(connection, made), called(connection, made)
 
 
+@contextmanager
+def nobody_in_the_way(*connections: Connection) -> Iterator[None]:
+    """What is done inside waits for nobody, and is in no deadlock."""
+    for connection in connections:
+        connection.execute(text("SET LOCAL lock_timeout = '3s'"))
+    try:
+        yield
+    except (DBAPIError, psycopg.Error) as error:
+        pytest.fail(f"somebody was in the way: {error}")
+
+
 @pytest.mark.parametrize("settle", [by_one, with_effects])
 def test_the_last_two_wait_for_each_other_and_one_calls(engine: Engine, settle) -> None:
     made, tasks = prepared(engine)
@@ -442,8 +457,9 @@ def test_a_group_settle_waits_for_nobody_and_leaves_members_of_a_busy_group(engi
         plain = claimed_task(connection)
     with two(engine) as (a, b):
         by_one(a, tasks[0])
-        done = settle_group(b, [ending(plain), ending(tasks[1])])
-        failed = settle_group(b, [ending(tasks[1], Event.FAIL, cause=CAUSE)])
+        with nobody_in_the_way(b):
+            done = settle_group(b, [ending(plain), ending(tasks[1])])
+            failed = settle_group(b, [ending(tasks[1], Event.FAIL, cause=CAUSE)])
         b.commit()
         assert (list(done), failed) == ([plain.task_id], {})
         a.commit()
@@ -460,11 +476,11 @@ def test_an_open_cancellation_holds_up_members_and_no_other(engine: Engine) -> N
     with two(engine) as (a, b):
         assert cancel(a, tasks[0].task_id) is Cancelled.CANCELLED
         other = blocked(engine, b, a, lambda connection: with_effects(connection, tasks[1]))
-        # It waits for the group without holding its row, so this is no deadlock.
-        assert cancel(a, tasks[1].task_id) is Cancelled.REQUESTED
-        assert cancel(a, tasks[2].task_id) is Cancelled.REQUESTED
-        a.commit()
-        other.result()
+        with nobody_in_the_way(a):  # the other waits for the group and does not hold its row
+            assert cancel(a, tasks[1].task_id) is Cancelled.REQUESTED
+            assert cancel(a, tasks[2].task_id) is Cancelled.REQUESTED
+            a.commit()
+            other.result()
         b.commit()
 
     assert outcome_of(engine, made)[0] == (1, 1, None)
@@ -477,9 +493,10 @@ def test_a_run_that_is_told_to_stop_does_not_stand_in_the_way(engine: Engine) ->
     with two(engine) as (a, b):
         assert cancel(a, tasks[1].task_id) is Cancelled.REQUESTED
         other = blocked(engine, b, a, lambda connection: by_one(connection, tasks[1]))
-        assert cancel(a, tasks[0].task_id) is Cancelled.CANCELLED
-        a.commit()
-        other.result()
+        with nobody_in_the_way(a):
+            assert cancel(a, tasks[0].task_id) is Cancelled.CANCELLED
+            a.commit()
+            other.result()
         b.commit()
 
     assert outcome_of(engine, made) == ((1, 1, "FAILED"), "else")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from torture.mutants.of_the_gates import GATES
+from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_locks import LOCKS
 from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runtime import RUNTIME
 
-ALL = (*POOL, *RUNTIME, *LOCKS, *GATES)
+ALL = (*POOL, *RUNTIME, *LOCKS, *GATES, *GROUPS_AND_PROGRESS)

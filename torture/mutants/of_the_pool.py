@@ -16,24 +16,25 @@ RESCUE = "tasks_app/pool/rescue.py"
 LEFT_BEHIND = '''\
 _GONE = f"""
     DELETE FROM {PENDING} p
-    WHERE p.id = %s AND {admits(Event.SUCCEED)} AND p.attempt = %s AND p.lease_token = %s
+    WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
+      AND p.lease_token = %(token)s
     RETURNING row_to_json(p)::text
 """
 _ENTER = f"""
     INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-    SELECT {_KEPT}, '{State.SUCCEEDED}', %s::jsonb, %s::integer, statement_timestamp()
-    FROM json_populate_record(NULL::{PENDING}, %s::json)
+    SELECT {_KEPT}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
+    FROM json_populate_record(NULL::{PENDING}, %(gone)s::json)
 """
 
 
 def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool:
     """Two transactions: between them the task is nowhere."""
     values = _values(settlement)
-    row = connection.execute(_GONE, values[:3]).fetchone()
+    row = connection.execute(_GONE, values).fetchone()
     if row is None:
         return False
     connection.commit()
-    connection.execute(_ENTER, (*values[3:], row[0]))
+    connection.execute(_ENTER, {**values, "gone": row[0]})
     return True
 '''
 
@@ -75,8 +76,8 @@ POOL = (
         "the success of one, without its fence",
         "Effects commit only while the claim is ours.",
         SUCCEED,
-        "AND p.attempt = %s AND p.lease_token = %s\n",
-        "AND (p.attempt = %s OR p.lease_token = %s OR true)\n",
+        "AND p.lease_token = %(token)s AND {condition}\n",
+        "AND (p.lease_token = %(token)s OR true)\n",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
     ),
     mutant(
@@ -85,8 +86,12 @@ POOL = (
         SUCCEED,
         '''\
 def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool:
-    """Write one success, waiting for its row; False: the fence is lost, so do not commit."""
-    return connection.execute(_SUCCEED, _values(settlement), prepare=True).rowcount == 1
+    """Write one success, waiting for its row and group; False: the fence is lost: do not commit."""
+    values = _values(settlement)
+    return (
+        connection.execute(_SUCCEED, values, prepare=True).rowcount == 1
+        or connection.execute(_MEMBER, values, prepare=True).rowcount == 1
+    )
 ''',
         LEFT_BEHIND,
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
@@ -103,8 +108,8 @@ def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool
         "cancel does not lock before it looks",
         "Cancel sees what a claim under way makes of the row.",
         "tasks_app/pool/cancel.py",
-        "p WHERE p.id = :id {WAIT}",
-        "p WHERE p.id = :id",
+        'ORDER BY p.id {WAIT}\n    """)',
+        'ORDER BY p.id\n    """)',
         f"{RACES}claim_is_open_then_cancel_waits_and_flags_what_then_runs",
     ),
     mutant(

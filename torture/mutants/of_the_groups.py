@@ -1,0 +1,119 @@
+"""Groups, checkpoints and chunks, each time without one of their rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+COUNT = "tasks_app/pool/groups/count.py"
+SUCCEED = "tasks_app/pool/succeed.py"
+REQUEUE = "tasks_app/pool/requeue.py"
+PROGRESS = "tasks_app/pool/progress.py"
+GROUPS = "tests/pool/test_groups.py::test_"
+KEPT = "tests/pool/test_progress.py::test_"
+
+GROUPS_AND_PROGRESS = (
+    mutant(
+        "group counted from what the statement saw",
+        "Who counts adds to what others have committed meanwhile.",
+        COUNT,
+        "SET succeeded = g.succeeded + ",
+        "SET succeeded = (SELECT s.succeeded FROM {GROUP} s WHERE s.id = g.id) + ",
+        f"{GROUPS}the_last_two_wait_for_each_other_and_one_calls",
+    ),
+    mutant(
+        "group that counts after its end",
+        "What is over counts nobody any more, and calls once.",
+        COUNT,
+        '_OPEN = "g.outcome IS NULL"',
+        '_OPEN = "true"',
+        f"{GROUPS}what_ends_after_the_call_is_not_counted",
+    ),
+    mutant(
+        "member settled as a plain task",
+        "Each end of a member is counted.",
+        "tasks_app/pool/settle.py",
+        '_PLAIN = f"{_ENDS} AND p.batch_id IS NULL"',
+        "_PLAIN = _ENDS",
+        f"{GROUPS}the_last_success_calls_then",
+    ),
+    mutant(
+        "member whose effects commit uncounted",
+        "Each end of a member is counted.",
+        SUCCEED,
+        '_SUCCEED = _statement("p.batch_id IS NULL")',
+        '_SUCCEED = _statement("true")',
+        f"{GROUPS}the_last_success_calls_then",
+    ),
+    mutant(
+        "member held before its group",
+        "Who may wait locks the group first and then the member.",
+        COUNT,
+        '        ORDER BY g.id FOR NO KEY UPDATE)\n    """',
+        '        ORDER BY g.id)\n    """',
+        f"{GROUPS}an_open_cancellation_holds_up_members_and_no_other",
+    ),
+    mutant(
+        "settle that waits for a group",
+        "A settle of many waits for nobody.",
+        COUNT,
+        "ORDER BY g.id FOR NO KEY UPDATE SKIP LOCKED)",
+        "ORDER BY g.id FOR NO KEY UPDATE)",
+        f"{GROUPS}a_group_settle_waits_for_nobody_and_leaves_members_of_a_busy_group",
+    ),
+    mutant(
+        "member of a busy group moved all the same",
+        "Members of a group that somebody counts stay for the next time.",
+        COUNT,
+        "OR batch_id = ANY((SELECT ids FROM busy)::bigint[]) IS NOT TRUE)",
+        "OR true)",
+        f"{GROUPS}a_group_settle_waits_for_nobody_and_leaves_members_of_a_busy_group",
+    ),
+    mutant(
+        "requeue that is not taken back",
+        "A member that runs again has not ended.",
+        REQUEUE,
+        "if found.batch_id is not None:",
+        "if False:",
+        f"{GROUPS}requeue_takes_a_failure_back",
+    ),
+    mutant(
+        "requeue that changes what is over",
+        "A group that is over stays as it was.",
+        REQUEUE,
+        "WHERE g.id = :id AND g.outcome IS NULL",
+        "WHERE g.id = :id",
+        f"{GROUPS}requeue_changes_nothing_of_a_group_that_is_over",
+    ),
+    mutant(
+        "checkpoint without the token",
+        "Who has lost the fence keeps nothing.",
+        PROGRESS,
+        " AND p.lease_token = :token\n",
+        " AND (p.lease_token = :token OR true)\n",
+        f"{KEPT}a_stale_fence_keeps_nothing",
+    ),
+    mutant(
+        "checkpoint whose row is not held",
+        "From the fence to the COMMIT nobody else has the row.",
+        PROGRESS,
+        "FOR NO KEY UPDATE OF p),",
+        "),",
+        f"{KEPT}nobody_else_has_the_row_until_the_commit_and_the_renewal_does_not_wait",
+    ),
+    mutant(
+        "chunk whose place comes before its effects",
+        "A page's effects and its place are one commit.",
+        "tasks_app/runtime/chunks.py",
+        """\
+            yield page
+            after = self._leave()
+            self._point.commit()
+""",
+        """\
+            after = self._leave()
+            self._point.commit()
+            yield page
+""",
+        "tests/runtime/test_chunks.py::test_the_next_attempt_goes_on_behind_the_last_commit",
+    ),
+)
