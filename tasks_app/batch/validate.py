@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sqlalchemy import Connection
 
-from tasks_app.domain.errors import PlanError
+from tasks_app.batch.files import body_of
 from tasks_app.domain.partition.check import check
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.problems import Problem, WrongPlanError
@@ -22,7 +20,7 @@ def problems(
     plan: Plan,
     *,
     aligned: bool = False,
-    at_least: int = 1,
+    at_least: int = 0,
 ) -> list[Problem]:
     """Return what is wrong with a plan; nothing: each row has exactly one owner.
 
@@ -44,7 +42,7 @@ def validate(
     plan: Plan,
     *,
     aligned: bool = False,
-    at_least: int = 1,
+    at_least: int = 0,
 ) -> Plan:
     """Return the plan.
 
@@ -59,9 +57,6 @@ def validate(
 
 
 def _facts_of(file: File, at_least: int) -> Facts:
-    path = Path(file.path)
-    if not path.is_file():
-        raise PlanError(f"There is no file {file}. All workers must see it under this path.")
-    size = path.stat().st_size
-    extent = Extent(0, size - 1) if size else Extent()
+    low, high = body_of(file)
+    extent = Extent(low, high - 1) if high > low else Extent()
     return Facts(KeyType.INTEGER, {str(file): extent}, at_least=at_least)

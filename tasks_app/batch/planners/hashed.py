@@ -11,7 +11,7 @@ from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Kind, Partition, Plan
 from tasks_app.pool.batch.measure import count, has_nulls
-from tasks_app.pool.batch.relation import Source, find
+from tasks_app.pool.batch.relation import Source, by_bucket, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Hash(Amount):
         if rows is None or self.rows is not None:
             rows = count(connection, relation)
         modulus = self.number_for(rows, relation.size_bytes)
-        nulls = has_nulls(connection, relation)
+        hashed = by_bucket(relation, self.column) if self.column else relation
+        nulls = has_nulls(connection, hashed)
         partitions = [
             Partition(
                 bucket + 1,

@@ -39,11 +39,13 @@ def check(plan: Plan, facts: Facts) -> list[Problem]:
 
 
 def _count(plan: Plan, facts: Facts) -> Iterator[Problem]:
-    if len(plan.partitions) < max(1, facts.at_least):
+    is_empty = not any(each.has_keys or each.nulls for each in facts.extents.values())
+    needed = max(facts.at_least, 0 if is_empty and facts.extents else 1)
+    if len(plan.partitions) < needed:
         yield Problem(
             Wrong.TOO_FEW,
-            f"There are {len(plan.partitions)} partitions, but {max(1, facts.at_least)} are needed."
-            " Add some, or ask for fewer.",
+            f"There are {len(plan.partitions)} partitions, but {needed} are needed. "
+            "Add some, or ask for fewer.",
         )
     for number, times in Counter(each.number for each in plan.partitions).items():
         if times > 1:
@@ -129,8 +131,11 @@ def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
             f"Rows without a key belong to {named(owners)}. Let one of them own NULL.",
             numbers(owners),
         )
-    marked = any(each.kind is Kind.MARKED for each in own)
-    if extent.nulls and not owners and not marked:
+    if extent.nulls and any(each.kind is Kind.MARKED for each in own):
+        yield Problem(
+            Wrong.UNOWNED, "There are rows without a key, which cannot be marked. Give them keys."
+        )
+    elif extent.nulls and not owners:
         yield Problem(
             Wrong.UNOWNED,
             "There are rows without a key, and no partition owns NULL. "

@@ -121,8 +121,8 @@ class Facts:
     """The keys that there are, and how many rows have each; None: nobody looked."""
     physical: tuple[Physical, ...] = ()
     """The database's own partitions, where a partition must not span two."""
-    at_least: int = 1
-    """So many partitions there must be."""
+    at_least: int = 0
+    """So many partitions there must be; one at least, unless there is nothing to own."""
 
 
 @dataclass(frozen=True, slots=True)

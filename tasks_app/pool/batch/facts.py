@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from sqlalchemy import Connection, Integer, column
+from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.keys import Key
 from tasks_app.domain.partition.records import Extent, Facts, Kind, Plan
 from tasks_app.pool.batch.measure import extent, has_nulls, histogram
 from tasks_app.pool.batch.physical import leaves, physical_ranges
-from tasks_app.pool.batch.relation import Relation, Source, find
+from tasks_app.pool.batch.relation import Relation, Source, by_bucket, find
 
 MOST_VALUES = 100_000
 """A key with more different ones is none to be split by its values."""
@@ -23,7 +21,7 @@ def gather(
     plan: Plan,
     *,
     aligned: bool = False,
-    at_least: int = 1,
+    at_least: int = 0,
 ) -> Facts:
     """Return which keys there are now; ``aligned``: a partition must not span two of the database.
 
@@ -49,8 +47,7 @@ def _extent(connection: Connection, relation: Relation, plan: Plan) -> Extent:
         (name,) = stored
         if name is None:
             return Extent(nulls=has_nulls(connection, relation))
-        key = column(name, Integer)
-        relation = replace(relation, key=key, key_type=KeyType.INTEGER, has_nulls=True)
+        relation = by_bucket(relation, name)
     return extent(connection, relation)
 
 

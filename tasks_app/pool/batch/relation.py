@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
+    Integer,
     Select,
     Text,
     cast,
     column,
     func,
+    literal_column,
     select,
     table,
     text,
@@ -69,6 +71,8 @@ class Query:
 
 
 Source = Table | Query
+
+EVERYTHING: ColumnElement[Any] = literal_column("*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,27 @@ def rows_of(source: Source) -> FromClause:
     return table(source.name, schema=source.schema)
 
 
+def by_bucket(relation: Relation, name: str) -> Relation:
+    """Return the same rows, split by a column of theirs that holds a bucket."""
+    key: ColumnElement[Any] = column(name, Integer)
+    return replace(relation, key=key, key_type=KeyType.INTEGER, has_nulls=True)
+
+
 def source_of(source: Source, partition: Partition) -> Source:
     """Return what a partition's rows are read from: its view, its own table, or the program's."""
     name = partition.view or partition.source
     return source if name is None else Table.named(name, source.key)
+
+
+def quoted(table: Table) -> str:
+    """Return a table's name for a statement that is written by hand, always in quotes."""
+    names = (table.schema, table.name) if table.schema else (table.name,)
+    return ".".join(map(identifier, names))
+
+
+def identifier(name: str) -> str:
+    """Return a name in quotes."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def in_order(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:

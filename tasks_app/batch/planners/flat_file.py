@@ -1,0 +1,105 @@
+"""Flat file: an existing file in segments, or a table that is extracted to one first."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from tasks_app.batch.files import body_of
+from tasks_app.batch.segments import segments
+from tasks_app.domain.partition.amount import Amount
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.records import Plan
+from tasks_app.domain.partition.sources import File
+from tasks_app.pool.batch.extract import extract
+from tasks_app.pool.batch.relation import Source
+
+
+@dataclass(frozen=True, slots=True)
+class FlatFile(Amount):
+    """Segments of about as many bytes, cut at borders of records; the file is read once for it.
+
+    ``rows`` needs a guess at how long a record is: it takes the first ones'.
+    """
+
+    def plan(self, connection: Connection | None, source: File) -> Plan:  # noqa: ARG002
+        """Split; an empty file has no segments.
+
+        Raises:
+            PlanError: there is no such file, or its quotes do not match.
+        """
+        began = time.monotonic()
+        low, high = body_of(source)
+        size = high - low
+        rows = _guess(source, low, size) if self.rows is not None else None
+        made = tuple(segments(source, self.number_for(rows, size)))
+        total = sum(each.rows or 0 for each in made)
+        return Plan("flat file", KeyType.INTEGER, made, total, time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Extract(Amount):
+    """A table or query, written to a CSV file by COPY as one snapshot has it, and split there.
+
+    The table is read once, whatever the number of segments, and never again. That pays where
+    each partition would read much of it, or would meet those who write it.
+    """
+
+    path: str = ""
+    """Where all workers find it. What is there is replaced, as a whole."""
+
+    @property
+    def file(self) -> File:
+        """What the partitions' records are read from."""
+        return File(self.path)
+
+    def plan(self, connection: Connection, source: Source) -> Plan:
+        """Write the file and its manifest, and split it.
+
+        Raises:
+            PlanError: the source is not there.
+            OSError: the file cannot be written.
+        """
+        began = time.monotonic()
+        new = Path(f"{self.path}.new")
+        with new.open("wb") as out:
+            extract(connection, source, out)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(self.path)
+        plan = FlatFile(self.parts, self.rows, self.size, self.over).plan(None, self.file)
+        Path(f"{self.path}.manifest.json").write_text(json.dumps(manifest(plan), indent=1))
+        spent = time.monotonic() - began
+        return Plan("extract", plan.key_type, plan.partitions, plan.rows, spent)
+
+
+def manifest(plan: Plan) -> dict[str, Any]:
+    """Return what the segments of a file are, for those who read it without us."""
+    return {
+        "records": plan.rows,
+        "segments": [
+            {
+                "number": each.number,
+                "path": each.source,
+                "first_byte": each.range.low,
+                "end_byte": each.range.high,
+                "records": each.rows,
+                "sha256": each.checksum,
+            }
+            for each in plan.partitions
+            if each.range is not None
+        ],
+    }
+
+
+def _guess(file: File, low: int, size: int) -> int:
+    with Path(file.path).open("rb") as stream:
+        stream.seek(low)
+        sample = stream.read(2**16)
+    return max(1, round(size * max(1, sample.count(b"\n")) / max(1, len(sample))))

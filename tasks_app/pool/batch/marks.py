@@ -1,0 +1,168 @@
+"""Marks: rows are taken by whoever comes first, and marked in the transaction that processes them.
+
+The mark stands in a column of the user's table, or beside it in ``task_marker``. What is taken is
+locked until the transaction ends; if it rolls back, the rows wait again. So any number of takers
+gets along, and nobody has to know of the others.
+
+Nothing taken does not mean that nothing is left: others may have the rest in hand, and roll back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Text,
+    any_,
+    cast,
+    column,
+    func,
+    literal,
+    select,
+    table,
+    text,
+    update,
+)
+from sqlalchemy.dialects import postgresql
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.keys import Key, write_key
+from tasks_app.domain.partition.marker import Mark, Marker
+from tasks_app.domain.partition.sources import Table
+from tasks_app.pool.batch.predicate import sql_type
+from tasks_app.pool.batch.relation import EVERYTHING, Relation, find, in_order
+from tasks_app.pool.tables import MARKER, SCHEMA
+
+Row = Mapping[str, Any]
+
+_TAKE = text(f"""
+    WITH chosen AS MATERIALIZED (
+        SELECT m.key FROM {MARKER} m WHERE m.program_id = :program AND m.state = 'waiting'
+        ORDER BY m.key LIMIT :size FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE {MARKER} m SET state = 'done', partition_no = :number
+    WHERE m.program_id = :program AND m.key = ANY(ARRAY(SELECT c.key FROM chosen c))
+      AND m.state = 'waiting'
+    RETURNING m.key
+""")
+_FAIL = text(f"""
+    UPDATE {MARKER} m SET state = 'error'
+    WHERE m.program_id = :program AND m.key = ANY(CAST(:keys AS text[]))
+""")
+_LEFT = text(f"""
+    SELECT EXISTS (SELECT FROM {MARKER} m WHERE m.program_id = :program AND m.state = 'waiting')
+""")
+_CLEAR = text(f"DELETE FROM {MARKER} m WHERE m.program_id = :program")
+
+
+def take(connection: Connection, source: Table, marker: Marker, size: int) -> list[Row]:
+    """Mark up to ``size`` waiting rows that nobody has in hand as done, and return them by key.
+
+    More if several rows have one key: then all of it are taken.
+    """
+    of = _marked(source, marker)
+    waiting = _is(of.c[marker.column], marker.waiting)
+    chosen = (
+        select(of.c[source.key])
+        .where(waiting)
+        .order_by(of.c[source.key])
+        .limit(size)
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte("chosen")
+        .prefix_with("MATERIALIZED")
+    )
+    keys = func.array(select(chosen.c[source.key]).scalar_subquery())
+    taken = (
+        update(of)
+        .where(of.c[source.key] == any_(keys), waiting)
+        .values({marker.column: marker.done})
+        .returning(EVERYTHING)
+    )
+    rows = connection.execute(taken).mappings().all()
+    return sorted((dict(row) for row in rows), key=lambda row: row[source.key])
+
+
+def fail(connection: Connection, source: Table, marker: Marker, keys: Iterable[Key]) -> None:
+    """Mark rows as skipped that this transaction took."""
+    relation = find(connection, source)
+    of = _marked(source, marker)
+    listed = literal(list(keys), postgresql.ARRAY(sql_type(relation.key_type)))
+    connection.execute(
+        update(of).where(of.c[source.key] == any_(listed)).values({marker.column: marker.error})
+    )
+
+
+def left(connection: Connection, source: Table, marker: Marker) -> bool:
+    """Tell whether rows wait, those among them that somebody has in hand."""
+    of = _marked(source, marker)
+    query = select(literal(1)).where(_is(of.c[marker.column], marker.waiting)).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def fill(connection: Connection, program: str, source: Table) -> int:
+    """Write a waiting mark beside each row that has none; return how many.
+
+    Raises:
+        PlanError: its keys cannot be written down.
+    """
+    relation = find(connection, source)
+    if relation.key_type.is_time:
+        raise PlanError(f"Rows of {source} cannot be marked by {source.key}: use a number or text.")
+    rows = (
+        select(literal(program, Text), cast(relation.key, Text))
+        .select_from(relation.rows_of)
+        .where(relation.key.is_not(None))
+        .distinct()
+    )
+    marks = table("task_marker", column("program_id"), column("key"), schema=SCHEMA)
+    missing = postgresql.insert(marks).from_select(["program_id", "key"], rows)
+    counted = {"preserve_rowcount": True}
+    found = connection.execute(missing.on_conflict_do_nothing(), execution_options=counted)
+    return found.rowcount
+
+
+def take_beside(
+    connection: Connection, program: str, source: Table, size: int, number: int
+) -> list[Row]:
+    """Do as :func:`take` by marks in ``task_marker``; ``number`` is the partition's.
+
+    A row that was deleted since is marked, and is not returned.
+    """
+    relation = find(connection, source)
+    values = {"program": program, "size": size, "number": number}
+    found = connection.execute(_TAKE, values).scalars().all()
+    return _rows(connection, relation, [relation.key_type.parse(key) for key in found])
+
+
+def fail_beside(connection: Connection, program: str, keys: Iterable[Key]) -> None:
+    """Mark rows as skipped that this transaction took."""
+    connection.execute(_FAIL, {"program": program, "keys": [write_key(key) for key in keys]})
+
+
+def left_beside(connection: Connection, program: str) -> bool:
+    """Tell whether rows wait, those among them that somebody has in hand."""
+    return bool(connection.execute(_LEFT, {"program": program}).scalar_one())
+
+
+def clear(connection: Connection, program: str) -> int:
+    """Remove all marks of a program."""
+    return connection.execute(_CLEAR, {"program": program}).rowcount
+
+
+def _marked(source: Table, marker: Marker) -> Any:
+    return table(source.name, column(source.key), column(marker.column), schema=source.schema)
+
+
+def _is(marked: ColumnElement[Any], mark: Mark) -> ColumnElement[bool]:
+    return marked.is_(None) if mark is None else marked == mark
+
+
+def _rows(connection: Connection, relation: Relation, keys: list[Key]) -> list[Row]:
+    listed = literal(keys, postgresql.ARRAY(sql_type(relation.key_type)))
+    key = in_order(relation.key, relation.key_type)
+    query = (
+        select(EVERYTHING).select_from(relation.rows_of).where(key == any_(listed)).order_by(key)
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
