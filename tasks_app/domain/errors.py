@@ -86,6 +86,39 @@ class UniqueKeyTakenError(TasksError):
         self.name, self.unique_key, self.holder = name, unique_key, holder
 
 
+class InvalidJobError(TasksError, ValueError):
+    """A batch job is declared in a way that cannot work, or its parameters do not fit."""
+
+
+class BatchStateError(TasksError):
+    """A batch job's instance stands so that what was asked for cannot be done.
+
+    Attributes:
+        batch_id: the instance.
+    """
+
+    def __init__(self, batch_id: int, message: str) -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
+
+
+class ChunkRowError(TasksError):
+    """A chunk failed because of one of its rows, which halving has found.
+
+    Attributes:
+        key: the row's.
+        partition_no: where it is.
+    """
+
+    def __init__(self, key: str, partition_no: int, why: str, skip_limit: int) -> None:
+        may = f"no more than {skip_limit} may" if skip_limit else "none may"
+        super().__init__(
+            f"Row {key[:100]} of partition {partition_no} fails ({why}), and {may} be left out. "
+            "Correct the row or the handler and restart, or raise skip_limit."
+        )
+        self.key, self.partition_no = key, partition_no
+
+
 class HandlerError(TasksError):
     """A handler is declared in a way that cannot work, or twice."""
 

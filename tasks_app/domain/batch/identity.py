@@ -1,0 +1,53 @@
+"""What makes an instance of a job the same: its parameters, in one canonical form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tasks_app.domain.errors import InvalidJobError
+from tasks_app.domain.handler import explain
+from tasks_app.domain.payload import dump_model, encode_object
+
+LONGEST_PARAMS = 16 * 1024
+"""Bytes of JSON."""
+
+
+def checked_params(
+    job: str, model: type[BaseModel] | None, given: Mapping[str, Any] | BaseModel | None
+) -> dict[str, Any]:
+    """Return the parameters as plain JSON, defaults filled in.
+
+    Raises:
+        InvalidJobError: they do not fit the job's model, or are no JSON.
+    """
+    plain: Any = {} if given is None else given
+    if model is not None:
+        try:
+            plain = model.model_validate(
+                plain.model_dump() if isinstance(plain, BaseModel) else plain
+            )
+        except ValidationError as error:
+            path, problem = explain(error)
+            where = path.replace("payload", "params", 1)
+            raise InvalidJobError(f"{where} of job {job} {problem}.") from None
+    if isinstance(plain, BaseModel):
+        plain = dump_model(plain, "params", round_trip=True)
+    elif model is None and plain and not isinstance(plain, Mapping):
+        raise InvalidJobError(f"params of job {job} are no dict. Give a dict or a pydantic model.")
+    params: dict[str, Any] = json.loads(encode_object(plain, "params", LONGEST_PARAMS))
+    return params
+
+
+def identity(params: Mapping[str, Any], identifying: Sequence[str] | None = None) -> str:
+    """Return what two instances with the same identifying parameters have in common.
+
+    The order of keys does not matter. None: all parameters identify.
+    """
+    chosen = {k: v for k, v in params.items() if identifying is None or k in identifying}
+    canonical = json.dumps(chosen, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,173 @@
+"""When a step is done, what follows when a partition aborts, and how large a commit may be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from tasks_app.domain.durations import parse_duration
+
+MOST_ROWS = 1_000_000
+MOST_TRIES = 100
+DEFAULT_TRIES = 2
+LONGEST_CHUNK = timedelta(hours=1)
+
+
+class JoinKind(StrEnum):
+    """What of its partitions a step needs."""
+
+    ALL = "all"
+    """Every one."""
+    ANY = "any"
+    """One. The first that completes decides; the others are called off."""
+    QUORUM = "quorum"
+    """A share of them. All come to an end, then they are counted."""
+    BEST_EFFORT = "best_effort"
+    """None. All come to an end, and the step is done with what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """When a step is done."""
+
+    kind: JoinKind = JoinKind.ALL
+    share: float = 1.0
+    """Of a quorum."""
+
+    @property
+    def enough(self) -> int | None:
+        """How many completed partitions end the step at once; None: it waits for all to end."""
+        return 1 if self.kind is JoinKind.ANY else None
+
+    def satisfied(self, completed: int, total: int) -> bool:
+        """Whether so many are enough. Of no partitions at all, none are."""
+        match self.kind:
+            case JoinKind.ALL:
+                return completed == total
+            case JoinKind.ANY:
+                return completed >= min(1, total)
+            case JoinKind.QUORUM:
+                return completed >= math.ceil(self.share * total - 1e-9)
+            case JoinKind.BEST_EFFORT:
+                return True
+
+    def __str__(self) -> str:
+        return f"quorum {self.share:g}" if self.kind is JoinKind.QUORUM else self.kind.value
+
+
+class AbortKind(StrEnum):
+    """What follows when a partition is in the error pool."""
+
+    FAIL_FAST = "fail_fast"
+    """The others are called off at their next chunk, and the step has failed."""
+    CONTINUE = "continue"
+    """The others go on; at the end the join decides."""
+    RETRY_PARTITION = "retry_partition"
+    """As continue; then it is started again from its checkpoint, a number of times."""
+    COMPENSATE = "compensate"
+    """As continue; then a handler undoes what it has committed, and it is as if never started."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnAbort:
+    """What follows when a partition aborts."""
+
+    kind: AbortKind = AbortKind.FAIL_FAST
+    tries: int = 0
+    """Of ``retry_partition``: how often it is started again."""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.tries}" if self.tries else self.kind.value
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEvery:
+    """How large a chunk may become: so many rows, or as many as take so long."""
+
+    rows: int = 1000
+    span: timedelta = timedelta(seconds=1)
+    """Rows are locked for as long: nobody online shall wait longer than a second or two."""
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows or {round(self.span.total_seconds() * 1000)} ms"
+
+
+JoinWord: TypeAlias = str | tuple[str, float]
+AbortWord: TypeAlias = str | tuple[str, Any]
+CommitWord: TypeAlias = int | str | tuple[int, Any]
+_WRITTEN = re.compile(r"^\s*(\d+)\s*(?:rows?)?\s*(?:(?:or|,)\s*(\d+(?:\.\d+)?\s*(?:ms|s|m)))?\s*$")
+
+
+def parse_join(word: JoinWord) -> Join:
+    """Return the policy; ``("quorum", 0.9)`` is nine of ten.
+
+    Raises:
+        ValueError: there is no such.
+    """
+    kind, *more = (word,) if isinstance(word, str) else word
+    if kind == JoinKind.QUORUM and len(more) == 1 and _is_share(more[0]):
+        return Join(JoinKind.QUORUM, float(more[0]))
+    if kind in set(JoinKind) - {JoinKind.QUORUM} and not more:
+        return Join(JoinKind(kind))
+    raise ValueError(
+        f'join={word!r} is none. Say "all", "any", "best_effort" or ("quorum", 0.9), a share.'
+    )
+
+
+def parse_on_abort(word: AbortWord) -> OnAbort:
+    """Return the policy; of ``("compensate", handler)`` the handler is the caller's.
+
+    Raises:
+        ValueError: there is no such.
+    """
+    kind, *more = (word,) if isinstance(word, str) else word
+    if kind == AbortKind.RETRY_PARTITION and len(more) <= 1:
+        tries = more[0] if more else DEFAULT_TRIES
+        if isinstance(tries, int) and not isinstance(tries, bool) and 1 <= tries <= MOST_TRIES:
+            return OnAbort(AbortKind.RETRY_PARTITION, tries)
+    if kind == AbortKind.COMPENSATE and len(more) == 1 and callable(more[0]):
+        return OnAbort(AbortKind.COMPENSATE)
+    if kind in {AbortKind.FAIL_FAST, AbortKind.CONTINUE} and not more:
+        return OnAbort(AbortKind(kind))
+    raise ValueError(
+        f'on_abort={word!r} is none. Say "fail_fast", "continue", ("retry_partition", 2) or '
+        '("compensate", handler).'
+    )
+
+
+def parse_commit_every(word: CommitWord) -> CommitEvery:
+    """Return the bounds of a chunk: ``1000``, ``"1000 rows or 500ms"``, ``(1000, "500ms")``.
+
+    Raises:
+        ValueError: they cannot be.
+    """
+    rows, span = _bounds(word)
+    try:
+        bounds = CommitEvery(rows, CommitEvery().span if span is None else parse_duration(span))
+    except ValueError:
+        bounds = CommitEvery(0)
+    if not 1 <= bounds.rows <= MOST_ROWS or not timedelta(0) < bounds.span <= LONGEST_CHUNK:
+        raise ValueError(
+            f"commit_every={word!r} cannot be. Say 1 to {MOST_ROWS} rows and up to an hour, "
+            'such as "1000 rows or 500ms".'
+        )
+    return bounds
+
+
+def _bounds(word: Any) -> tuple[int, Any]:
+    if isinstance(word, str):
+        found = _WRITTEN.match(word)
+        return (int(found[1]), found[2]) if found else (0, None)
+    pair = tuple(word) if isinstance(word, Sequence) else (word, None)
+    if len(pair) != 2 or isinstance(pair[0], bool) or not isinstance(pair[0], int):  # noqa: PLR2004
+        return 0, None
+    return pair[0], pair[1]
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1

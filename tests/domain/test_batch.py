@@ -1,0 +1,226 @@
+"""What follows when partitions end, what a restart runs again, and how large chunks become."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel, Field
+
+from tasks_app.domain.batch.decide import (
+    Move,
+    after_compensation,
+    after_partitions,
+    again,
+    ready,
+    status_of_batch,
+)
+from tasks_app.domain.batch.identity import checked_params, identity
+from tasks_app.domain.batch.pace import FIRST, ChunkPace
+from tasks_app.domain.batch.policies import (
+    CommitEvery,
+    parse_commit_every,
+    parse_join,
+    parse_on_abort,
+)
+from tasks_app.domain.batch.records import BatchStatus, PartTally, StepStatus
+from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
+
+HALF = ("quorum", 0.5)
+UNDO = ("compensate", print)
+TRY = ("retry_partition", 2)
+
+
+@pytest.mark.parametrize(
+    ("join", "on_abort", "total", "completed", "failed", "rounds", "move"),
+    [
+        ("all", "fail_fast", 4, 4, 0, 0, Move.COMPLETE),
+        ("all", "fail_fast", 4, 2, 1, 0, Move.FAIL),
+        ("all", "continue", 4, 3, 1, 0, Move.FAIL),
+        ("all", "continue", 4, 3, 0, 0, Move.FAIL),  # one was cancelled
+        ("all", TRY, 4, 3, 1, 0, Move.AGAIN),
+        ("all", TRY, 4, 3, 1, 1, Move.AGAIN),
+        ("all", TRY, 4, 3, 1, 2, Move.FAIL),
+        ("all", TRY, 4, 4, 0, 1, Move.COMPLETE),
+        ("all", UNDO, 4, 3, 1, 0, Move.COMPENSATE),
+        ("any", "continue", 4, 1, 0, 0, Move.COMPLETE),
+        ("any", "continue", 4, 1, 3, 0, Move.COMPLETE),
+        ("any", "fail_fast", 4, 1, 1, 0, Move.COMPLETE),
+        ("any", TRY, 4, 1, 1, 0, Move.COMPLETE),
+        ("any", TRY, 4, 0, 4, 0, Move.AGAIN),
+        ("any", "continue", 4, 0, 4, 0, Move.FAIL),
+        (HALF, "continue", 4, 2, 2, 0, Move.COMPLETE),
+        (HALF, "continue", 4, 1, 3, 0, Move.FAIL),
+        (HALF, "continue", 3, 2, 1, 0, Move.COMPLETE),
+        (HALF, "continue", 3, 1, 2, 0, Move.FAIL),
+        (HALF, "fail_fast", 4, 3, 1, 0, Move.FAIL),
+        (HALF, TRY, 4, 3, 1, 0, Move.AGAIN),
+        (HALF, TRY, 4, 3, 1, 2, Move.COMPLETE),
+        (("quorum", 0.1), "continue", 10, 1, 9, 0, Move.COMPLETE),  # not 1.0000000000000002
+        ("best_effort", "continue", 4, 0, 4, 0, Move.COMPLETE),
+        ("best_effort", TRY, 4, 3, 1, 0, Move.AGAIN),
+        ("all", "fail_fast", 0, 0, 0, 0, Move.COMPLETE),
+        ("any", "continue", 0, 0, 0, 0, Move.COMPLETE),
+    ],
+)
+def test_what_follows_when_partitions_have_ended(
+    join: str, on_abort: str, total: int, completed: int, failed: int, rounds: int, move: Move
+) -> None:
+    tally = PartTally(total, completed, failed)
+
+    def follows(*, stopping: bool = False, reduces: bool = False) -> Move:
+        return after_partitions(
+            tally,
+            parse_join(join),
+            parse_on_abort(on_abort),
+            rounds=rounds,
+            stopping=stopping,
+            reduces=reduces,
+        )
+
+    assert follows() is move
+    assert follows(reduces=True) is (Move.REDUCE if move is Move.COMPLETE else move)
+    assert follows(stopping=True) is (Move.COMPLETE if completed == total else Move.STOP)
+    assert follows(stopping=True, reduces=True) is Move.STOP
+
+
+@pytest.mark.parametrize(
+    ("join", "completed", "failed", "compensated", "move"),
+    [
+        ("all", 3, 0, 1, Move.FAIL),
+        (HALF, 3, 0, 1, Move.COMPLETE),
+        ("best_effort", 0, 0, 4, Move.COMPLETE),
+        ("best_effort", 3, 1, 0, Move.FAIL),  # it could not be undone
+    ],
+)
+def test_what_follows_when_failed_partitions_were_undone(
+    join: str, completed: int, failed: int, compensated: int, move: Move
+) -> None:
+    tally = PartTally(4, completed, failed, 0, compensated)
+
+    assert after_compensation(tally, parse_join(join), stopping=False, reduces=False) is move
+    assert after_compensation(tally, parse_join(join), stopping=True, reduces=False) is Move.STOP
+
+
+W, P, R, C, F, S = (
+    StepStatus.WAITING,
+    StepStatus.PLANNING,
+    StepStatus.RUNNING,
+    StepStatus.COMPLETED,
+    StepStatus.FAILED,
+    StepStatus.STOPPED,
+)
+DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "starts", "ended", "ended_when_stopping"),
+    [
+        ((W, W, W, W), ["a"], None, BatchStatus.STOPPED),
+        ((C, W, W, W), ["b", "c"], None, BatchStatus.STOPPED),
+        ((C, C, R, W), [], None, None),
+        ((C, C, C, W), ["d"], None, BatchStatus.STOPPED),
+        ((C, C, C, C), [], BatchStatus.COMPLETED, BatchStatus.COMPLETED),
+        ((C, F, R, W), [], None, None),
+        ((C, F, C, W), [], BatchStatus.FAILED, BatchStatus.FAILED),
+        ((C, S, C, W), [], BatchStatus.STOPPED, BatchStatus.STOPPED),
+        ((P, W, W, W), [], None, None),
+    ],
+)
+def test_a_diamond_of_steps(
+    statuses: tuple[StepStatus, ...],
+    starts: list[str],
+    ended: BatchStatus | None,
+    ended_when_stopping: BatchStatus | None,
+) -> None:
+    known = dict(zip("abcd", statuses, strict=True))
+
+    assert ready(DIAMOND, known) == starts
+    assert status_of_batch(known, stopping=True) is ended_when_stopping
+    if not starts:
+        assert status_of_batch(known, stopping=False) is ended
+
+
+def test_a_restart_takes_up_all_that_is_not_complete() -> None:
+    assert again({"a": C, "b": F, "c": S, "d": W, "e": R}) == ["b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("word", "rows", "ms"),
+    [
+        (500, 500, 1000),
+        ("500", 500, 1000),
+        ("500 rows", 500, 1000),
+        ("1 row", 1, 1000),
+        ("500 rows or 250ms", 500, 250),
+        ("500, 2s", 500, 2000),
+        ((500, "250ms"), 500, 250),
+        ((500, 0.25), 500, 250),
+    ],
+)
+def test_bounds_of_a_chunk(word: object, rows: int, ms: int) -> None:
+    bounds = parse_commit_every(word)  # type: ignore[arg-type]
+
+    assert (bounds.rows, bounds.span.total_seconds() * 1000) == (rows, ms)
+
+
+@pytest.mark.parametrize("word", [0, -1, True, "", "many", "5 rows or 0s", (5, "2h"), (5,), 10**7])
+def test_bounds_that_cannot_be(word: object) -> None:
+    with pytest.raises(ValueError, match="Say 1 to 1000000 rows"):
+        parse_commit_every(word)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word", ["quorum", ("quorum", 0), ("quorum", 2), "most", ("all", 1)])
+def test_joins_that_are_none(word: object) -> None:
+    with pytest.raises(ValueError, match=r"is none\. Say"):
+        parse_join(word)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "word", ["compensate", ("compensate", "x"), ("retry_partition", 0), "die", ("continue", 1)]
+)
+def test_policies_of_aborts_that_are_none(word: object) -> None:
+    with pytest.raises(ValueError, match=r"is none\. Say"):
+        parse_on_abort(word)  # type: ignore[arg-type]
+
+
+def test_chunks_grow_to_what_fits_and_shrink_at_once() -> None:
+    pace = ChunkPace(CommitEvery(2000))
+    assert pace.size == FIRST
+
+    pace.learn(100, 0.01)
+    assert pace.size == 400
+    pace.learn(400, 0.04)
+    assert pace.size == 1600
+    pace.learn(1600, 0.16)
+    assert pace.size == 2000  # no more than was said
+    pace.learn(2000, 4.0)
+    assert pace.size == 400  # 0.8 s at 2 ms a row
+    pace.learn(0, 9.0)
+    assert pace.size == 400
+    pace.learn(400, 1000.0)
+    assert pace.size == 1
+
+
+class Month(BaseModel):
+    month: str = Field(pattern=r"^\d{4}-\d\d$")
+    dry: bool = False
+
+
+def test_the_order_of_parameters_does_not_matter() -> None:
+    assert identity({"a": 1, "b": [2]}) == identity({"b": [2], "a": 1})
+    assert identity({"a": 1}) != identity({"a": "1"})
+    assert identity({"a": 1, "dry": True}, ["a"]) == identity({"a": 1, "dry": False}, ["a"])
+
+
+def test_defaults_are_part_of_the_parameters() -> None:
+    given = checked_params("payroll", Month, {"month": "2026-10"})
+
+    assert given == {"month": "2026-10", "dry": False}
+    assert given == checked_params("payroll", Month, Month(month="2026-10"))
+    assert checked_params("payroll", None, None) == {}
+
+
+def test_parameters_that_do_not_fit_are_named() -> None:
+    with pytest.raises(InvalidJobError, match=r"params\.month of job payroll is refused"):
+        checked_params("payroll", Month, {"month": "October"})
+    with pytest.raises(InvalidTaskError, match=r"params\.at"):
+        checked_params("payroll", None, {"at": object()})
