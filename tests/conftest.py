@@ -35,7 +35,8 @@ TABLES = (
     " task_queue, task_queue_window, task_calendar,"
     " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair,"
     " task_partition, task_partition_value, task_marker,"
-    " task_group, task_group_ids, task_progress"
+    " task_group, task_group_ids, task_progress,"
+    " task_batch, task_batch_step, task_batch_skip"
 )
 USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", "))
 

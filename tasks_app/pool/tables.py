@@ -52,6 +52,9 @@ TEXT_RANGE = table("task_text_range")
 GROUP = table("task_group")
 GROUP_IDS = table("task_group_ids")
 PROGRESS = table("task_progress")
+BATCH = table("task_batch")
+BATCH_STEP = table("task_batch_step")
+BATCH_SKIP = table("task_batch_skip")
 ALL = table("task_all")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tasks_app.domain.payload import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
     from uuid import UUID
 
@@ -237,6 +237,13 @@ class TaskContext:
         self._loops += (name,)
         point = self._checkpoint()
         return Chunks(self._run, self._given(), point, paged, size, max_ms, name)
+
+    def commit_by(self, save: Callable[[Connection], None]) -> None:
+        """Commit with ``save`` last, which looks at the fence, and keeps what is to be kept.
+
+        For who has a row of his own for that, as batches do. What it raises prevents the commit.
+        """
+        self._given().keep(save)
 
     def _checkpoint(self) -> Checkpoint:
         access = self._given()

@@ -55,6 +55,9 @@ COLUMNS = {
     "task_group": first_column(section(PAGE, "task_group\n")),
     "task_group_ids": first_column(section(PAGE, "task_group_ids")),
     "task_progress": first_column(section(PAGE, "task_progress")),
+    "task_batch": first_column(section(PAGE, "task_batch\n")),
+    "task_batch_step": first_column(section(PAGE, "task_batch_step")),
+    "task_batch_skip": first_column(section(PAGE, "task_batch_skip")),
     "task_all": first_column(section(PAGE, "task_all")),
 }
 _COLUMNS = text("""

@@ -1,8 +1,8 @@
 """Advance: a run says how far its partition is.
 
-Each write carries the fence of the run's task, and stands in one transaction with the rows that it
-tells of. Whoever commits looks at the fence last of all; what is asked here keeps a run that lost
-it from working on.
+Each write carries the fence of its task, and stands in one transaction with the rows that it
+tells of. Whoever commits looks at the fence last of all; this keeps a run that lost it
+from working on.
 """
 
 from __future__ import annotations
@@ -10,16 +10,39 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, CursorResult, text
 
+from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.partition.records import Counts, Status
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Fence
-from tasks_app.pool.tables import NOW, PARTITION, PENDING
+from tasks_app.pool.tables import BATCH, BATCH_STEP, NOW, PARTITION, PENDING
 
 LONGEST_ERROR = 2000
+
+
+class Word(StrEnum):
+    """What a run learns of its instance whenever it writes."""
+
+    GO_ON = "go on"
+    STOP = "stop"
+    """A restart goes on from here."""
+    CALLED_OFF = "called off"
+    """The step is done without it."""
+
+
+_STEP = f"SELECT FROM {BATCH_STEP} s WHERE s.batch_id = t.batch_id AND s.step = t.step"
+_WORD = f"""CASE
+    WHEN t.batch_id IS NULL THEN '{Word.GO_ON}'
+    WHEN EXISTS ({_STEP} AND s.status IN ('{StepStatus.COMPLETED}', '{StepStatus.REDUCING}'))
+        THEN '{Word.CALLED_OFF}'
+    WHEN EXISTS ({_STEP} AND s.status = '{StepStatus.RUNNING}') AND EXISTS (
+        SELECT FROM {BATCH} b WHERE b.id = t.batch_id AND b.status = '{BatchStatus.RUNNING}')
+        THEN '{Word.GO_ON}'
+    ELSE '{Word.STOP}' END"""
 
 _FENCED = f"""EXISTS (
     SELECT FROM {PENDING} p WHERE p.id = :task_id AND p.attempt = :attempt
@@ -29,14 +52,21 @@ _START = text(f"""
     UPDATE {PARTITION} t SET status = '{Status.RUNNING}', task_id = :task_id,
         started_at = coalesce(t.started_at, {NOW}), changed_at = {NOW}, ended_at = NULL,
         error = NULL
-    WHERE t.id = :id AND {_FENCED} AND t.status IN
+    WHERE t.id = :id AND (t.batch_id IS NULL OR t.task_id = :task_id) AND {_FENCED} AND t.status IN
         ('{Status.PLANNED}', '{Status.RUNNING}', '{Status.STOPPED}', '{Status.FAILED}')
+    RETURNING {_WORD}
 """)
 _PROGRESS = text(f"""
-    UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb), changed_at = {NOW},
-        read_rows = t.read_rows + :read, written_rows = t.written_rows + :written,
-        skipped_rows = t.skipped_rows + :skipped, failed_rows = t.failed_rows + :failed
-    WHERE {_OURS}
+    WITH told AS (
+        UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb), changed_at = {NOW},
+            read_rows = t.read_rows + :read, written_rows = t.written_rows + :written,
+            skipped_rows = t.skipped_rows + :skipped, failed_rows = t.failed_rows + :failed
+        WHERE {_OURS} RETURNING {_WORD} AS word)
+    SELECT CASE WHEN p.cancel_requested_at IS NULL THEN t.word ELSE '{Word.STOP}' END
+    FROM told t, {PENDING} p
+    WHERE p.id = :task_id AND p.attempt = :attempt AND p.lease_token = :token
+      AND p.state = '{State.RUNNING}'
+    FOR NO KEY UPDATE OF p
 """)
 _END = text(f"""
     UPDATE {PARTITION} t SET status = :status, changed_at = {NOW}, error = CAST(:error AS text),
@@ -56,12 +86,13 @@ _MARK = text(f"""
 
 def start(
     connection: Connection, partition_id: int, fence: Fence, *, now: datetime | None = None
-) -> bool:
-    """Let the run have the partition; False: it lost its fence, or the partition is done with.
+) -> Word | None:
+    """Let the run have the partition; its checkpoint and counts stay as the last run left them.
 
-    Its checkpoint and counts stay as the last run left them.
+    None: it lost its fence, another task has the partition, or that is done with.
     """
-    return _write(connection, _START, partition_id, fence, {"now": now})
+    word = _write(connection, _START, partition_id, fence, {"now": now}).scalar()
+    return None if word is None else Word(word)
 
 
 def progress(
@@ -72,13 +103,16 @@ def progress(
     checkpoint: Any,
     *,
     now: datetime | None = None,
-) -> bool:
-    """Add what became of a chunk's rows, and set the checkpoint; False: it is not the run's own.
+) -> Word | None:
+    """Add what became of a chunk's rows, and set the checkpoint; None: it is not the run's own.
 
-    Then roll back: another run has the partition, or will have it.
+    Then roll back: another run has the partition, or will have it. Else commit at once: the row of
+    the task is locked, behind that of the partition, as by whoever cancels. Who was cancelled is
+    told to stop.
     """
     values = {**counts._asdict(), "checkpoint": json.dumps(checkpoint), "now": now}
-    return _write(connection, _PROGRESS, partition_id, fence, values)
+    word = _write(connection, _PROGRESS, partition_id, fence, values).scalar()
+    return None if word is None else Word(word)
 
 
 def end(
@@ -92,7 +126,7 @@ def end(
 ) -> bool:
     """Say how the run ended; STOPPED goes on later. False: it is not the run's own."""
     values = {"status": str(status), "error": error and error[:LONGEST_ERROR], "now": now}
-    return _write(connection, _END, partition_id, fence, values)
+    return _write(connection, _END, partition_id, fence, values).rowcount == 1
 
 
 def mark(
@@ -117,7 +151,7 @@ def mark(
 
 def _write(
     connection: Connection, statement: Any, partition_id: int, fence: Fence, values: dict[str, Any]
-) -> bool:
+) -> CursorResult[Any]:
     task_id, attempt, token = fence
     of_run = {"id": partition_id, "task_id": task_id, "attempt": attempt, "token": token}
-    return connection.execute(statement, {**values, **of_run}).rowcount == 1
+    return connection.execute(statement, {**values, **of_run})

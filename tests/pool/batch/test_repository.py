@@ -222,6 +222,17 @@ class TestRuns:
 
         assert browse.one(connection, ids[1]) == before
 
+    def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
+        self, connection: Connection
+    ) -> None:
+        """So who was left behind by a restart does not take it back."""
+        ids = store.insert(connection, "p#1", plan_of(Range()), batch_id=1, step="s")
+        first, second = claimed_task(connection), claimed_task(connection)
+        store.assign(connection, {ids[1]: second.task_id})
+
+        assert advance.start(connection, ids[1], first.fence) is None
+        assert advance.start(connection, ids[1], second.fence) is advance.Word.STOP
+
     def test_a_run_whose_partition_another_has_writes_nothing(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
         first, second = claimed_task(connection), claimed_task(connection)
@@ -240,7 +251,9 @@ class TestRuns:
         ids = store.insert(connection, "p", plan_of(Range()))
         assert advance.mark(connection, ids.values(), status, those=Status) == [ids[1]]
 
-        assert advance.start(connection, ids[1], claimed_task(connection).fence) == starts
+        begun = advance.start(connection, ids[1], claimed_task(connection).fence)
+
+        assert (begun is not None) == starts
 
     def test_only_those_are_marked_that_stand_as_expected(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(*between([5])))
