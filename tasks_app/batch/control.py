@@ -1,0 +1,181 @@
+"""What operators and producers do with instances of jobs. Nothing here commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import Connection
+
+from tasks_app.batch.job import BatchJob, known_job
+from tasks_app.batch.progress import Progress
+from tasks_app.domain.batch.decide import again
+from tasks_app.domain.batch.identity import checked_params, identity
+from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun
+from tasks_app.domain.errors import BatchStateError
+from tasks_app.pool.audit import note
+from tasks_app.pool.batch import instances, runs, steps
+from tasks_app.pool.cancel import cancel_these
+from tasks_app.runtime.callers import Sync, connection_of
+
+Params = Mapping[str, Any] | BaseModel | None
+_GOES_ON = {BatchStatus.RUNNING, BatchStatus.STOPPING}
+
+
+def start_job(
+    session: Sync, job: BatchJob | str, params: Params = None, *, restart: bool = True
+) -> JobRun:
+    """Start an instance of a job in the caller's transaction: it runs if and only if that commits.
+
+    The identifying parameters name the instance. One that has failed or was stopped goes on where
+    it is, if ``restart``; what is complete in it is not done again.
+
+    Returns:
+        The instance's id and run, and whether it is new.
+
+    Raises:
+        InvalidJobError: there is no such job here, or the parameters do not fit.
+        BatchStateError: the instance is complete, or runs, or is not to be restarted.
+    """
+    known = known_job(job) if isinstance(job, str) else job
+    given = checked_params(known.name, known.params, params)
+    connection, same = connection_of(session), identity(given, known.identified_by)
+    made = instances.add(connection, known.name, same, given)
+    if made is not None:
+        return _begin(session, known, made, new=True)
+    there = instances.lock_same(connection, known.name, same)
+    if there is None:  # abandoned between the two
+        return start_job(session, known, params, restart=restart)
+    _check_may_restart(connection, there)
+    if not restart:
+        raise BatchStateError(
+            there.id, f"Batch {there.id} has these parameters, and is {there.status}. Restart it."
+        )
+    return _begin(session, known, instances.begin_again(connection, there.id, given), new=False)
+
+
+def restart_job(session: Sync, batch_id: int, *, by: str = "") -> JobRun:
+    """Let an instance go on that has failed, was stopped, or lost its tasks.
+
+    Raises:
+        InvalidJobError: this process does not know its job.
+        BatchStateError: there is no such instance, or it runs, or is complete.
+    """
+    connection = connection_of(session)
+    batch = _locked(connection, batch_id)
+    _check_may_restart(connection, batch)
+    job = known_job(batch.job)
+    begun = instances.begin_again(connection, batch_id, batch.params)
+    note(connection, "restart batch", {"batch": batch_id}, who=by)
+    return _begin(session, job, begun, new=False)
+
+
+def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
+    """Let an instance stop: what waits is cancelled, what runs ends at its next chunk.
+
+    Returns:
+        How many of its tasks still run.
+
+    Raises:
+        BatchStateError: there is no such instance, or it does not run.
+    """
+    connection = connection_of(session)
+    batch = _locked(connection, batch_id)
+    if batch.status not in _GOES_ON:
+        raise BatchStateError(batch_id, f"Batch {batch_id} does not run: it is {batch.status}.")
+    instances.change(connection, batch_id, BatchStatus.STOPPING)
+    note(connection, "stop batch", {"batch": batch_id}, who=by)
+    for step in steps.find(connection, batch_id):
+        runs.lock_tasks(connection, batch_id, step)
+    cancel_these(connection, instances.waiting(connection, batch_id))
+    if not instances.alive(connection, batch_id, 1):
+        instances.change(connection, batch_id, BatchStatus.STOPPED)
+    return instances.running(connection, batch_id)
+
+
+def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
+    """Never let an instance go on; what it has done stays, and its parameters are free again.
+
+    Raises:
+        BatchStateError: there is no such instance, or it is complete, or tasks of it are left.
+    """
+    connection = connection_of(session)
+    batch = _locked(connection, batch_id)
+    if batch.status is BatchStatus.COMPLETED:
+        raise BatchStateError(batch_id, f"Batch {batch_id} is complete. Leave it.")
+    if instances.alive(connection, batch_id, 1):
+        raise BatchStateError(
+            batch_id,
+            f"Batch {batch_id} runs still. Stop it first: tasks-app batch stop {batch_id}",
+        )
+    instances.change(connection, batch_id, BatchStatus.ABANDONED, batch.error)
+    note(connection, "abandon batch", {"batch": batch_id}, who=by)
+
+
+def get_job(session: Sync, batch_id: int) -> BatchView | None:
+    """Return an instance with its steps, and how their partitions stand; None: there is none."""
+    connection = connection_of(session)
+    batch = instances.get(connection, batch_id)
+    if batch is None:
+        return None
+    return BatchView(
+        batch,
+        tuple(steps.find(connection, batch_id).values()),
+        runs.tallies(connection, batch_id),
+        len(instances.alive(connection, batch_id)),
+        instances.clock(connection),
+    )
+
+
+def list_jobs(
+    session: Sync, *, job: str | None = None, status: str | None = None, most: int = 50
+) -> list[Batch]:
+    """Return instances, newest first."""
+    return instances.find(connection_of(session), job=job, status=status, most=most)
+
+
+def _begin(session: Sync, job: BatchJob, batch: Batch, *, new: bool) -> JobRun:
+    connection = connection_of(session)
+    steps.add(connection, batch.id, list(job.steps), batch.run)
+    if not new:
+        found = steps.find(connection, batch.id)
+        statuses = {name: each.status for name, each in found.items()}
+        steps.reset(connection, batch.id, again(statuses), batch.run)
+    Progress(job, session, batch).start_ready()
+    return JobRun(batch.id, batch.run, new)
+
+
+def _locked(connection: Connection, batch_id: int) -> Batch:
+    batch = instances.lock(connection, batch_id)
+    if batch is None:
+        raise BatchStateError(batch_id, f"There is no batch {batch_id}. Run: tasks-app batch list")
+    return batch
+
+
+def _check_may_restart(connection: Connection, batch: Batch) -> None:
+    """Pass if an instance may go on.
+
+    One that says that it runs may, too, when none of its tasks is left: the last of them ended in
+    the error pool, and nobody was there to say so.
+    """
+    match batch.status:
+        case BatchStatus.COMPLETED:
+            raise BatchStateError(
+                batch.id,
+                f"Batch {batch.id} of {batch.job} is complete with these parameters. "
+                "Other parameters make another instance.",
+            )
+        case BatchStatus.ABANDONED:
+            raise BatchStateError(
+                batch.id, f"Batch {batch.id} was abandoned. Start the job anew instead."
+            )
+        case BatchStatus.RUNNING | BatchStatus.STOPPING:
+            if instances.alive(connection, batch.id, 1):
+                raise BatchStateError(
+                    batch.id,
+                    f"Batch {batch.id} of {batch.job} is {batch.status}. Wait until it has ended, "
+                    f"or stop it: tasks-app batch stop {batch.id}",
+                )
+        case BatchStatus.STOPPED | BatchStatus.FAILED:
+            return

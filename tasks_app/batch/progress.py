@@ -1,0 +1,206 @@
+"""Progress: an instance goes on from step to step. Whoever makes one holds the instance's row.
+
+All that it does is one transaction: how steps stand, the tasks that are next, and whose end calls
+the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.batch.decide import (
+    Move,
+    after_compensation,
+    after_partitions,
+    ready,
+    status_of_batch,
+)
+from tasks_app.domain.batch.policies import AbortKind
+from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
+from tasks_app.domain.partition.records import Status
+from tasks_app.domain.task import NewTask, TaskOptions
+from tasks_app.pool.batch import advance, instances, runs, steps, store
+from tasks_app.pool.cancel import cancel_these
+from tasks_app.runtime.callers import connection_of
+from tasks_app.runtime.groups import create_group
+
+if TYPE_CHECKING:
+    from tasks_app.batch.job import BatchJob
+    from tasks_app.batch.step import Step
+    from tasks_app.domain.partition.records import Plan
+
+DECIDING = 0
+"""The priority of joins: what waits behind a decision is often not to be started at all."""
+NAMED = 10
+"""Failed partitions that an error names."""
+NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Status.COMPENSATED)
+
+
+class Progress:
+    """One instance, locked."""
+
+    def __init__(self, job: BatchJob, session: Session | Connection, batch: Batch) -> None:
+        self._job = job
+        self._session = session
+        self._connection = connection_of(session)
+        self._batch = batch
+
+    @property
+    def _stopping(self) -> bool:
+        return self._batch.status is not BatchStatus.RUNNING
+
+    def start_ready(self) -> None:
+        """Start the steps that wait for nothing any more; end the instance if none is under way."""
+        known = {name: each.status for name, each in steps.find(self._connection, self._id).items()}
+        statuses = {name: known[name] for name in self._job.steps}
+        if not self._stopping:
+            for name in ready(self._job.after, statuses):
+                self._start(self._job.steps[name])
+                statuses[name] = StepStatus.PLANNING
+        ended = status_of_batch(statuses, stopping=self._stopping)
+        if ended is not None:
+            failed = [name for name, status in statuses.items() if status is StepStatus.FAILED]
+            error = f"failed: {', '.join(failed)}" if failed else None
+            instances.change(self._connection, self._id, ended, error)
+
+    def enter(self, step: Step, plan: Plan) -> None:
+        """Put the partitions of a plan into the repository."""
+        program = f"{self._job.name}:{step.name}#{self._id}"
+        store.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
+        facts = {
+            "method": plan.method,
+            "partitions": len(plan.partitions),
+            "rows": plan.rows,
+            "seconds": round(plan.seconds, 3),
+            "warnings": list(plan.warnings),
+        }
+        self._change(step, StepStatus.PLANNING, plan=facts)
+
+    def launch(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
+        """Start all partitions that are not done; of none, go on at once."""
+        if self._stopping:
+            self.carry_out(step, Move.STOP)
+            return {"move": Move.STOP}
+        runs.close(self._connection, self._id, step.name)
+        parts = runs.find(self._connection, self._id, step.name, *NOT_DONE)
+        self._change(step, StepStatus.RUNNING, rounds=rounds)
+        if not parts or self._has_enough(step):
+            return {"move": self.follow(step)}
+        made = self._group(
+            step,
+            [self._task(step, "partition", partition=part) for part, _ in parts],
+            enough=step.join.enough,
+            fail_fast=step.on_abort.kind is AbortKind.FAIL_FAST and step.join.enough is None,
+        )
+        ids = [part for part, _ in parts]
+        advance.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
+        store.assign(self._connection, dict(zip(ids, made, strict=True)))
+        return {"started": len(parts)}
+
+    def follow(self, step: Step) -> Move:
+        """Decide what comes after the tasks of a step, and do it."""
+        runs.close(self._connection, self._id, step.name)
+        stands = steps.find(self._connection, self._id)[step.name]
+        tally = runs.tallies(self._connection, self._id).get(step.name, PartTally())
+        given: Any = {"stopping": self._stopping, "reduces": step.reduce is not None}
+        match stands.status:
+            case StepStatus.RUNNING:
+                move = after_partitions(
+                    tally, step.join, step.on_abort, rounds=stands.round, **given
+                )
+            case StepStatus.COMPENSATING:
+                move = after_compensation(tally, step.join, **given)
+            case StepStatus.PLANNING | StepStatus.REDUCING:
+                move = Move.STOP if self._stopping else Move.FAIL
+            case _:
+                return Move.STOP  # somebody else has seen to it
+        self.carry_out(step, move, error=self._why(step, stands.status, tally))
+        return move
+
+    def carry_out(
+        self, step: Step, move: Move, *, error: str | None = None, result: Any = None
+    ) -> None:
+        """Do a move, and what follows from it for the other steps."""
+        match move:
+            case Move.AGAIN:
+                self.launch(step, rounds=1)
+            case Move.COMPENSATE:
+                parts = runs.find(self._connection, self._id, step.name, Status.FAILED)
+                self._change(step, StepStatus.COMPENSATING)
+                self._group(
+                    step, [self._task(step, "compensate", partition=part) for part, _ in parts]
+                )
+            case Move.REDUCE:
+                self._call_off(step, StepStatus.REDUCING, Status.ABANDONED)
+                self._group(step, [self._task(step, "reduce")], then=False)
+            case Move.COMPLETE:
+                self._call_off(step, StepStatus.COMPLETED, Status.ABANDONED, result=result)
+            case Move.FAIL:
+                self._call_off(step, StepStatus.FAILED, Status.STOPPED, error=error)
+            case Move.STOP:
+                self._call_off(step, StepStatus.STOPPED, Status.STOPPED)
+        self.start_ready()
+
+    @property
+    def _id(self) -> int:
+        return self._batch.id
+
+    def _start(self, step: Step) -> None:
+        self._change(step, StepStatus.PLANNING)
+        self._group(step, [self._task(step, "plan")], then=False)
+
+    def _call_off(self, step: Step, status: StepStatus, left: Status, **more: Any) -> None:
+        """End a step; what waits is cancelled, what runs ends at its next chunk.
+
+        Rows of partitions are locked before those of tasks, as by the runs.
+        """
+        tasks = runs.lock_tasks(self._connection, self._id, step.name)
+        self._change(step, status, **more)
+        if tasks:
+            cancel_these(self._connection, tasks)
+            runs.close(self._connection, self._id, step.name, left)
+
+    def _change(self, step: Step, status: StepStatus, **more: Any) -> None:
+        steps.change(self._connection, self._id, step.name, status, **more)
+
+    def _has_enough(self, step: Step) -> bool:
+        """Whether an earlier run left as much as the join needs at once."""
+        if step.join.enough is None:
+            return False
+        done = runs.find(self._connection, self._id, step.name, Status.COMPLETED)
+        return len(done) >= step.join.enough
+
+    def _group(
+        self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
+    ) -> Any:
+        join = self._task(step, "join")
+        made = create_group(
+            self._session, tasks, then=join if then else None, on_failure=join, **more
+        )
+        return made.task_ids
+
+    def _task(self, step: Step, which: str, **payload: Any) -> NewTask:
+        options: TaskOptions = {
+            "biz_key": instances.biz_key(self._id),
+            "priority": DECIDING if which == "join" else step.priority,
+        }
+        given = {"batch": self._id, "step": step.name, "run": self._batch.run, **payload}
+        return NewTask(getattr(self._job.handlers[step.name], which), given, options)
+
+    def _why(self, step: Step, status: StepStatus, tally: PartTally) -> str:
+        look = f"See: tasks-app list --biz-key batch:{self._id} --state FAILED"
+        if status in {StepStatus.PLANNING, StepStatus.REDUCING}:
+            word = "plan" if status is StepStatus.PLANNING else "reduce"
+            return f"Its {word} did not succeed. {look}"
+        failed = runs.find(self._connection, self._id, step.name, Status.FAILED)
+        numbers = ", ".join(str(number) for _, number in failed[:NAMED])
+        more = ", …" if len(failed) > NAMED else ""
+        named = f" (failed: {numbers}{more})" if failed else ""
+        return (
+            f"{tally.completed} of {tally.total} partitions are complete{named}, "
+            f"join is {step.join}. See: tasks-app batch partitions {self._id}"
+        )

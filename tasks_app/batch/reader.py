@@ -1,0 +1,37 @@
+"""How the rows of a partition are had, whatever they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+
+class Reader(Protocol):
+    """Reads a partition, some rows at a time."""
+
+    def read(self, connection: Connection, after: Any, size: int) -> Sequence[Any]:
+        """Return the next rows behind a checkpoint; fewer than ``size``: they are the last."""
+
+    def after(self, rows: Sequence[Any]) -> Any:
+        """Return the checkpoint behind these rows, as JSON."""
+
+    def name(self, row: Any) -> str:
+        """Return the key by which people find the row."""
+
+
+class NoRows:
+    """Of a step that reads nothing: its handler is called once."""
+
+    def read(self, _connection: Connection, _after: Any, _size: int) -> Sequence[Any]:
+        """Return none."""
+        return ()
+
+    def after(self, _rows: Sequence[Any]) -> Any:
+        """Return nothing to go on behind."""
+        return None
+
+    def name(self, _row: Any) -> str:
+        """Return no key."""
+        return ""

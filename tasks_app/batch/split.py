@@ -1,0 +1,35 @@
+"""Split: a step's source becomes partitions that own each row once, or is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+
+from tasks_app.batch.planners.even import Even
+from tasks_app.batch.validate import validate
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.ranges import Range
+from tasks_app.domain.partition.records import Partition, Plan
+
+if TYPE_CHECKING:
+    from tasks_app.batch.step import Step
+
+ROWS = 50_000
+"""Of a partition, about, where no planner is given."""
+WHOLE = Plan("whole", KeyType.INTEGER, (Partition(1, range=Range()),))
+"""Of a step that reads nothing: it is called once."""
+
+
+def split(connection: Connection, step: Step, params: Any) -> Plan:
+    """Return the plan of a step, checked; nothing is written but what its planner makes.
+
+    Raises:
+        PlanError: it is wrong, or cannot be made, with what is wrong.
+    """
+    source = step.source_of(params)
+    if source is None:
+        return WHOLE
+    planner = step.planner_of(params) or Even(rows=ROWS)
+    plan: Plan = planner.plan(connection, source)
+    return validate(connection, source, plan, aligned=step.aligned, at_least=step.at_least)

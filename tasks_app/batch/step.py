@@ -1,0 +1,156 @@
+"""A step: a source, how it is split, and what is done with its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from tasks_app.domain.admission import check_name
+from tasks_app.domain.batch.policies import (
+    AbortKind,
+    AbortWord,
+    CommitWord,
+    JoinKind,
+    JoinWord,
+    parse_commit_every,
+    parse_join,
+    parse_on_abort,
+)
+from tasks_app.domain.breaker import Breaker
+from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
+from tasks_app.domain.retry import RetryPolicy
+
+LONGEST_NAME = 60
+TURN = timedelta(minutes=10)
+"""How long a run of a partition goes on before others have their turn: it goes on where it is."""
+T = TypeVar("T")
+
+
+class Step:
+    """One step of a job; what it declares is checked when it is made.
+
+    Args:
+        name: what it is called in the job; keep it, or restarts do not find what is done.
+        source: what is read, or a function of the job's parameters that returns it. None: nothing
+            is, and ``chunk`` is called once, with no rows.
+        chunk: ``chunk(ctx, rows)``, a plain function, called with some rows at a time; what it
+            does through ``ctx.session`` or ``ctx.connection`` is committed with the checkpoint.
+        planner: how the source is split, or a function of the parameters; default: evenly, into
+            ranges of about 50,000 rows.
+        at_least: so many partitions there must be, or the step does not start.
+        aligned: no partition may span two of the database's own.
+        page_by: a unique column that orders rows of equal keys; default: the table's primary key.
+        commit_every: how much a chunk may be: ``"1000 rows or 500ms"``, whichever comes first.
+        commit: ``"every"`` chunk, or ``"end"``: all of a partition is one transaction, for jobs
+            that are alone in their window.
+        after: the steps that must be complete; default: the one before it in the job.
+        join: what of its partitions must be complete: ``"all"``, ``"any"``, ``("quorum", 0.9)``,
+            ``"best_effort"``.
+        on_abort: when a partition has failed for good: ``"fail_fast"`` (default where all must be
+            complete), ``"continue"`` (default otherwise), ``("retry_partition", 2)``,
+            ``("compensate", handler)`` with ``handler(ctx)``.
+        reduce: ``reduce(ctx, results)``, called when the join is satisfied, with what complete
+            partitions leave, by number; what it returns is the step's result.
+        skip_limit: how many rows of the step may be left out, with their reasons.
+        skips: which exceptions may be left out. Others fail the partition.
+        turn: after so long a run gives its place to others, and goes on later where it stopped.
+        queue: where its tasks go.
+        priority: of its tasks; 0 is first, 9 last.
+        retry: the waits between attempts of a partition; each goes on from the last checkpoint.
+        max_attempts: charged failures of a partition that are its last.
+        timeout: raised inside the run after this long; a turn must be shorter.
+        hard_timeout: the process is killed after this long; default one hour.
+        depends_on: the breaker that stands before its partitions.
+
+    Raises:
+        InvalidJobError: it cannot work.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0915  a declaration, all by keyword
+        self,
+        name: str,
+        source: Any,
+        *,
+        chunk: Callable[..., Any],
+        planner: Any = None,
+        at_least: int = 1,
+        aligned: bool = False,
+        page_by: str | None = None,
+        commit_every: CommitWord = 1000,
+        commit: str = "every",
+        after: Sequence[str] | None = None,
+        join: JoinWord = "all",
+        on_abort: AbortWord | None = None,
+        reduce: Callable[..., Any] | None = None,
+        skip_limit: int = 0,
+        skips: Sequence[type[Exception]] = (Exception,),
+        turn: Duration = TURN,
+        queue: str = "default",
+        priority: int | None = None,
+        retry: str | Sequence[Duration] | RetryPolicy | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        hard_timeout: Duration | None = None,
+        depends_on: str | Breaker | None = None,
+    ) -> None:
+        self.name = _checked(name, lambda: check_name(name))
+        if len(name) > LONGEST_NAME or ":" in name:
+            raise InvalidJobError(
+                f"Step {name!r} has no good name. Use up to {LONGEST_NAME} characters, no colon."
+            )
+        if commit not in {"every", "end"}:
+            raise InvalidJobError(f'commit={commit!r} of step {name} is neither "every" nor "end".')
+        if skip_limit < 0:
+            raise InvalidJobError(f"skip_limit of step {name} is no number. Give 0 or more.")
+        self.source = source
+        self.planner = planner
+        self.at_least = at_least
+        self.aligned = aligned
+        self.page_by = page_by
+        self.chunk = chunk
+        self.commit_every = _checked(name, lambda: parse_commit_every(commit_every))
+        self.at_end = commit == "end"
+        """All chunks of a partition are one commit."""
+        self.after = None if after is None else tuple(after)
+        self.join = _checked(name, lambda: parse_join(join))
+        if on_abort is None:
+            whole = self.join.kind is JoinKind.ALL
+            on_abort = AbortKind.FAIL_FAST if whole else AbortKind.CONTINUE
+        self.on_abort = _checked(name, lambda: parse_on_abort(on_abort))
+        of_pair: Any = on_abort[1] if self.on_abort.kind is AbortKind.COMPENSATE else None
+        self.compensate: Callable[..., Any] | None = of_pair
+        self.reduce = reduce
+        self.skip_limit = skip_limit
+        self.skips = tuple(skips)
+        self.turn = _checked(name, lambda: parse_duration(turn))
+        self.options = {
+            "queue": queue,
+            "retry": retry,
+            "max_attempts": max_attempts,
+            "timeout": timeout,
+            "hard_timeout": hard_timeout,
+        }
+        """What its handlers are declared with."""
+        self.depends_on = depends_on
+        self.priority = priority
+
+    def source_of(self, params: Any) -> Any:
+        """Return what is read, with these parameters."""
+        return self.source(params) if callable(self.source) else self.source
+
+    def planner_of(self, params: Any) -> Any:
+        """Return how it is split."""
+        planner = self.planner
+        return planner(params) if callable(planner) else planner
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+def _checked(name: Any, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (InvalidTaskError, ValueError) as error:
+        raise InvalidJobError(f"Step {name!r} is declared wrongly: {error}") from None

@@ -1,0 +1,292 @@
+"""Chunks: rows, checkpoint and counts in one commit; what fails is found."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from tasks_app import cancel_task
+from tasks_app.batch import partition_run, waits
+from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.locks import Versioned
+from tasks_app.pool.batch import skips
+from tests.batch.yard import Yard
+from tests.waiting import until
+
+
+def refusing(yard: Yard, *bad: int) -> Any:
+    """A handler that cannot do some rows."""
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        ctx.state["seen"] = ctx.state.get("seen", 0) + len(rows)
+        yard.note(ctx, rows)
+        for row in rows:
+            if row.id in bad:
+                raise ValueError(f"row {row.id} is odd\nDETAIL: its contents")
+
+    return chunk
+
+
+def test_rows_that_fail_are_left_out_with_their_reasons(yard: Yard) -> None:
+    yard.rows(100)
+    bad = (7, 8, 60)
+
+    view = yard.run(yard.job(yard.step(refusing(yard, *bad), skip_limit=3)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == [i for i in range(1, 101) if i not in bad]
+    assert view.tallies["step"].counts[:3] == (100, 97, 3)
+    with yard.engine.connect() as connection:
+        left_out = skips.find(connection, view.batch.id)
+    assert sorted((each.partition_no, each.key) for each in left_out) == [
+        (1, "7"),
+        (1, "8"),
+        (3, "60"),
+    ]
+    assert {each.reason.split(":")[0] for each in left_out} == {"ValueError"}
+    assert not any("contents" in each.reason for each in left_out)
+    states = [part.checkpoint["state"]["seen"] for part in yard.parts(view.batch.id)]
+    assert states == [23, 25, 24, 25]  # what failed did not count
+
+
+def test_more_than_may_be_left_out_fail_the_partition(yard: Yard) -> None:
+    yard.rows(100)
+    step = yard.step(refusing(yard, 7, 8, 9), skip_limit=2, max_attempts=1, cuts=())
+
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.FAILED
+    error = str(yard.parts(view.batch.id)[0].error)
+    assert "Row 9 of partition 1 fails (ValueError: row 9 is odd), and no more than 2" in error
+    assert yard.done == []  # one chunk of ten
+    assert yard.sql("SELECT count(*) FROM task_batch_skip") == 0
+
+
+def test_only_what_may_be_left_out_is(yard: Yard) -> None:
+    yard.rows(10)
+    step = yard.step(refusing(yard, 7), skip_limit=5, skips=[LookupError], max_attempts=1, cuts=())
+
+    assert yard.run(yard.job(step)).batch.status is BatchStatus.FAILED
+
+
+def test_rows_are_left_out_of_one_commit_at_the_end_too(yard: Yard) -> None:
+    yard.rows(100)
+
+    view = yard.run(yard.job(yard.step(refusing(yard, 7), skip_limit=1, commit="end")))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == [i for i in range(1, 101) if i != 7]
+
+
+def test_the_chunks_before_the_one_that_fails_stay_and_are_not_read_again(yard: Yard) -> None:
+    yard.rows(100)
+    seen: list[int] = []
+    broken = [True]
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        seen.extend(row.id for row in rows)
+        if broken and rows[-1].id > 50:
+            broken.clear()
+            raise SystemExit
+        yard.note(ctx, rows)
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=())))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 101))
+    assert [i for i in set(seen) if seen.count(i) > 1] == list(range(51, 61))
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01", "55P03"])
+def test_what_passes_is_waited_out_and_charges_nothing(
+    yard: Yard, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "FIRST_S", 0.001)
+    yard.rows(20)
+    left = [3]
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        if left[0]:
+            left[0] -= 1
+            ctx.connection.execute(
+                text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
+            )
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 21))
+    assert yard.sql("SELECT count(*) FROM task_attempt") == 0
+
+
+def test_a_real_deadlock_with_somebody_online(yard: Yard) -> None:
+    yard.rows(20)
+    met, first = threading.Event(), [True]
+
+    def online() -> None:
+        with yard.engine.begin() as connection:
+            connection.execute(text("SET deadlock_timeout = '10s'"))
+            connection.execute(text("UPDATE todo SET amount = -1 WHERE id = 20"))
+            met.wait(10)
+            connection.execute(text("UPDATE todo SET amount = -1 WHERE id = 1"))
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        ctx.connection.execute(text("SET LOCAL deadlock_timeout = '50ms'"))
+        ctx.connection.execute(text("UPDATE todo SET place = 'x' WHERE id = 1"))
+        if first:
+            first.clear()
+            yard.bench.beside(online)
+            until(lambda: yard.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") or met.set())
+        ctx.connection.execute(text("UPDATE todo SET place = 'x' WHERE id = 20"))
+        yard.note(ctx, rows)
+
+    def until_met(ctx: Any, rows: Any) -> None:
+        chunk(ctx, rows)
+
+    view = yard.run(yard.job(yard.step(until_met, cuts=(), commit_every=50, max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 21))
+    assert yard.sql("SELECT amount FROM todo WHERE id = 1") == -1
+    assert yard.sql("SELECT place FROM todo WHERE id = 20") == "x"
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Stock(Versioned, Base):
+    __tablename__ = "stock"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    amount: Mapped[int]
+
+
+def test_a_row_that_changed_meanwhile_is_read_again(yard: Yard) -> None:
+    """The version refuses the write; the chunk is read anew, and nothing is charged."""
+    yard.sql("CREATE TABLE IF NOT EXISTS stock (id int PRIMARY KEY, amount int, version int)")
+    yard.sql("TRUNCATE stock")
+    yard.sql("INSERT INTO stock SELECT i, 10, 1 FROM generate_series(1, 5) i")
+    first = [True]
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        found = [ctx.session.get(Stock, row.id) for row in rows]
+        if first:
+            first.clear()
+            yard.sql("UPDATE stock SET amount = 100, version = 2 WHERE id = 3")
+        for each in found:
+            each.amount += 1
+
+    from tasks_app.domain.partition.sources import Table
+
+    view = yard.run(yard.job(yard.step(chunk, source=Table("stock"), cuts=(), max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.sql("SELECT sum(amount) FROM stock") == 4 * 11 + 101
+
+
+def test_a_worker_that_stops_gives_back_at_a_chunk(yard: Yard) -> None:
+    yard.rows(100)
+    job = yard.job(
+        yard.step(lambda ctx, rows: (yard.note(ctx, rows), leave.set())[0], cuts=(), max_attempts=1)
+    )
+    leave = threading.Event()
+    begun = yard.start(job)
+    yard.plan()
+    work = yard.bench.work()
+
+    def stop() -> None:
+        leave.wait(10)
+        work._desk.stop()
+
+    yard.bench.beside(stop)
+    work.run()
+    work._child.stop()
+
+    part = yard.parts(begun.batch_id)[0]
+    assert yard.bench.state(part.task_id or 0) == "PENDING"
+    assert yard.sql("SELECT failures FROM task_pending WHERE id = :id", id=part.task_id) == 0
+    assert len(yard.done) < 100
+    yard.bench.drain()
+    assert yard.done == list(range(1, 101))
+
+
+def test_a_turn_that_is_over_lets_others_run(yard: Yard) -> None:
+    yard.rows(100)
+    runs: list[int] = []
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        runs.append(ctx.attempt)
+        yard.note(ctx, rows)
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=(), turn=timedelta(0), max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert runs == list(range(1, 11))
+    assert yard.done == list(range(1, 101))
+
+
+def test_a_queue_that_stands_still_holds_a_run_at_its_next_chunk(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_run, "LOOK_EVERY_S", 0.0)
+    yard.rows(100)
+    pause = "INSERT INTO task_queue_pause (queue) VALUES ('default')"
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        if rows[0].id == 21:
+            yard.sql(pause)
+
+    begun = yard.start(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
+    yard.bench.drain()
+    assert yard.done == list(range(1, 31))
+    assert yard.bench.state(yard.parts(begun.batch_id)[0].task_id or 0) == "PENDING"
+
+    yard.sql("DELETE FROM task_queue_pause")
+    yard.bench.drain()
+
+    assert yard.done == list(range(1, 101))
+    assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
+
+
+def test_a_cancelled_task_stops_at_a_chunk(yard: Yard) -> None:
+    yard.rows(100)
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        with yard.engine.begin() as connection:
+            cancel_task(connection, ctx.task_id)
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
+
+    assert yard.done == list(range(1, 11))
+    assert view.batch.status is BatchStatus.FAILED
+    assert yard.statuses(view.batch.id) == ["STOPPED"]
+    assert yard.sql("SELECT count(*) FROM task_error") == 0
+
+
+def test_a_chunk_whose_lease_is_lost_is_rolled_back(yard: Yard) -> None:
+    yard.rows(20)
+    first = [True]
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        if first:
+            first.clear()
+            yard.sql(
+                "UPDATE task_pending SET attempt = attempt + 1, lease_token = gen_random_uuid(),"
+                " lease_until = now() WHERE id = :id",
+                id=ctx.task_id,
+            )
+
+    begun = yard.start(yard.job(yard.step(chunk, cuts=())))
+    yard.bench.drain()
+    until(lambda: (yard.bench.drain(), yard.view(begun.batch_id).batch.ended_at)[1], 30)
+
+    assert yard.done == list(range(1, 21))

@@ -1,0 +1,249 @@
+"""Stop, restart, abandon: what is done is not done again, and nobody writes who was left behind."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy import text
+
+from tasks_app.batch.control import abandon_job, list_jobs, start_job
+from tasks_app.domain.batch.records import BatchStatus, StepStatus
+from tasks_app.domain.errors import BatchStateError, InvalidJobError
+from tasks_app.domain.partition.records import Counts
+from tasks_app.pool.batch import advance
+from tasks_app.pool.claim import claim
+from tests.batch.yard import Ranges, Yard
+from tests.factory import claimer
+
+
+class Month(BaseModel):
+    month: str
+    dry: bool = False
+
+
+def test_the_same_parameters_are_the_same_instance(yard: Yard) -> None:
+    yard.rows(10)
+    job = yard.job(yard.step(), params=Month, identified_by=["month"])
+    first = yard.start(job, {"month": "2026-10"})
+    other = yard.start(job, {"month": "2026-11"})
+    yard.bench.drain()
+
+    assert first.batch_id != other.batch_id
+    with pytest.raises(BatchStateError, match="is complete with these parameters") as refused:
+        yard.start(job, {"month": "2026-10", "dry": True})
+    assert refused.value.batch_id == first.batch_id
+
+
+def test_an_instance_that_runs_is_not_started_twice(yard: Yard) -> None:
+    job = yard.job(yard.step())
+    begun = yard.start(job)
+
+    with pytest.raises(BatchStateError, match=r"is RUNNING\. Wait"):
+        yard.start(job)
+    with pytest.raises(BatchStateError, match=r"is RUNNING\. Wait"):
+        yard.go_on(begun.batch_id)
+
+
+def test_two_who_start_at_once_make_one(yard: Yard) -> None:
+    job = yard.job(yard.step())
+
+    def start(_: int) -> Any:
+        try:
+            return yard.start(job)
+        except BatchStateError as refusal:
+            return refusal
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(start, range(8)))
+
+    assert sum(not isinstance(answer, BatchStateError) for answer in answers) == 1
+    assert yard.sql("SELECT count(*) FROM task_batch") == 1
+    assert yard.sql("SELECT count(*) FROM task_pending") == 1
+
+
+def test_a_step_failure_is_gone_on_with_after_a_fix_of_the_code(yard: Yard) -> None:
+    """The first step is complete and not called again; its code may be gone."""
+    yard.rows(100)
+
+    def broken(ctx: Any, rows: Any) -> None:
+        raise TypeError
+
+    view = yard.run(yard.job(yard.step(name="one"), yard.step(broken, name="two", max_attempts=1)))
+    assert view.batch.status is BatchStatus.FAILED
+    assert {step.step: step.status for step in view.steps} == {
+        "one": StepStatus.COMPLETED,
+        "two": StepStatus.FAILED,
+    }
+    assert len(yard.calls) == 12
+    yard.deploy()
+
+    mended = yard.job(yard.step(broken, name="one"), yard.step(name="two"), yard.step(name="new"))
+    view = yard.run(mended)
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert view.batch.run == 2
+    assert yard.done == sorted([*range(1, 101)] * 3)
+
+
+@pytest.mark.parametrize("cuts", [(), (10, 20, 30, 40, 50, 60, 70, 80, 90)])
+def test_another_number_of_partitions_leaves_the_plan_that_was_begun(
+    yard: Yard, cuts: tuple[int, ...]
+) -> None:
+    yard.rows(100)
+
+    def broken(ctx: Any, rows: Any) -> None:
+        if rows[0].id > 60:
+            raise TypeError
+        yard.note(ctx, rows)
+
+    view = yard.run(yard.job(yard.step(broken, max_attempts=1, on_abort="continue")))
+    assert view.batch.status is BatchStatus.FAILED
+    yard.deploy()
+
+    view = yard.run(yard.job(yard.step(cuts=cuts)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 101))
+    assert len(yard.parts(view.batch.id)) == 4
+
+
+def test_stop_ends_at_a_chunk_and_a_restart_goes_on_there(yard: Yard) -> None:
+    yard.rows(100)
+    begun: list[int] = []
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        if rows[0].id == 36:
+            assert yard.stop(ctx.batch_id) >= 1
+
+    job = yard.job(yard.step(chunk))
+    view = yard.run(job, together=False)
+
+    assert view.batch.status is BatchStatus.STOPPED
+    assert yard.statuses(view.batch.id) == ["COMPLETED", "STOPPED", "STOPPED", "STOPPED"]
+    assert yard.done == [*range(1, 46)]
+    assert yard.sql("SELECT count(*) FROM task_error") == 0
+    begun += yard.calls
+
+    again = yard.go_on_with(job, view.batch.id)
+
+    assert again.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 101))
+    assert yard.calls[len(begun)][0] == 46
+    assert yard.sql("SELECT string_agg(action, ' ' ORDER BY id) FROM task_audit") == (
+        "stop batch restart batch"
+    )
+
+
+def test_a_stop_before_anything_ran(yard: Yard) -> None:
+    yard.rows(10)
+    job = yard.job(yard.step())
+    begun = yard.start(job)
+    yard.stop(begun.batch_id)
+
+    yard.bench.drain()
+
+    assert yard.view(begun.batch_id).batch.status is BatchStatus.STOPPED
+    assert yard.run(job).batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 11))
+
+
+def test_who_does_not_run_cannot_be_stopped(yard: Yard) -> None:
+    view = yard.run(yard.job(yard.step()))
+
+    with pytest.raises(BatchStateError, match="does not run"):
+        yard.stop(view.batch.id)
+    with pytest.raises(BatchStateError, match="There is no batch 12345"):
+        yard.stop(12345)
+
+
+def test_an_abandoned_instance_makes_room_for_another(yard: Yard) -> None:
+    yard.rows(10)
+
+    def broken(ctx: Any, rows: Any) -> None:
+        raise TypeError
+
+    failed = yard.run(yard.job(yard.step(broken, max_attempts=1)))
+    with yard.engine.begin() as connection:
+        abandon_job(connection, failed.batch.id)
+    with pytest.raises(BatchStateError, match="was abandoned"):
+        yard.go_on_with(yard.job(yard.step(broken, max_attempts=1)), failed.batch.id)
+    yard.deploy()
+
+    view = yard.run(yard.job(yard.step()))
+
+    assert view.batch.id != failed.batch.id
+    assert view.batch.status is BatchStatus.COMPLETED
+    with yard.engine.connect() as connection:
+        assert [each.status for each in list_jobs(connection)] == ["COMPLETED", "ABANDONED"]
+
+
+def test_what_runs_is_not_abandoned(yard: Yard) -> None:
+    begun = yard.start(yard.job(yard.step()))
+
+    with yard.engine.begin() as connection, pytest.raises(BatchStateError, match="Stop it first"):
+        abandon_job(connection, begun.batch_id)
+
+
+def test_an_instance_whose_tasks_are_gone_can_go_on(yard: Yard) -> None:
+    """Its join is in the error pool: nobody is left who would say how it ended."""
+    yard.rows(100)
+    job = yard.job(yard.step())
+    begun = yard.start(job)
+    yard.plan()
+    yard.sql("DELETE FROM task_pending")
+    assert yard.view(begun.batch_id).is_lost
+
+    view = yard.run(job)
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 101))
+
+
+def test_a_run_that_was_left_behind_writes_nothing_any_more(yard: Yard) -> None:
+    """Its partition was given to another task while it was between two chunks."""
+    yard.rows(100)
+    job = yard.job(yard.step())
+    begun = yard.start(job)
+    yard.plan()
+    part = yard.parts(begun.batch_id)[0]
+    with yard.engine.begin() as connection:
+        (task,) = claim(connection, [part.task_id or 0], claimer("job:step"), uuid4())
+        assert advance.start(connection, part.id, task.fence)
+        assert advance.progress(connection, part.id, task.fence, Counts(1), {"after": ["1"]})
+    with yard.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE task_partition SET task_id = task_id + 1000 WHERE id = :id"),
+            {"id": part.id},
+        )
+
+    with yard.engine.begin() as connection:
+        assert advance.progress(connection, part.id, task.fence, Counts(1), {}) is None
+        assert advance.start(connection, part.id, task.fence) is None
+
+
+def test_a_job_that_nobody_declares_cannot_be_started(yard: Yard) -> None:
+    with yard.engine.begin() as connection, pytest.raises(InvalidJobError, match="no job nothing"):
+        start_job(connection, "nothing")
+
+
+def test_a_restart_of_a_plan_that_was_refused_plans_anew(yard: Yard) -> None:
+    yard.rows(20)
+
+    class Refuses(Ranges):
+        def plan(self, connection: Any, source: Any) -> Any:
+            from tasks_app.domain.errors import PlanError
+
+            raise PlanError("no")
+
+    assert yard.run(yard.job(yard.step(planner=Refuses(())))).batch.status is BatchStatus.FAILED
+    yard.deploy()
+
+    view = yard.run(yard.job(yard.step(cuts=(11,))))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 21))
