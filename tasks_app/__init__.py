@@ -8,13 +8,29 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers know the name; the module typing would cost 5 ms
 if TYPE_CHECKING:
+    from tasks_app.batch.chunk_context import ChunkContext
+    from tasks_app.batch.control import (
+        abandon_job,
+        get_job,
+        list_jobs,
+        restart_job,
+        start_job,
+        stop_job,
+    )
+    from tasks_app.batch.job import BatchJob
+    from tasks_app.batch.step import Step
+    from tasks_app.domain.batch.records import BatchView, JobRun, PartResult
     from tasks_app.domain.breaker import Breaker
     from tasks_app.domain.errors import (
+        BatchStateError,
+        ChunkRowError,
         HandlerTimeoutError,
+        InvalidJobError,
         InvalidScheduleError,
         InvalidSelectionError,
         InvalidTaskError,
         LeaseLostError,
+        PlanError,
         TaskBufferFullError,
         TasksError,
         UniqueKeyTakenError,
@@ -25,6 +41,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.group import Ended, Group, GroupProgress
     from tasks_app.domain.missed import FireAll, fire_all
     from tasks_app.domain.outcome import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
+    from tasks_app.domain.partition.sources import File, Table
     from tasks_app.domain.queue import Queue, QueueOptions
     from tasks_app.domain.retry import Exponential, Fixed, Levels
     from tasks_app.domain.schedule import Schedule
@@ -32,6 +49,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
     from tasks_app.domain.unique import CreateOutcome
     from tasks_app.domain.window import Window
+    from tasks_app.pool.batch.relation import Query
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
     from tasks_app.runtime.buffer import TaskBuffer
@@ -90,9 +108,14 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BatchJob",
+    "BatchStateError",
+    "BatchView",
     "Breaker",
     "Cancel",
     "Cancelled",
+    "ChunkContext",
+    "ChunkRowError",
     "CreateOutcome",
     "DependencyDown",
     "Done",
@@ -100,6 +123,7 @@ __all__ = [
     "Explanation",
     "Exponential",
     "Fail",
+    "File",
     "Finding",
     "FireAll",
     "Fixed",
@@ -107,15 +131,20 @@ __all__ = [
     "Group",
     "GroupProgress",
     "HandlerTimeoutError",
+    "InvalidJobError",
     "InvalidScheduleError",
     "InvalidSelectionError",
     "InvalidTaskError",
+    "JobRun",
     "LeaseLostError",
     "Levels",
     "Limit",
     "NewTask",
     "Notice",
+    "PartResult",
+    "PlanError",
     "Preview",
+    "Query",
     "Queue",
     "QueueOptions",
     "Requeued",
@@ -124,6 +153,8 @@ __all__ = [
     "Settings",
     "Skip",
     "Snooze",
+    "Step",
+    "Table",
     "Task",
     "TaskBuffer",
     "TaskBufferFullError",
@@ -133,6 +164,7 @@ __all__ = [
     "TasksError",
     "UniqueKeyTakenError",
     "Window",
+    "abandon_job",
     "acreate_group",
     "acreate_task",
     "acreate_tasks",
@@ -154,6 +186,7 @@ __all__ = [
     "foresee_bulk",
     "foresee_rest",
     "get_group",
+    "get_job",
     "get_queue",
     "get_schedule",
     "get_task",
@@ -161,6 +194,7 @@ __all__ = [
     "handler",
     "hint_tasks",
     "list_calendars",
+    "list_jobs",
     "list_limits",
     "list_queues",
     "list_schedules",
@@ -172,20 +206,31 @@ __all__ = [
     "remove_schedule",
     "requeue_task",
     "reset_queue",
+    "restart_job",
     "resume_queue",
     "run_bulk",
     "schedule",
     "set_calendar",
     "set_limit",
     "start_bulk",
+    "start_job",
+    "stop_job",
     "subscribe",
     "unblock_task",
 ]
 
 _ROOMS = {
+    "batch.chunk_context": "ChunkContext",
+    "batch.control": "abandon_job get_job list_jobs restart_job start_job stop_job",
+    "batch.job": "BatchJob",
+    "batch.step": "Step",
+    "domain.batch.records": "BatchView JobRun PartResult",
+    "domain.partition.sources": "File Table",
+    "pool.batch.relation": "Query",
     "domain.breaker": "Breaker",
-    "domain.errors": "HandlerTimeoutError InvalidScheduleError InvalidSelectionError"
-    " InvalidTaskError LeaseLostError TaskBufferFullError TasksError UniqueKeyTakenError",
+    "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
+    " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
+    " TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
     "domain.gates": "Limit",

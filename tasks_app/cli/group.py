@@ -38,6 +38,7 @@ COMMANDS = {
     "fair": "tasks_app.cli.fair:fair",
     "prune": "tasks_app.cli.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
+    "batch": "tasks_app.cli.batch:batch",
     "locks": "tasks_app.cli.locks:locks",
     "groups": "tasks_app.cli.groups:groups",
     "doctor": "tasks_app.cli.doctor:doctor",

@@ -1,0 +1,147 @@
+"""``tasks-app batch`` as an operator uses it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.cli.test_commands import Shell
+
+JOBS = """
+from pathlib import Path
+from pydantic import BaseModel
+from sqlalchemy import text
+from tasks_app import BatchJob, Step, Table
+from tasks_app.batch.planners.even import Even
+from tasks_app.batch.planners.keys import KeyRanges
+
+class Params(BaseModel):
+    month: str
+
+def chunk(ctx, rows):
+    bad = Path("bad").exists()
+    for row in rows:
+        if bad and row.id == 15:
+            raise ValueError("odd")
+
+BatchJob("payroll", [
+    Step("check", Table("person"), planner=Even(4), chunk=chunk, commit_every=5,
+         on_abort="continue", max_attempts=1),
+    Step("pay", Table("person"), planner=Even(2), chunk=chunk, skip_limit=1),
+], params=Params)
+BatchJob("gapped", [
+    Step("one", Table("person"), planner=KeyRanges([(None, 10), (12, None)]), chunk=chunk)])
+"""
+
+
+@pytest.fixture
+def run(
+    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shell]:
+    (tmp_path / "cli_jobs.py").write_text(JOBS)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS person"))
+        connection.execute(text("CREATE TABLE person (id int PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO person SELECT generate_series(1, 40)"))
+    yield Shell(
+        monkeypatch,
+        tmp_path,
+        TASKS_APP_DATABASE_URL=database_url,
+        TASKS_APP_IMPORTS="cli_jobs",
+    )
+    sys.modules.pop("cli_jobs", None)
+    for name in ("payroll", "gapped"):
+        sys.modules["tasks_app.batch.job"].JOBS.pop(name, None)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE person"))
+
+
+def work(run: Shell) -> None:
+    ended = run.process("work", "--drain")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_job_is_started_shown_and_listed(run: Shell) -> None:
+    started = run("batch", "start", "payroll", '{"month": "2026-10"}')
+    batch_id = started.stdout.strip()
+    again = run("batch", "start", "payroll", '{"month": "2026-10"}')
+    work(run)
+    shown = run("batch", "show", batch_id).stdout
+    facts = run.json("batch", "show", batch_id)
+    (listed,) = run.json("batch", "list", "--status", "COMPLETED")
+    complete = run("batch", "start", "payroll", '{"month": "2026-10"}')
+    parts = run("batch", "partitions", batch_id, "--step", "check").stdout
+
+    assert (started.returncode, again.returncode, complete.returncode) == (0, 2, 2)
+    assert "is RUNNING. Wait" in again.stderr
+    assert "is complete with these parameters" in complete.stderr
+    assert re.search(r"^status +COMPLETED", shown, re.MULTILINE)
+    assert re.search(r"^check +COMPLETED +#{20} 4/4 +40 +0 ", shown, re.MULTILINE)
+    assert facts["figures"]["pay"]["read"] == 40
+    assert (listed["id"], listed["params"]) == (int(batch_id), {"month": "2026-10"})
+    assert re.search(r"^check +1 +key < 11 +COMPLETED +#{10} +10 +10 +0 ", parts, re.MULTILINE)
+
+
+def test_one_that_fails_is_restarted_and_what_it_left_out_is_shown(
+    run: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "bad").touch()
+    batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
+    work(run)
+    failed = run.json("batch", "show", batch_id)
+    parts = run("batch", "partitions", batch_id).stdout
+    (tmp_path / "bad").unlink()
+
+    restarted = run("batch", "restart", batch_id)
+    work(run)
+
+    assert (failed["batch"]["status"], failed["batch"]["error"]) == ("FAILED", "failed: check")
+    assert "Row 15 of partition 2 fails (ValueError: odd)" in re.sub(r"\s+", " ", parts)
+    assert restarted.stdout == "goes on, run 2\n"
+    assert run.json("batch", "show", batch_id)["batch"]["status"] == "COMPLETED"
+
+
+def test_one_is_stopped_and_abandoned(run: Shell) -> None:
+    batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
+    refused = run("batch", "abandon", batch_id)
+    stopped = run("batch", "stop", batch_id)
+    work(run)
+    abandoned = run("batch", "abandon", batch_id)
+    unknown = run("batch", "show", "12345")
+
+    assert "Stop it first" in refused.stderr
+    assert stopped.stdout == "stopping\n"
+    assert abandoned.stdout == "abandoned\n"
+    assert (unknown.returncode, unknown.stderr) == (
+        1,
+        "There is no batch 12345. Run: tasks-app batch list\n",
+    )
+
+
+def test_plans_are_shown_judged_and_kept(run: Shell, engine: Engine) -> None:
+    shown = run("batch", "plan", "payroll", '{"month": "x"}', "--dry-run", "--step", "check")
+    right = run("batch", "validate", "payroll", '{"month": "x"}')
+    wrong = run("batch", "validate", "gapped")
+    refused = run("batch", "validate", "payroll", '{"year": 1}')
+    with engine.connect() as connection:
+        before = connection.execute(text("SELECT count(*) FROM task_partition")).scalar()
+    run("batch", "plan", "payroll", '{"month": "x"}', "--step", "check")
+    with engine.connect() as connection:
+        programs = connection.execute(
+            text("SELECT program_id, count(*) FROM task_partition GROUP BY 1")
+        ).all()
+
+    assert "check: 4 partitions by even, exact, 40 rows" in shown.stdout
+    assert re.search(r"^2 +11 <= key < 21 +10", shown.stdout, re.MULTILINE)
+    assert "pay: 2 partitions" in right.stdout
+    assert wrong.returncode == 2
+    assert "10" in wrong.stderr
+    assert "12" in wrong.stderr
+    assert "params.month of job payroll is refused" in refused.stderr
+    assert before == 0
+    assert programs == [("payroll.check", 4)]
