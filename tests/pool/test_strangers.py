@@ -169,6 +169,15 @@ def door(connection: Connection, arguments: str) -> int:
     return connection.execute(text(f"SELECT task_create({arguments})")).scalar_one()
 
 
+def test_the_sql_door_knows_keys(connection: Connection) -> None:
+    keys = {"order_key": "account:7", "limit_key": "tenant:1", "fair_key": "tenant:1"}
+
+    task_id = door(connection, "'t', " + ", ".join(f"{k} => '{v}'" for k, v in keys.items()))
+
+    row = row_of(connection, task_id)
+    assert {name: getattr(row, name) for name in keys} == keys
+
+
 def test_the_sql_door_needs_a_name_only(connection: Connection) -> None:
     task_id = door(connection, "'t'")
 
