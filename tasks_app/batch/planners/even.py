@@ -10,10 +10,11 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.cuts import Cut, of_nulls, ranges
+from tasks_app.domain.partition.cuts import Cut, even, of_nulls, ranges
 from tasks_app.domain.partition.records import Plan
 from tasks_app.pool.batch.measure import count, exact_cuts, has_nulls, sampled_cuts
 from tasks_app.pool.batch.relation import Relation, Source, find
+from tasks_app.pool.batch.statistics import points
 
 BIG_BYTES = 256 * 2**20
 """From this size on a table is sampled: to sort its keys takes seconds."""
@@ -30,6 +31,8 @@ class How(StrEnum):
     """All keys, in their order."""
     SAMPLE = "sample"
     """Some of the table's blocks."""
+    STATISTICS = "statistics"
+    """What ANALYZE left: a hundred keys or so, and nothing is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,12 @@ class Even(Amount):
             parts = self.number_for(rows, relation.size_bytes)
             return exact_cuts(connection, relation, parts, rows), rows, how
         size = relation.size_bytes or 1
+        if how is How.STATISTICS:
+            found = points(connection, relation)
+            if not found:
+                raise PlanError(f"There are no statistics of {relation.source}. Run ANALYZE first.")
+            parts = self.number_for(relation.rows, size)
+            return even(found, parts), round(sum(weight for _, weight in found)), how
         known = relation.rows
         if known is None and self.rows is not None:
             known = count(connection, relation)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tasks_app.domain.partition.keys import Key
 from tasks_app.domain.partition.ranges import between
@@ -17,6 +17,23 @@ class Cut(NamedTuple):
     key: Key
     before: int
     """So many rows have smaller keys."""
+
+
+def even(points: Iterable[tuple[Any, float]], parts: int) -> list[Cut]:
+    """Return up to ``parts`` - 1 cuts, so that what lies between weighs about the same.
+
+    ``points`` are keys and how many rows each stands for, in any order. What one key weighs is
+    never divided.
+    """
+    ordered = sorted(points, key=lambda point: point[0])
+    whole = sum(weight for _, weight in ordered)
+    cuts: list[Cut] = []
+    passed = 0.0
+    for (key, weight), (following, _) in pairwise(ordered):
+        passed += weight
+        if key != following and passed * parts >= whole * (len(cuts) + 1) and len(cuts) < parts - 1:
+            cuts.append(Cut(following, round(passed)))
+    return cuts
 
 
 def ranges(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -19,8 +20,8 @@ from sqlalchemy import (
 
 from tasks_app.domain.partition.cuts import Cut
 from tasks_app.domain.partition.keys import Key, KeyType
-from tasks_app.domain.partition.records import Extent
-from tasks_app.pool.batch.predicate import sql_type
+from tasks_app.domain.partition.records import Extent, Partition
+from tasks_app.pool.batch.predicate import predicate, sql_type
 from tasks_app.pool.batch.relation import Relation
 
 _SEED = 4711
@@ -82,6 +83,21 @@ def histogram(connection: Connection, relation: Relation, most: int) -> dict[Key
     )
     found = {row[0]: int(row[1]) for row in connection.execute(query)}
     return None if len(found) > most else found
+
+
+def owned(connection: Connection, relation: Relation, partitions: Sequence[Partition]) -> list[int]:
+    """Count the rows of each partition, by reading all rows once; not of marked ones or segments.
+
+    It tells how uneven a plan is. Partitions of other tables than the relation have none here.
+    """
+    of_each = [
+        func.count().filter(predicate(each, relation.key, relation.key_type)).label(f"n{place}")
+        for place, each in enumerate(partitions)
+    ]
+    if not of_each:
+        return []
+    counted = connection.execute(select(*of_each).select_from(relation.rows_of)).one()
+    return [int(number) for number in counted]
 
 
 def exact_cuts(connection: Connection, relation: Relation, parts: int, rows: int) -> list[Cut]:

@@ -53,7 +53,7 @@ _TABLE = text("""
     LEFT JOIN LATERAL (
         SELECT l.oid, l.reltuples FROM pg_partition_tree(c.oid) f JOIN pg_class l ON l.oid = f.relid
         WHERE f.isleaf AND l.relkind IN ('r', 'm')
-        UNION ALL SELECT c.oid, c.reltuples WHERE c.relkind = 'm') AS l ON true
+        UNION SELECT c.oid, c.reltuples WHERE c.relkind IN ('r', 'm')) AS l ON true
     WHERE c.oid = to_regclass(:name)
     GROUP BY c.oid, c.relkind, a.attnotnull, t.oid, t.typbasetype
 """)
@@ -123,6 +123,12 @@ def find(connection: Connection, source: Source) -> Relation:
         row.rows,
         row.bytes,
     )
+
+
+def keys_of(source: Source, relation: Relation, where: ColumnElement[bool]) -> Query:
+    """Return the keys of some of a relation's rows."""
+    keys = select(relation.key.label(source.key)).select_from(relation.rows_of).where(where)
+    return Query(keys, source.key)
 
 
 def rows_of(source: Source) -> FromClause:

@@ -1,0 +1,158 @@
+"""What has not started is divided, and the whole still owns each row once."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from tasks_app.batch.planners import even
+from tasks_app.batch.planners.even import Even, How
+from tasks_app.batch.planners.hashed import Hash
+from tasks_app.batch.planners.repository import Repository
+from tasks_app.batch.replan import replan
+from tasks_app.batch.validate import problems
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.ranges import Range
+from tasks_app.domain.partition.sources import Table
+from tasks_app.pool.batch import advance, browse, store
+from tasks_app.pool.batch.measure import owned
+from tasks_app.pool.batch.relation import find
+from tests.batch.ownership import ROWS, fill, make_table
+from tests.factory import claimed_task
+from tests.pool.interleave import blocked, two
+
+
+def rows(connection: Connection, kind: str, keys: str) -> None:
+    make_table(connection, kind)
+    insert = f"INSERT INTO batch_rows (key) SELECT {keys} FROM generate_series(1, 100) i"
+    connection.execute(text(insert))
+
+
+def test_what_has_not_started_is_divided_and_nothing_else(connection: Connection) -> None:
+    rows(connection, "bigint", "nullif(i, 100)")
+    ids = store.insert(
+        connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1, step="s"
+    )
+    task = claimed_task(connection)
+    advance.start(connection, ids[1], task.fence)
+
+    made = replan(connection, "p#1", ROWS, Even(parts=4))
+
+    stored = browse.of_batch(connection, 1)
+    assert [each.partition.number for each in stored] == [1, *made]
+    assert list(made) == [4, 5, 6, 7, 8]
+    assert {each.step for each in stored} == {"s"}
+    plan = Repository("p#1").plan(connection, ROWS)
+    assert problems(connection, ROWS, plan) == []
+    assert owned(connection, find(connection, ROWS), plan.partitions) == [49, 12, 13, 12, 13, 1]
+
+
+def test_only_some_are_divided(connection: Connection) -> None:
+    rows(connection, "text", "i::text")
+    store.insert(connection, "p#1", Even(parts=3).plan(connection, ROWS), batch_id=1)
+
+    made = replan(connection, "p#1", ROWS, Even(parts=2), {2, 9})
+
+    assert list(made) == [4, 5]
+    plan = Repository("p#1").plan(connection, ROWS)
+    assert [each.number for each in plan.partitions] == [1, 3, 4, 5]
+    assert problems(connection, ROWS, plan) == []
+
+
+def test_nothing_that_waits_is_nothing_to_divide(connection: Connection) -> None:
+    assert replan(connection, "p#1", ROWS, Even(parts=2)) == {}
+
+
+def test_hashes_are_not_divided(connection: Connection) -> None:
+    rows(connection, "bigint", "i")
+    store.insert(connection, "p#1", Hash(parts=2).plan(connection, ROWS), batch_id=1)
+
+    with pytest.raises(PlanError, match=r"partition 1 .* cannot be divided"):
+        replan(connection, "p#1", ROWS, Even(parts=2))
+
+
+def test_a_run_that_starts_meanwhile_finds_its_partition_gone(engine: Engine) -> None:
+    with two(engine) as (a, b):
+        rows(a, "bigint", "i")
+        ids = store.insert(a, "p#1", Even(parts=1).plan(a, ROWS), batch_id=1)
+        task = claimed_task(a)
+        a.commit()
+        replan(a, "p#1", ROWS, Even(parts=2))
+        waiting = blocked(engine, b, a, lambda c: advance.start(c, ids[1], task.fence))
+
+        a.commit()
+
+        assert waiting.result() is False
+        a.execute(text("DROP TABLE batch_rows"))
+        a.commit()
+
+
+def test_statistics_split_without_reading(connection: Connection) -> None:
+    rows(connection, "bigint", "CASE WHEN i % 2 = 0 THEN 7 ELSE i END")
+    with pytest.raises(PlanError, match=r"no statistics of batch_rows\. Run ANALYZE"):
+        Even(parts=4, how=How.STATISTICS).plan(connection, ROWS)
+    connection.execute(text("ANALYZE batch_rows"))
+
+    plan = Even(parts=4, how=How.STATISTICS).plan(connection, ROWS)
+
+    assert problems(connection, ROWS, plan) == []
+    spans = [each.range for each in plan.partitions]
+    assert spans[0] == Range(None, 9)  # one key has more than half of the rows
+    assert [each.rows for each in plan.partitions] == owned(
+        connection, find(connection, ROWS), plan.partitions
+    )
+
+
+@pytest.mark.parametrize("how", [How.EXACT, How.SAMPLE])
+def test_estimates_are_what_is_there_even_if_one_key_has_most(
+    connection: Connection, how: How
+) -> None:
+    rows(connection, "text", "CASE WHEN i < 60 THEN 'm' ELSE chr(i) END")
+
+    plan = Even(parts=5, how=how).plan(connection, ROWS)
+
+    found = owned(connection, find(connection, ROWS), plan.partitions)
+    assert [each.rows for each in plan.partitions] == found
+    assert len(found) < 5
+    assert plan.warnings[0].startswith(f"{len(found)} partitions instead of 5: some keys have")
+    assert plan.rows == 100
+    assert plan.seconds > 0
+
+
+def test_nothing_is_owned_by_no_partitions(connection: Connection) -> None:
+    make_table(connection, "bigint")
+    fill(connection, "bigint", [])
+
+    assert owned(connection, find(connection, ROWS), ()) == []
+
+
+def test_a_big_table_is_sampled_and_a_small_one_is_not(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows(connection, "bigint", "i")
+    assert find(connection, ROWS).rows is None
+    connection.execute(text("ANALYZE batch_rows"))
+    relation = find(connection, ROWS)
+    small = Even(parts=2).plan(connection, ROWS)
+
+    monkeypatch.setattr(even, "BIG_BYTES", 1)
+    big = Even(parts=2).plan(connection, ROWS)
+
+    assert (relation.rows, relation.size_bytes) == (100, 8192)
+    assert (small.method, big.method) == ("even, exact", "even, sample")
+    assert Even(size="4kB").plan(connection, ROWS).partitions[1].range == Range(51, None)
+
+
+def test_a_partitioned_table_is_as_big_as_its_parts(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE parts (id bigint) PARTITION BY HASH (id)"))
+    for part in range(2):
+        bound = f"FOR VALUES WITH (MODULUS 2, REMAINDER {part})"
+        connection.execute(text(f"CREATE TABLE parts_{part} PARTITION OF parts {bound}"))
+    connection.execute(text("INSERT INTO parts SELECT i FROM generate_series(1, 1000) i"))
+    connection.execute(text("ANALYZE parts"))
+
+    whole = find(connection, Table("parts"))
+    halves = [find(connection, Table(f"parts_{part}")) for part in range(2)]
+
+    assert whole.rows == sum(half.rows or 0 for half in halves) == 1000
+    assert whole.size_bytes == sum(half.size_bytes or 0 for half in halves) > 0
