@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.records import Partition
+from tasks_app.domain.partition.records import Kind, Partition
 from tasks_app.domain.partition.sources import File, Format
 
 BLOCK = 2**20
@@ -75,6 +75,19 @@ class Reader:
             text = first.raw.removeprefix(_BOM).decode()
             self._columns = next(csv.reader(io.StringIO(text, newline="")), [])
         return self._columns
+
+
+def file_of(source: object, partition: Partition) -> File:
+    """Return the file that a segment is of: the source, or what a table was extracted to.
+
+    Raises:
+        PlanError: it is no segment.
+    """
+    if isinstance(source, File):
+        return source
+    if partition.kind is not Kind.SEGMENT or partition.source is None:
+        raise PlanError(f"{partition} is no segment of a file. Split files by FlatFile.")
+    return File(partition.source)
 
 
 def has_header(file: File) -> bool:

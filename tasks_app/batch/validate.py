@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.files import body_of
+from tasks_app.batch.files import body_of, file_of
 from tasks_app.domain.partition.check import check
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.problems import Problem, WrongPlanError
-from tasks_app.domain.partition.records import Extent, Facts, Plan
+from tasks_app.domain.partition.records import Extent, Facts, Kind, Plan
 from tasks_app.domain.partition.sources import File
 from tasks_app.pool.batch.facts import gather
 from tasks_app.pool.batch.relation import Source
@@ -31,8 +31,11 @@ def problems(
     Raises:
         PlanError: the source is not there.
     """
+    segment = next((each for each in plan.partitions if each.kind is Kind.SEGMENT), None)
     if isinstance(source, File):
         return check(plan, _facts_of(source, at_least))
+    if segment is not None:  # the table was extracted
+        return check(plan, _facts_of(file_of(source, segment), at_least))
     return check(plan, gather(connection, source, plan, aligned=aligned, at_least=at_least))
 
 

@@ -46,6 +46,17 @@ KEYS: dict[KeyType, st.SearchStrategy[Any]] = {
 """Of each type what is odd about it, and a few keys that come again and again."""
 
 
+SOME: dict[KeyType, list[Any]] = {
+    KeyType.INTEGER: [-7, 0, 0, 2**40],
+    KeyType.NUMERIC: [Decimal("-0.5"), 0, Decimal("1.0"), Decimal("1.00")],
+    KeyType.TEXT: ["", "100%", "it's", '"; DROP TABLE x; --', ":name", "\\", "ß\U0001f40d"],
+    KeyType.UUID: ["00000000-0000-4000-8000-000000000000", "f" * 32],
+    KeyType.DATE: [date(1, 2, 3), "infinity", "2026-05-01"],
+    KeyType.TIMESTAMP: ["2026-05-01 12:00", "-infinity"],
+    KeyType.TIMESTAMPTZ: ["2026-05-01 12:00+02", "infinity"],
+}
+
+
 @st.composite
 def some_keys(draw: st.DrawFn, key_type: KeyType) -> list[Any]:
     """None, one or many keys, spread or skewed, with and without NULLs."""

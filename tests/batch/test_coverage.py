@@ -30,10 +30,12 @@ from tasks_app.domain.partition.ranges import between
 from tasks_app.domain.partition.records import Plan
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import store
-from tests.batch.ownership import COLUMNS, ROWS, fill, make_table, read, some_keys
+from tasks_app.pool.batch.measure import extent
+from tasks_app.pool.batch.relation import find
+from tests.batch.ownership import COLUMNS, ROWS, SOME, fill, make_table, read, some_keys
 
 whole = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 
 
@@ -69,6 +71,26 @@ def test_even_and_hash(
     assert_each_row_has_one_owner(connection, planner.plan(connection, ROWS), len(keys))
 
 
+@pytest.mark.parametrize("key_type", COLUMNS)
+def test_ends_of_keys_are_found_with_and_without_an_index(
+    connection: Connection, key_type: KeyType
+) -> None:
+    make_table(connection, COLUMNS[key_type])
+    found = []
+    order = 'COLLATE "C"' if key_type is KeyType.TEXT else ""
+    for indexed in ("id", f"key {order}"):
+        connection.execute(text(f"CREATE INDEX ON batch_rows ({indexed})"))
+        for keys in ([], [None], [None, *SOME[key_type]], SOME[key_type]):
+            fill(connection, COLUMNS[key_type], keys)
+            relation = find(connection, ROWS)
+            assert relation.is_indexed == indexed.startswith("key")
+            found.append(extent(connection, relation))
+
+    assert found[:4] == found[4:]
+    assert [each.nulls for each in found[:4]] == [False, True, True, False]
+    assert [each.has_keys for each in found[:4]] == [False, False, True, True]
+
+
 @pytest.mark.parametrize(
     "planner", [Even(parts=2), Hash(parts=2), KeyList({1: [], 2: []}, auto_assign=True)]
 )
@@ -99,7 +121,7 @@ def test_text_is_split_by_code_points_whatever_the_columns_language(
     ("key_type", "widths"),
     [
         (KeyType.INTEGER, [1, 7, 2**50]),
-        (KeyType.NUMERIC, [1, Decimal("0.7"), Decimal(1000)]),
+        (KeyType.NUMERIC, [40, Decimal("97.3"), Decimal(1000)]),
         (KeyType.DATE, [timedelta(days=9_999), timedelta(days=40_000)]),
         (KeyType.TIMESTAMP, [timedelta(hours=777_777), timedelta(days=40_000)]),
         (KeyType.TIMESTAMPTZ, [timedelta(hours=777_777), timedelta(days=40_000)]),

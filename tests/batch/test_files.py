@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from tasks_app.batch import segments as cutting
-from tasks_app.batch.files import Reader, body_of, verify
+from tasks_app.batch.files import Reader, body_of, file_of, verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
@@ -203,6 +203,8 @@ def test_a_table_is_extracted_and_split(connection: Connection, tmp_path: Path) 
     plan = planner.plan(connection, Table("notes"))
 
     assert problems(connection, planner.file, plan) == []
+    assert problems(connection, Table("notes"), plan) == []
+    assert file_of(Table("notes"), plan.partitions[0]) == planner.file
     assert {int(row["id"]): row["note"] for row in read(planner.file, plan)} == notes
     manifest = json.loads((tmp_path / "notes.csv.manifest.json").read_text())
     assert manifest["records"] == 5

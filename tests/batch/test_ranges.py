@@ -21,7 +21,7 @@ PLANNERS = (
     Hash(rows=2, over=2),
 )
 whole = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from sqlalchemy import Connection, Engine, text
 
@@ -34,7 +36,8 @@ def test_what_has_not_started_is_divided_and_nothing_else(connection: Connection
         connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1, step="s"
     )
     task = claimed_task(connection)
-    advance.start(connection, ids[1], task.fence)
+    store.assign(connection, {ids[1]: task.task_id})
+    assert advance.start(connection, ids[1], task.fence)
 
     made = replan(connection, "p#1", ROWS, Even(parts=4))
 
@@ -71,20 +74,48 @@ def test_hashes_are_not_divided(connection: Connection) -> None:
         replan(connection, "p#1", ROWS, Even(parts=2))
 
 
-def test_a_run_that_starts_meanwhile_finds_its_partition_gone(engine: Engine) -> None:
+@pytest.fixture
+def letters(engine: Engine) -> Iterator[Table]:
+    """A table that other connections see."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE letters AS SELECT generate_series(1, 9) AS id"))
+    yield Table("letters")
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE letters"))
+
+
+def test_a_run_that_starts_meanwhile_finds_its_partition_gone(
+    engine: Engine, letters: Table
+) -> None:
     with two(engine) as (a, b):
-        rows(a, "bigint", "i")
-        ids = store.insert(a, "p#1", Even(parts=1).plan(a, ROWS), batch_id=1)
+        plan = Even(parts=1).plan(a, letters)
+        ids = store.insert(a, "p#1", plan, batch_id=1)
         task = claimed_task(a)
+        store.assign(a, {ids[1]: task.task_id})
         a.commit()
-        replan(a, "p#1", ROWS, Even(parts=2))
+        replan(a, "p#1", letters, Even(parts=2))
         waiting = blocked(engine, b, a, lambda c: advance.start(c, ids[1], task.fence))
 
         a.commit()
 
-        assert waiting.result() is False
-        a.execute(text("DROP TABLE batch_rows"))
+        assert waiting.result() is None
+
+
+def test_a_partition_that_a_run_starts_meanwhile_is_left_alone(
+    engine: Engine, letters: Table
+) -> None:
+    with two(engine) as (a, b):
+        plan = Even(parts=1).plan(a, letters)
+        ids = store.insert(a, "p#1", plan, batch_id=1)
+        task = claimed_task(a)
+        store.assign(a, {ids[1]: task.task_id})
         a.commit()
+        assert advance.start(a, ids[1], task.fence)
+        waiting = blocked(engine, b, a, lambda c: replan(c, "p#1", letters, Even(parts=2)))
+
+        a.commit()
+
+        assert waiting.result() == {}
 
 
 def test_statistics_split_without_reading(connection: Connection) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
-from decimal import Decimal
-from typing import Any
-
 import pytest
 from sqlalchemy import BigInteger, Connection, column, select, table, text
 
@@ -24,17 +20,7 @@ from tasks_app.domain.partition.records import Plan
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import buckets, views
 from tasks_app.pool.batch.relation import Query
-from tests.batch.ownership import COLUMNS, ROWS, fill, make_table, read
-
-SOME: dict[KeyType, list[Any]] = {
-    KeyType.INTEGER: [-7, 0, 0, 2**40],
-    KeyType.NUMERIC: [Decimal("-0.5"), 0, Decimal("1.0"), Decimal("1.00")],
-    KeyType.TEXT: ["", "100%", "it's", '"; DROP TABLE x; --', ":name", "\\", "ß\U0001f40d"],
-    KeyType.UUID: ["00000000-0000-4000-8000-000000000000", "f" * 32],
-    KeyType.DATE: [date(1, 2, 3), "infinity", "2026-05-01"],
-    KeyType.TIMESTAMP: ["2026-05-01 12:00", "-infinity"],
-    KeyType.TIMESTAMPTZ: ["2026-05-01 12:00+02", "infinity"],
-}
+from tests.batch.ownership import COLUMNS, ROWS, SOME, fill, make_table, read
 
 
 def ids(connection: Connection, plan: Plan, source: Table = ROWS) -> list[int]:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Select,
     and_,
     cast,
+    false,
     func,
     literal,
     select,
@@ -38,6 +39,21 @@ _ENDS = {
 
 def extent(connection: Connection, relation: Relation) -> Extent:
     """Return the least and the greatest key; with an index on the key without reading the rows."""
+    if relation.is_indexed or relation.key_type is KeyType.UUID:  # which has no min() before 18
+        return _by_index(connection, relation)
+    below, above = _beyond(relation)
+    usable = _usable(relation)
+    flags = [
+        false() if each is None else func.coalesce(func.bool_or(each), false())
+        for each in (relation.key.is_(None), below, above)
+    ]
+    ends = (func.min(relation.ordered).filter(usable), func.max(relation.ordered).filter(usable))
+    query = select(*ends, *flags).select_from(relation.rows_of)
+    least, most, *found = connection.execute(query).one()
+    return Extent(least, most, *map(bool, found))
+
+
+def _by_index(connection: Connection, relation: Relation) -> Extent:
     key = relation.ordered
     named = select(relation.key).select_from(relation.rows_of).where(_usable(relation))
     below, above = _beyond(relation)

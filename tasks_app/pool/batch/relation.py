@@ -43,6 +43,11 @@ _TYPES = {
 }
 _TABLE = text("""
     SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
+        EXISTS (SELECT FROM pg_index i
+                WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
+                  AND i.indpred IS NULL
+                  AND i.indcollation[0] IN (0, CAST('pg_catalog."C"' AS regcollation)))
+            AS is_indexed,
         format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL) AS type,
         CASE WHEN bool_and(l.reltuples >= 0) THEN CAST(sum(l.reltuples) AS bigint) END AS rows,
         CAST(coalesce(sum(pg_relation_size(l.oid)), 0) AS bigint) AS bytes
@@ -55,7 +60,7 @@ _TABLE = text("""
         WHERE f.isleaf AND l.relkind IN ('r', 'm')
         UNION SELECT c.oid, c.reltuples WHERE c.relkind IN ('r', 'm')) AS l ON true
     WHERE c.oid = to_regclass(:name)
-    GROUP BY c.oid, c.relkind, a.attnotnull, t.oid, t.typbasetype
+    GROUP BY c.oid, c.relkind, a.attnum, a.attnotnull, t.oid, t.typbasetype
 """)
 
 
@@ -89,6 +94,8 @@ class Relation:
     can_sample: bool = False
     has_nulls: bool = True
     """False: the database lets no row be without a key."""
+    is_indexed: bool = False
+    """An index has the keys in their order."""
     rows: int | None = None
     """As the statistics have it; None: they have nothing."""
     size_bytes: int | None = None
@@ -120,6 +127,7 @@ def find(connection: Connection, source: Source) -> Relation:
         row.oid,
         row.can_sample,
         not row.attnotnull,
+        row.is_indexed,
         row.rows,
         row.bytes,
     )
