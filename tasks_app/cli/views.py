@@ -12,7 +12,7 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import transaction
 from tasks_app.domain.states import Pool, State
-from tasks_app.pool import browse
+from tasks_app.pool import browse, progress
 from tasks_app.pool.pause import paused
 from tasks_app.pool.tables import EVERY_QUEUE
 
@@ -49,13 +49,20 @@ def show(task_id: int, *, json_: bool) -> None:
     with transaction() as connection:
         task = browse.get(connection, task_id)
         attempts = browse.attempts(connection, task_id)
+        kept = progress.read(connection, task_id)
     if task is None:
         click.echo(f"There is no task {task_id}. Run: tasks-app list", err=True)
         sys.exit(1)
     if json_:
-        output.print_json({"task": task, "attempts": attempts})
+        found = None if kept is None else kept._asdict()
+        output.print_json({"task": task, "attempts": attempts, "progress": found})
         return
     output.print_fields((field.name, getattr(task, field.name)) for field in fields(task))
+    if kept is not None:
+        done = None if kept.fraction is None else f"{kept.fraction:.0%} {kept.note or ''}".strip()
+        output.print_fields(
+            [("progress", done), ("checkpoint", kept.checkpoint), ("committed_at", kept.at)]
+        )
     for attempt in attempts:
         click.echo(
             f"\nattempt {attempt.attempt} at {attempt.ended_at:%Y-%m-%d %H:%M:%S}Z: "

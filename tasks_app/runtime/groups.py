@@ -13,6 +13,7 @@ from tasks_app.domain.selection import Action
 from tasks_app.domain.task import NewTask, TaskRow
 from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import CancelledMany, cancel_these
+from tasks_app.pool.drivers import commits_itself
 from tasks_app.pool.groups import look, make
 from tasks_app.runtime.callers import Async, Sync, checked_async, connection_of
 from tasks_app.runtime.producer import admitted, create_rows
@@ -41,7 +42,7 @@ def create_group(
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
         UniqueKeyTakenError: a member's unique_key is taken; then nothing is written.
-        TasksError: ``part_of`` is over.
+        TasksError: ``part_of`` is over, or each statement commits by itself.
     """
     made = group_of(
         len(tasks),
@@ -53,6 +54,11 @@ def create_group(
     )
     rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
     connection = connection_of(session)
+    if commits_itself(connection):
+        raise TasksError(
+            "create_group needs a transaction: here its members would exist, and might end, before "
+            "it does. Use a connection without AUTOCOMMIT."
+        )
     group_id, callback_id = make.take_ids(connection, made)
     members = []
     for place, row in enumerate(rows):

@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, NewTask
+from tasks_app.pool.progress import Note, keep
 from tasks_app.pool.settle import settle_one
 from tasks_app.runtime.groups import create_group
 from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
@@ -52,3 +53,16 @@ def test_one_that_is_unknown(run: Shell, engine: Engine) -> None:
 
     assert answer.returncode == 1
     assert "There is no group 7" in answer.stderr
+
+
+def test_what_a_long_run_has_kept_is_shown_with_its_task(run: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        task = claimed_task(connection)
+        keep(connection, task.fence, Note('{"month": 3}', True, 0.25, "March"))
+
+    shown = run("show", str(task.task_id)).stdout
+    as_json = run.json("show", str(task.task_id))["progress"]
+
+    assert re.search(r"^progress +25% March$", shown, re.M)
+    assert re.search(r'^checkpoint +{"month": 3}$', shown, re.M)
+    assert (as_json["checkpoint"], as_json["fraction"]) == ({"month": 3}, 0.25)

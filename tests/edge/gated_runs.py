@@ -32,7 +32,9 @@ class Run(NamedTuple):
 class Workers:
     """So many of ``tasks-app work``, each with a parent that replaces its child."""
 
-    def __init__(self, url: str, folder: Path, number: int, threads: int = 1) -> None:
+    def __init__(
+        self, url: str, folder: Path, number: int, threads: int = 1, imports: str = "gate_handlers"
+    ) -> None:
         self.log = folder / "runs"
         self.killed: dict[int, int] = {}
         self._folder = folder
@@ -40,7 +42,7 @@ class Workers:
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("TASKS_APP_")},
             "TASKS_APP_DATABASE_URL": url,
-            "TASKS_APP_IMPORTS": "gate_handlers",
+            "TASKS_APP_IMPORTS": imports,
             "TASKS_APP_LEASE": "20s",
             "GATE_LOG": str(self.log),
             "PYTHONPATH": str(HOUSE),

@@ -248,6 +248,14 @@ def test_nothing_becomes_part_of_a_group_that_is_over(bench: Bench) -> None:
         create_group(connection, [], then=THEN, on_failure=ELSE, part_of=over.id)
 
 
+def test_where_each_statement_commits_by_itself_it_is_refused(bench: Bench) -> None:
+    alone = bench.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with alone.connect() as connection, pytest.raises(TasksError, match="needs a transaction"):
+        create_group(connection, tasks(2), then=THEN)
+
+    assert bench.sql("SELECT count(*) FROM task_pending") == 0
+
+
 @pytest.mark.parametrize("verb", [cancel_group, group_results])
 def test_a_group_that_is_unknown(bench: Bench, verb) -> None:
     with bench.engine.connect() as connection, pytest.raises(TasksError, match="no group 7"):
