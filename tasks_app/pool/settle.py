@@ -8,9 +8,11 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.states import Event, State, next_state
 from tasks_app.domain.task import Fence, Settlement
+from tasks_app.pool.drivers import commits_itself
 from tasks_app.pool.fences import array, fence_arrays, fenced
 from tasks_app.pool.moves import AS_IT_WAS, SKIP_LOCKED, WAIT, complete, leave, leave_uncounted
 from tasks_app.pool.tables import NOW, admits
@@ -80,7 +82,11 @@ def settle_group(
         done = _moved(connection, _GROUP, settlements, now)
     if len(done) < len(settlements):
         left = [s for s in settlements if s.fence.task_id not in done]
-        done |= _moved(connection, _MEMBERS, left, now)
+        try:
+            done |= _moved(connection, _MEMBERS, left, now)
+        except DBAPIError:
+            if not (done and commits_itself(connection)):
+                raise  # else it is known what became of the others; these are asked again
     return done
 
 

@@ -21,7 +21,7 @@ _NOW = "statement_timestamp()"
 
 def _statement(condition: str, first: str = "", also: str = "") -> str:
     return f"""
-    WITH {first} gone AS (
+    WITH {first}gone AS (
         DELETE FROM {PENDING} p
         WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
           AND p.lease_token = %(token)s AND {condition}
@@ -35,7 +35,7 @@ def _statement(condition: str, first: str = "", also: str = "") -> str:
 _GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
 _SUCCEED = _statement("p.batch_id IS NULL")
 _MEMBER = _statement(
-    LOCKED, f"{locking(_GROUP)},", f", {counting('gone', succeeds='true', now=_NOW)}"
+    LOCKED, f"{locking(_GROUP)}, ", f", {counting('gone', succeeds='true', now=_NOW)}"
 )
 """Of a group, which is counted: for those whom the first statement did not find."""
 

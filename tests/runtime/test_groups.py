@@ -21,6 +21,7 @@ from tasks_app.runtime.groups import (
     group_results,
 )
 from tests.runtime.bench import Bench, effect
+from tests.runtime.refusing import Refusals
 
 THEN, ELSE, STEP = NewTask("then"), NewTask("else"), NewTask("step")
 
@@ -260,6 +261,25 @@ def test_where_each_statement_commits_by_itself_it_is_refused(bench: Bench) -> N
 def test_a_group_that_is_unknown(bench: Bench, verb) -> None:
     with bench.engine.connect() as connection, pytest.raises(TasksError, match="no group 7"):
         verb(connection, 7)
+
+
+@pytest.mark.parametrize("code", ["22P05", "40P01"])
+def test_members_that_cannot_be_written_now_do_not_belie_the_others(
+    bench: Bench, calls, refusals: Refusals, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    bench.succeeding()
+    others = [bench.create() for _ in range(5)]
+    with bench.engine.begin() as connection:
+        group = create_group(connection, tasks(5), then=THEN)
+    refusals.refuse(code, "settle others", times=1)
+
+    bench.execute([*others, *group.task_ids])
+    bench.drain()
+
+    assert len(refusals.at) == 1
+    assert bench.states([*others, *group.task_ids]) == ["SUCCEEDED"] * 10
+    assert [name for name, _ in calls] == ["then"]
+    assert "lease" not in caplog.text
 
 
 def test_several_threads_end_members_of_few_groups(bench: Bench, calls) -> None:
