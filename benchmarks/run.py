@@ -104,7 +104,9 @@ def _turn(
     stage: Stage, scenario: Scenario, entries: list[Entry], number: int, choice: Choice
 ) -> Iterator[Record]:
     """Measure one round of one scenario."""
-    groups = [entries] if scenario.together and entries else [[entry] for entry in entries]
+    first = number % max(1, len(entries))  # nobody is always behind the same one
+    in_turn = entries[first:] + entries[:first]
+    groups = [entries] if scenario.together and entries else [[entry] for entry in in_turn]
     for group in groups:
         first, at = group[0], _now()
         names = [SYSTEMS[entry.system] for entry in group]
