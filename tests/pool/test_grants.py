@@ -22,6 +22,10 @@ from tasks_app import (
     requeue_task,
 )
 from tasks_app.domain.locks import Ask, Granted, parts_of
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.ranges import between
+from tasks_app.domain.partition.records import Kind as PartitionKind
+from tasks_app.domain.partition.records import Partition, Plan, Status
 from tasks_app.domain.states import Event, Pool
 from tasks_app.domain.task import Cause
 from tasks_app.pool import (
@@ -38,6 +42,8 @@ from tasks_app.pool import (
     workers,
 )
 from tasks_app.pool.amend import edit
+from tasks_app.pool.batch import advance, marks, store
+from tasks_app.pool.batch import browse as partitions
 from tasks_app.pool.grants import Kind, grants_sql
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.hold import guard, renew
@@ -121,6 +127,17 @@ def lock_something(connection: Connection, _: Rows) -> None:
     release(connection, ask.token)
 
 
+def split_a_batch(connection: Connection, _: Rows) -> None:
+    """All that is done with the rows of the partition repository."""
+    texts = tuple(Partition(n, range=span) for n, span in enumerate(between(["m"])))
+    store.insert(connection, "p", Plan("test", KeyType.TEXT, texts))
+    listed = Partition(0, PartitionKind.VALUES, values=("a",))
+    ids = store.insert(connection, "q", Plan("test", KeyType.TEXT, (listed,)))
+    advance.mark(connection, ids.values(), Status.ABANDONED, those=Status)
+    store.remove(connection, "p")
+    marks.clear(connection, "p")
+
+
 DO: dict[str, Callable[[Connection, Rows], object]] = {
     "create": lambda c, _: create_task(c, "t", unique_key="k"),
     "create many": lambda c, _: create_tasks(c, [NewTask("t"), NewTask("t")]),
@@ -143,6 +160,8 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "lock": lock_something,
     "free a lock": lambda c, _: c.execute(text("DELETE FROM task_lock_holder")),
     "look at locks": lambda c, _: c.execute(text("SELECT FROM task_locks, task_lock_report")),
+    "split a batch": split_a_batch,
+    "look at partitions": lambda c, _: partitions.of_program(c, "p"),
     "pause": lambda c, _: pause.pause(c, "mail", "why"),
     "note": lambda c, _: audit.note(c, "pause", {"queue": "q"}, who="ann"),
     "read the audit": lambda c, _: audit.find(c),
@@ -173,16 +192,17 @@ MAY = {
     Kind.WORKER: {
         *AMEND,
         *("lock", "free a lock", "look at locks"),
-        "prune keys",
+        *("prune keys", "split a batch", "look at partitions"),
         *("run", "look", "read results", "cancel", "requeue", "pause"),
         *("schedule", "look at schedules", "note", "read the audit", "edit"),
         *("forge a lease", "forge a ledger", "clear history", "change a payload"),
     },
     Kind.READER: {
         *("look at locks", "look", "read results", "look at schedules", "read the audit"),
+        "look at partitions",
     },
     Kind.ADMIN: {
-        *("free a lock", "look at locks"),
+        *("free a lock", "look at locks", "split a batch", "look at partitions"),
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
         *("note", "read the audit", "edit"),
         *("clear history", "change a payload", "create", "create by SQL", "debounce", "prune keys"),

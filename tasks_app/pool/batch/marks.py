@@ -79,9 +79,10 @@ def take(connection: Connection, source: Table, marker: Marker, size: int) -> li
         .where(of.c[source.key] == any_(keys), waiting)
         .values({marker.column: marker.done})
         .returning(EVERYTHING)
+        .cte("taken")
     )
-    rows = connection.execute(taken).mappings().all()
-    return sorted((dict(row) for row in rows), key=lambda row: row[source.key])
+    query = select(EVERYTHING).select_from(taken).order_by(column(source.key))
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def fail(connection: Connection, source: Table, marker: Marker, keys: Iterable[Key]) -> None:

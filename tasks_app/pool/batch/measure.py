@@ -30,11 +30,11 @@ _SEED = 4711
 
 _ENDS = {
     KeyType.NUMERIC: ("-Infinity", "Infinity"),
-    KeyType.DATE: ("0001-01-02", "9999-12-31"),
-    KeyType.TIMESTAMP: ("0001-01-02", "9999-12-31"),
+    KeyType.DATE: ("0001-01-01", "10000-01-01"),
+    KeyType.TIMESTAMP: ("0001-01-01", "10000-01-01"),
     KeyType.TIMESTAMPTZ: ("0001-01-02 00:00Z", "9999-12-31 00:00Z"),
 }
-"""What lies beyond, NaN and infinity among it, is no bound that Python knows."""
+"""What lies beyond, NaN and infinity among it, is no bound that Python knows, in any zone."""
 
 
 def extent(connection: Connection, relation: Relation) -> Extent:
