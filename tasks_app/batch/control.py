@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from sqlalchemy import Connection
 
 from tasks_app.batch.job import BatchJob, known_job
-from tasks_app.batch.progress import Progress
+from tasks_app.batch.progress import Progress, clear_away
 from tasks_app.domain.batch.decide import again
 from tasks_app.domain.batch.identity import checked_params, identity
 from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun
@@ -55,8 +55,10 @@ def start_job(
     return _begin(session, known, instances.begin_again(connection, there.id, given), new=False)
 
 
-def restart_job(session: Sync, batch_id: int, *, by: str = "") -> JobRun:
+def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: str = "") -> JobRun:
     """Let an instance go on that has failed, was stopped, or lost its tasks.
+
+    With ``divide``, each of its partitions that has not started is divided into so many.
 
     Raises:
         InvalidJobError: this process does not know its job.
@@ -67,8 +69,8 @@ def restart_job(session: Sync, batch_id: int, *, by: str = "") -> JobRun:
     _check_may_restart(connection, batch)
     job = known_job(batch.job)
     begun = instances.begin_again(connection, batch_id, batch.params)
-    note(connection, "restart batch", {"batch": batch_id}, who=by)
-    return _begin(session, job, begun, new=False)
+    note(connection, "restart batch", {"batch": batch_id, "divide": divide}, who=by)
+    return _begin(session, job, begun, new=False, divide=divide)
 
 
 def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
@@ -110,6 +112,8 @@ def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
             f"Batch {batch_id} runs still. Stop it first: tasks-app batch stop {batch_id}",
         )
     instances.change(connection, batch_id, BatchStatus.ABANDONED, batch.error)
+    for step in steps.find(connection, batch_id):
+        clear_away(connection, batch_id, step)
     note(connection, "abandon batch", {"batch": batch_id}, who=by)
 
 
@@ -135,14 +139,16 @@ def list_jobs(
     return instances.find(connection_of(session), job=job, status=status, most=most)
 
 
-def _begin(session: Sync, job: BatchJob, batch: Batch, *, new: bool) -> JobRun:
+def _begin(
+    session: Sync, job: BatchJob, batch: Batch, *, new: bool, divide: int | None = None
+) -> JobRun:
     connection = connection_of(session)
     steps.add(connection, batch.id, list(job.steps), batch.run)
     if not new:
         found = steps.find(connection, batch.id)
         statuses = {name: each.status for name, each in found.items()}
         steps.reset(connection, batch.id, again(statuses), batch.run)
-    Progress(job, session, batch).start_ready()
+    Progress(job, session, batch).start_ready(divide)
     return JobRun(batch.id, batch.run, new)
 
 

@@ -97,7 +97,7 @@ def run_partition(
     params = job.given(batch.params)
     state = (stored.checkpoint or {}).get("state")
     chunk_ctx = ChunkContext(ctx, batch, step.name, params, stored.partition, state)
-    reader = reader_of(connection, step, step.source_of(params), stored.partition)
+    reader = reader_of(connection, step, params, stored)
     if not step.at_end:
         ctx.commit()
     return PartitionRun(ctx, step, chunk_ctx, stored, reader).run()
@@ -120,6 +120,12 @@ def run_plan(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any
             made = error
     locked = _mine(instances.lock(ctx.session.connection(), seen.id), payload)
     progress = Progress(job, ctx.session, locked)
+    if there is not None and "divide" in payload:
+        try:
+            with ctx.session.begin_nested():
+                progress.divide(step, payload["divide"])
+        except PlanError as error:
+            made = error
     if isinstance(made, PlanError):
         progress.carry_out(step, Move.FAIL, error=str(made))
         return {"refused": str(made)}

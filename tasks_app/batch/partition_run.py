@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from tasks_app.batch.chunk_context import ChunkContext
+from tasks_app.batch.file_reader import SegmentReader, Unreadable
 from tasks_app.batch.reader import Reader
 from tasks_app.batch.sift import sift
 from tasks_app.batch.step import Step
@@ -25,7 +26,10 @@ from tasks_app.pool.standstill import standing_still
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.reactions import is_unanswered
+from tasks_app.runtime.uncollected import uncollected
 
+OTHERS_WAIT_S = 1.0
+"""How long a run stays away whose rows others have taken, and may give back."""
 LOOK_EVERY_S = 1.0
 """How often a run looks whether its queue stands still."""
 
@@ -78,7 +82,8 @@ class PartitionRun:
         tries = 0
         while True:
             try:
-                return self._once()
+                with uncollected():  # it would look at each row, and find all of them in use
+                    return self._once()
             except Exception as error:
                 if self._step.at_end:
                     raise
@@ -97,7 +102,9 @@ class PartitionRun:
             rows = self._reader.read(self._task.connection, self._after, self._pace.size)
             counts = self._process(rows)
             after = self._reader.after(rows) if rows else self._after
-            last = len(rows) < self._pace.size or self._step.source is None
+            last = self._reader.is_last(self._task.connection, rows, self._pace.size)
+            if not (rows or last):
+                raise Snooze(OTHERS_WAIT_S, "others have the rest in hand")
 
             def save(connection: Connection) -> None:
                 self._word = self._advance(connection, after, counts)
@@ -135,12 +142,16 @@ class PartitionRun:
 
     def _call(self, rows: Sequence[Any]) -> int:
         """Call the handler; it may say how many rows it wrote."""
+        if isinstance(self._reader, SegmentReader):
+            for row in rows:
+                if isinstance(row, Unreadable):
+                    raise row.error
         told = self._step.chunk(self._ctx, rows)
         return told if isinstance(told, int) and not isinstance(told, bool) else len(rows)
 
     def _sift(self, rows: Sequence[Any]) -> Counts:
         """Do all rows but those that fail and may be left out, which are written down."""
-        written, left_out = 0, list[tuple[str, str]]()
+        written, left_out, odd = 0, list[tuple[str, str]](), list[Any]()
         before = self._left_out_so_far()
 
         def do(part: Sequence[Any]) -> None:
@@ -162,9 +173,11 @@ class PartitionRun:
                     name, self._ctx.partition_no, brief(error), self._step.skip_limit
                 ) from error
             left_out.append((name, brief(error)))
+            odd.append(row)
 
         sift(rows, do, judge, self._may_fail)
         if left_out:
+            self._reader.leave_out(self._task.connection, odd)
             skips.add(
                 self._task.connection,
                 self._ctx.batch_id,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from tasks_app.batch.planners.even import Even
+from tasks_app.batch.replan import replan
 from tasks_app.domain.batch.decide import (
     Move,
     after_compensation,
@@ -21,9 +23,10 @@ from tasks_app.domain.batch.decide import (
 )
 from tasks_app.domain.batch.policies import AbortKind
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
-from tasks_app.domain.partition.records import Status
+from tasks_app.domain.partition.records import Kind, Status
+from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.task import NewTask, TaskOptions
-from tasks_app.pool.batch import advance, instances, runs, steps, store
+from tasks_app.pool.batch import advance, browse, instances, marks, runs, steps, store, views
 from tasks_app.pool.cancel import cancel_these
 from tasks_app.runtime.callers import connection_of
 from tasks_app.runtime.groups import create_group
@@ -35,9 +38,22 @@ if TYPE_CHECKING:
 
 DECIDING = 0
 """The priority of joins: what waits behind a decision is often not to be started at all."""
+BESIDE = "indicator beside"
+"""The method of plans whose marks stand in a table of ours."""
 NAMED = 10
 """Failed partitions that an error names."""
 NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Status.COMPENSATED)
+
+
+def clear_away(connection: Connection, batch_id: int, step: str) -> None:
+    """Drop what partitions of a step have beside their rows: views and marks."""
+    for stored in browse.of_batch(connection, batch_id):
+        if stored.step != step:
+            continue
+        if stored.partition.view is not None:
+            views.drop(connection, [stored.partition])
+        if stored.partition.kind is Kind.MARKED:
+            marks.clear(connection, stored.program)
 
 
 class Progress:
@@ -53,13 +69,16 @@ class Progress:
     def _stopping(self) -> bool:
         return self._batch.status is not BatchStatus.RUNNING
 
-    def start_ready(self) -> None:
-        """Start the steps that wait for nothing any more; end the instance if none is under way."""
+    def start_ready(self, divide: int | None = None) -> None:
+        """Start the steps that wait for nothing any more; end the instance if none is under way.
+
+        ``divide`` is for their plans: into how many a partition is divided that has not started.
+        """
         known = {name: each.status for name, each in steps.find(self._connection, self._id).items()}
         statuses = {name: known[name] for name in self._job.steps}
         if not self._stopping:
             for name in ready(self._job.after, statuses):
-                self._start(self._job.steps[name])
+                self._start(self._job.steps[name], divide)
                 statuses[name] = StepStatus.PLANNING
         ended = status_of_batch(statuses, stopping=self._stopping)
         if ended is not None:
@@ -71,6 +90,9 @@ class Progress:
         """Put the partitions of a plan into the repository."""
         program = f"{self._job.name}:{step.name}#{self._id}"
         store.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
+        source = step.source_of(self._job.given(self._batch.params))
+        if isinstance(source, Table) and plan.method == BESIDE:
+            marks.fill(self._connection, program, source)
         facts = {
             "method": plan.method,
             "partitions": len(plan.partitions),
@@ -79,6 +101,25 @@ class Progress:
             "warnings": list(plan.warnings),
         }
         self._change(step, StepStatus.PLANNING, plan=facts)
+
+    def divide(self, step: Step, into: int) -> None:
+        """Divide each partition that has not started into so many.
+
+        Raises:
+            PlanError: they are no ranges of keys.
+        """
+        runs.close(self._connection, self._id, step.name)
+        idle = [
+            each
+            for each in browse.of_batch(self._connection, self._id)
+            if each.step == step.name and each.checkpoint is None and each.status in NOT_DONE
+        ]
+        if idle:
+            ids = [each.id for each in idle]
+            advance.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
+            source = step.source_of(self._job.given(self._batch.params))
+            numbers = {each.partition.number for each in idle}
+            replan(self._connection, idle[0].program, source, Even(into), numbers)
 
     def launch(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
         """Start all partitions that are not done; of none, go on at once."""
@@ -139,6 +180,7 @@ class Progress:
                 self._group(step, [self._task(step, "reduce")], then=False)
             case Move.COMPLETE:
                 self._call_off(step, StepStatus.COMPLETED, Status.ABANDONED, result=result)
+                clear_away(self._connection, self._id, step.name)
             case Move.FAIL:
                 self._call_off(step, StepStatus.FAILED, Status.STOPPED, error=error)
             case Move.STOP:
@@ -149,9 +191,10 @@ class Progress:
     def _id(self) -> int:
         return self._batch.id
 
-    def _start(self, step: Step) -> None:
+    def _start(self, step: Step, divide: int | None) -> None:
         self._change(step, StepStatus.PLANNING)
-        self._group(step, [self._task(step, "plan")], then=False)
+        more = {} if divide is None else {"divide": divide}
+        self._group(step, [self._task(step, "plan", **more)], then=False)
 
     def _call_off(self, step: Step, status: StepStatus, left: Status, **more: Any) -> None:
         """End a step; what waits is cancelled, what runs ends at its next chunk.

@@ -12,7 +12,13 @@ class Reader(Protocol):
     """Reads a partition, some rows at a time."""
 
     def read(self, connection: Connection, after: Any, size: int) -> Sequence[Any]:
-        """Return the next rows behind a checkpoint; fewer than ``size``: they are the last."""
+        """Return the next rows behind a checkpoint."""
+
+    def is_last(self, connection: Connection, rows: Sequence[Any], size: int) -> bool:
+        """Whether nothing comes behind these rows, for which ``size`` were asked."""
+
+    def leave_out(self, connection: Connection, rows: Sequence[Any]) -> None:
+        """Note at the source, if it wants to know, that these rows are left out."""
 
     def after(self, rows: Sequence[Any]) -> Any:
         """Return the checkpoint behind these rows, as JSON."""
@@ -27,6 +33,13 @@ class NoRows:
     def read(self, _connection: Connection, _after: Any, _size: int) -> Sequence[Any]:
         """Return none."""
         return ()
+
+    def is_last(self, _connection: Connection, _rows: Sequence[Any], _size: int) -> bool:
+        """Return that there was no more."""
+        return True
+
+    def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None:
+        """Do nothing."""
 
     def after(self, _rows: Sequence[Any]) -> Any:
         """Return nothing to go on behind."""

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from tasks_app.batch.planners.even import Even
+from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import validate
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Partition, Plan
+from tasks_app.domain.partition.sources import File
 
 if TYPE_CHECKING:
     from tasks_app.batch.step import Step
 
-ROWS = 50_000
+ROWS, BYTES = 50_000, "16MB"
 """Of a partition, about, where no planner is given."""
 WHOLE = Plan("whole", KeyType.INTEGER, (Partition(1, range=Range()),))
 """Of a step that reads nothing: it is called once."""
@@ -30,6 +32,9 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
     source = step.source_of(params)
     if source is None:
         return WHOLE
-    planner = step.planner_of(params) or Even(rows=ROWS)
+    planner = step.planner_of(params) or (
+        FlatFile(size=BYTES) if isinstance(source, File) else Even(rows=ROWS)
+    )
     plan: Plan = planner.plan(connection, source)
-    return validate(connection, source, plan, aligned=step.aligned, at_least=step.at_least)
+    judged = planner.file if isinstance(planner, Extract) else source
+    return validate(connection, judged, plan, aligned=step.aligned, at_least=step.at_least)

@@ -98,11 +98,14 @@ def stop(batch_id: int) -> None:
 
 @batch.command()
 @click.argument("batch_id", type=int)
-def restart(batch_id: int) -> None:
+@click.option(
+    "--divide", type=click.IntRange(2, 1000), help="Divide what has not started by so much."
+)
+def restart(batch_id: int, divide: int | None) -> None:
     """Let an instance go on that has failed or was stopped; what is complete is not done again."""
     load_handlers(settings().modules)
     with transaction() as connection:
-        begun = control.restart_job(connection, batch_id, by=caller())
+        begun = control.restart_job(connection, batch_id, divide=divide, by=caller())
     click.echo(f"goes on, run {begun.run}")
 
 

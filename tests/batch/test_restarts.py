@@ -111,6 +111,26 @@ def test_another_number_of_partitions_leaves_the_plan_that_was_begun(
     assert len(yard.parts(view.batch.id)) == 4
 
 
+def test_what_has_not_started_may_be_divided(yard: Yard) -> None:
+    """What has begun keeps its range and its checkpoint."""
+    yard.rows(100)
+
+    def broken(ctx: Any, rows: Any) -> None:
+        if rows[0].id > 60:
+            raise TypeError
+        yard.note(ctx, rows)
+
+    failed = yard.run(yard.job(yard.step(broken, max_attempts=1, on_abort="continue")))
+    assert yard.statuses(failed.batch.id) == ["COMPLETED", "COMPLETED", "FAILED", "FAILED"]
+    yard.deploy()
+
+    view = yard.go_on_with(yard.job(yard.step()), failed.batch.id, divide=3)
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 101))
+    assert len(yard.parts(view.batch.id)) == 6  # the third had begun, the fourth is three now
+
+
 def test_stop_ends_at_a_chunk_and_a_restart_goes_on_there(yard: Yard) -> None:
     yard.rows(100)
     begun: list[int] = []

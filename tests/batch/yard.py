@@ -119,16 +119,16 @@ class Yard:
         with self.engine.begin() as connection:
             return stop_job(connection, batch_id)
 
-    def go_on(self, batch_id: int) -> JobRun:
+    def go_on(self, batch_id: int, **options: Any) -> JobRun:
         """Restart by id, as an operator does."""
         with self.engine.begin() as connection:
-            return restart_job(connection, batch_id)
+            return restart_job(connection, batch_id, **options)
 
-    def go_on_with(self, job: BatchJob, batch_id: int) -> BatchView:
+    def go_on_with(self, job: BatchJob, batch_id: int, **options: Any) -> BatchView:
         """Restart by id where the job is known, work, and look."""
         JOBS[job.name] = job
         try:
-            self.go_on(batch_id)
+            self.go_on(batch_id, **options)
         finally:
             del JOBS[job.name]
         self.bench.drain()

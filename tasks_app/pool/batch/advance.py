@@ -34,16 +34,17 @@ class Word(StrEnum):
     """The step is done without it."""
 
 
-_STEP = f"SELECT FROM {BATCH_STEP} s WHERE s.batch_id = t.batch_id AND s.step = t.step"
 _WORD = f"""CASE
     WHEN t.batch_id IS NULL THEN '{Word.GO_ON}'
-    WHEN EXISTS ({_STEP} AND s.status IN ('{StepStatus.COMPLETED}', '{StepStatus.REDUCING}'))
-        THEN '{Word.CALLED_OFF}'
-    WHEN EXISTS ({_STEP} AND s.status = '{StepStatus.RUNNING}') AND EXISTS (
-        SELECT FROM {BATCH} b WHERE b.id = t.batch_id AND b.status = '{BatchStatus.RUNNING}')
-        THEN '{Word.GO_ON}'
-    ELSE '{Word.STOP}' END"""
-
+    ELSE coalesce((
+        SELECT CASE
+            WHEN s.status IN ('{StepStatus.COMPLETED}', '{StepStatus.REDUCING}')
+                THEN '{Word.CALLED_OFF}'
+            WHEN s.status = '{StepStatus.RUNNING}' AND b.status = '{BatchStatus.RUNNING}'
+                THEN '{Word.GO_ON}' END
+        FROM {BATCH_STEP} s, {BATCH} b
+        WHERE s.batch_id = t.batch_id AND s.step = t.step AND b.id = t.batch_id),
+        '{Word.STOP}') END"""
 _FENCED = f"""EXISTS (
     SELECT FROM {PENDING} p WHERE p.id = :task_id AND p.attempt = :attempt
       AND p.lease_token = :token AND p.state = '{State.RUNNING}')"""
@@ -61,8 +62,9 @@ _PROGRESS = text(f"""
         UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb), changed_at = {NOW},
             read_rows = t.read_rows + :read, written_rows = t.written_rows + :written,
             skipped_rows = t.skipped_rows + :skipped, failed_rows = t.failed_rows + :failed
-        WHERE {_OURS} RETURNING {_WORD} AS word)
-    SELECT CASE WHEN p.cancel_requested_at IS NULL THEN t.word ELSE '{Word.STOP}' END
+        WHERE t.id = :id AND t.task_id = :task_id AND t.status = '{Status.RUNNING}'
+        RETURNING t.batch_id, t.step)
+    SELECT CASE WHEN p.cancel_requested_at IS NULL THEN {_WORD} ELSE '{Word.STOP}' END
     FROM told t, {PENDING} p
     WHERE p.id = :task_id AND p.attempt = :attempt AND p.lease_token = :token
       AND p.state = '{State.RUNNING}'

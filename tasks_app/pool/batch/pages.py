@@ -6,29 +6,21 @@ split by, and by one that is unique, where that is another; of rows without a ke
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    FromClause,
-    Row,
-    Select,
-    literal_column,
-    select,
-    text,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Connection, select, text
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.keys import Key, KeyType, write_key
+from tasks_app.domain.partition.keys import KeyType, write_key
 from tasks_app.domain.partition.records import Kind, Partition
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import relation
-from tasks_app.pool.batch.predicate import bound, predicate
-from tasks_app.pool.batch.relation import Relation, Source, source_of
+from tasks_app.pool.batch.predicate import predicate
+from tasks_app.pool.batch.relation import EVERYTHING, Query, Relation, Source, in_order, source_of
+from tasks_app.pool.paging import Paged
 
 _PRIMARY = text("""
     SELECT a.attname FROM pg_index i
@@ -46,43 +38,45 @@ class Order:
     column: ColumnElement[Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Pages:
     """How a partition's rows are read."""
 
-    rows_of: FromClause
-    own: ColumnElement[bool]
-    order: tuple[Order, ...]
+    def __init__(self, found: Relation, own: ColumnElement[bool], order: Sequence[Order]) -> None:
+        self._order = order
+        self._places: list[int] = []
+        self._row: Any = None
+        rows = select(EVERYTHING).select_from(found.rows_of).where(own)
+        self._paged = Paged(rows, [each.column for each in order])
 
-    def read(
-        self, connection: Connection, after: Sequence[str] | None, size: int
-    ) -> list[Row[Any]]:
+    def read(self, connection: Connection, after: Sequence[str] | None, size: int) -> list[Any]:
         """Return the next rows behind ``after``, which :meth:`after` wrote; None: the first."""
-        columns = [each.column for each in self.order]
-        statement: Select[Any] = (
-            select(literal_column("*")).select_from(self.rows_of).where(self.own)
-        )
+        keys = None
         if after is not None:
-            keys = [
-                bound(each.key_type.parse(text), each.key_type)
-                for each, text in zip(self.order, after, strict=True)
-            ]
-            behind = columns[0] > keys[0] if len(keys) == 1 else tuple_(*columns) > tuple_(*keys)
-            statement = statement.where(behind)
-        return list(connection.execute(statement.order_by(*columns).limit(size)).all())
+            pairs = zip(self._order, after, strict=True)
+            keys = tuple(each.key_type.parse(key) for each, key in pairs)
+        result = connection.execute(*self._paged.page(keys, size))
+        if self._row is None:
+            self._row = namedtuple("Row", result.keys(), rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
+            self._places = [list(result.keys()).index(each.name) for each in self._order]
+        cursor: Any = result.cursor  # rows of SQLAlchemy cost as much as it takes to update them
+        rows = list(map(self._row._make, cursor.fetchall()))
+        result.close()
+        return rows
 
-    def after(self, rows: Sequence[Row[Any]]) -> list[str]:
+    def is_last(self, _connection: Connection, rows: Sequence[Any], size: int) -> bool:
+        """Whether the page was not full."""
+        return len(rows) < size
+
+    def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None:
+        """Do nothing: a table does not want to know."""
+
+    def after(self, rows: Sequence[Any]) -> list[str]:
         """Return what the next page is behind of."""
-        return [write_key(self._value(rows[-1], each.name)) for each in self.order]
+        return [write_key(rows[-1][place]) for place in self._places]
 
-    def name(self, row: Row[Any]) -> str:
+    def name(self, row: Any) -> str:
         """Return the key by which people find the row."""
-        return write_key(self._value(row, self.order[-1].name))
-
-    @staticmethod
-    def _value(row: Row[Any], name: str) -> Key:
-        value: Key = row._mapping[name]  # noqa: SLF001  as SQLAlchemy publishes it
-        return value
+        return write_key(row[self._places[-1]])
 
 
 def pages_of(
@@ -95,30 +89,27 @@ def pages_of(
     Raises:
         PlanError: the source is not there, or its rows have no order.
     """
-    found = relation.find(connection, source)
+    found = relation.find(connection, source_of(source, partition))
     unique = page_by or _primary(connection, source) or source.key
-    by_key = partition.kind in {Kind.RANGE, Kind.VALUES} and not partition.owns_null
     if unique == source.key and partition.owns_null:
         raise PlanError(
             f"Some rows of {source} have no {source.key}, and nothing else orders them. "
             "Give the step page_by, the name of a unique column."
         )
-    order = [Order(source.key, found.key_type, found.ordered)] if by_key else []
-    if unique != source.key or not by_key:
-        order.append(_order(connection, source, unique, found))
-    return Pages(
-        relation.rows_of(source_of(source, partition)),
-        predicate(partition, found.key, found.key_type),
-        tuple(order),
-    )
+    by_key = partition.kind in {Kind.RANGE, Kind.VALUES} and not partition.owns_null
+    order = [Order(source.key, found.key_type, found.ordered)]
+    if unique != source.key:
+        order = [*order[:by_key], _order(connection, found, unique)]
+    return Pages(found, predicate(partition, found.key, found.key_type), order)
 
 
-def _order(connection: Connection, source: Source, name: str, found: Relation) -> Order:
-    if name == source.key:
-        return Order(name, found.key_type, found.ordered)
-    of = Table(source.name, name, source.schema) if isinstance(source, Table) else None
-    other = relation.find(connection, of or relation.Query(source.select, name))  # type: ignore[union-attr]
-    return Order(name, other.key_type, other.ordered)
+def _order(connection: Connection, found: Relation, name: str) -> Order:
+    of = found.source
+    if isinstance(of, Table):
+        other = relation.find(connection, Table(of.name, name, of.schema))
+        return Order(name, other.key_type, other.ordered)
+    key_type = relation.find(connection, Query(of.select, name)).key_type
+    return Order(name, key_type, in_order(found.rows_of.c[name], key_type))
 
 
 def _primary(connection: Connection, source: Source) -> str | None:

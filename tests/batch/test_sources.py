@@ -1,0 +1,161 @@
+"""Each source is read by jobs: ranges, queries, hashes, rows without keys, files, marks, views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import column, select, table, text
+
+from tasks_app import File, Query, Step, Table
+from tasks_app.batch.planners.even import Even
+from tasks_app.batch.planners.flat_file import Extract, FlatFile
+from tasks_app.batch.planners.hashed import Hash
+from tasks_app.batch.planners.indicator import Indicator
+from tasks_app.batch.planners.keys import KeyList
+from tasks_app.batch.planners.views import Views
+from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.domain.partition.marker import Marker
+from tasks_app.domain.partition.sources import Format
+from tasks_app.pool.batch import skips
+from tests.batch.yard import DONE, Yard
+
+PLACES = {n: [f"place {n}", f"place {n + 3}"] for n in (1, 2, 3)} | {4: ["place 0", None]}
+
+
+@pytest.mark.parametrize(
+    ("source", "planner"),
+    [
+        (Table("todo"), Even(3)),
+        (Table("todo"), Hash(3)),
+        (Table("todo", "place"), Even(3)),
+        (Table("todo", "place"), Hash(3)),
+        (Table("todo", "place"), KeyList(PLACES)),
+        (Table("todo"), Views(Even(3), "todo_part")),
+        (Table("todo", "place"), Views(Even(3), "todo_part")),
+        (Table("todo"), Indicator(3)),
+        (Table("todo"), Indicator(3, marker=Marker("mark"))),
+        (Query(select(column("id"), column("amount")).select_from(table("todo")), "id"), Even(3)),
+        (Table("todo"), None),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_each_row_once_whatever_splits_it(yard: Yard, source: Any, planner: Any) -> None:
+    """Keys of many rows and rows without one are paged by the primary key, too."""
+    yard.rows(200)
+    yard.sql("ALTER TABLE todo ADD COLUMN mark text")
+    yard.sql("UPDATE todo SET place = NULL WHERE id % 10 = 0")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        ids = [row["id"] if isinstance(row, dict) else row.id for row in rows]
+        ctx.connection.execute(text(DONE), {"ids": ids, "run": ctx.partition_no})
+
+    step = Step("step", source, planner=planner, chunk=chunk, commit_every=7)
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.COMPLETED, view.steps
+    assert yard.done == list(range(1, 201))
+    assert view.tallies["step"].counts.read == 200
+    assert yard.sql("SELECT count(*) FROM task_marker") == 0
+    assert yard.sql("SELECT count(*) FROM pg_views WHERE viewname LIKE 'todo_part%'") == 0
+
+
+def test_lines_of_a_file_and_those_that_cannot_be_read(yard: Yard, folder: Path) -> None:
+    lines = [f'{i},"name, of\n{i}"' for i in range(1, 101)]
+    lines[49] = "50"
+    (folder / "people.csv").write_text("id,name\n" + "\n".join(lines) + "\n")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        ids = [int(row["id"]) for row in rows]
+        assert all(row["name"] == f"name, of\n{row['id']}" for row in rows)
+        ctx.connection.execute(text(DONE), {"ids": ids, "run": ctx.partition_no})
+
+    source = File(str(folder / "people.csv"))
+    step = Step("s", source, planner=FlatFile(4), chunk=chunk, commit_every=10, skip_limit=1)
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == [i for i in range(1, 101) if i != 50]
+    assert len(yard.parts(view.batch.id)) == 4
+    with yard.engine.connect() as connection:
+        (left_out,) = skips.find(connection, view.batch.id)
+    assert left_out.key.startswith("byte ")
+    assert left_out.reason.startswith("ValueError: 1 fields")
+
+
+def test_json_lines_go_on_behind_the_last_chunk(yard: Yard, folder: Path) -> None:
+    (folder / "people.jsonl").write_text("".join(f'{{"id": {i}}}\n' for i in range(1, 51)))
+    seen: list[int] = []
+    broken = [True]
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        ids = [row["id"] for row in rows]
+        seen.extend(ids)
+        if broken and 33 in ids:
+            broken.clear()
+            raise SystemExit
+        ctx.connection.execute(text(DONE), {"ids": ids, "run": ctx.run})
+
+    source = File(str(folder / "people.jsonl"), Format.JSON_LINES)
+    step = Step("s", source, planner=FlatFile(1), chunk=chunk, commit_every=10, retry="0s")
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 51))
+    assert [i for i in set(seen) if seen.count(i) > 1] == list(range(31, 41))
+
+
+def test_a_file_that_was_changed_since_it_was_split_is_not_read(yard: Yard, folder: Path) -> None:
+    path = folder / "people.jsonl"
+    path.write_text("".join(f'{{"id": {i}}}\n' for i in range(10, 60)))
+    step = Step(
+        "s",
+        File(str(path), Format.JSON_LINES),
+        planner=FlatFile(2),
+        chunk=yard.note,
+        max_attempts=1,
+    )
+    begun = yard.start(yard.job(step))
+    yard.plan()
+    path.write_text(path.read_text().replace("59", "99"))
+
+    yard.bench.drain()
+
+    assert yard.view(begun.batch_id).batch.status is BatchStatus.FAILED
+    assert "was changed since" in str(yard.parts(begun.batch_id)[1].error)
+
+
+def test_a_table_is_extracted_and_read_from_the_file(yard: Yard, folder: Path) -> None:
+    yard.rows(100)
+    step = Step(
+        "s",
+        Table("todo"),
+        planner=Extract(3, path=str(folder / "todo.csv")),
+        chunk=lambda ctx, rows: (
+            ctx.connection.execute(text(DONE), {"ids": [int(row["id"]) for row in rows], "run": 1})
+            and None
+        ),
+    )
+
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 101))
+    assert (folder / "todo.csv.manifest.json").exists()
+
+
+def test_marked_rows_that_fail_are_marked_so(yard: Yard) -> None:
+    yard.rows(20)
+    yard.sql("ALTER TABLE todo ADD COLUMN mark text")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        if any(row["id"] == 13 for row in rows):
+            raise ValueError
+
+    planner = Indicator(2, marker=Marker("mark"))
+    view = yard.run(yard.job(Step("s", Table("todo"), planner=planner, chunk=chunk, skip_limit=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.sql("SELECT string_agg(DISTINCT mark, ' ' ORDER BY mark) FROM todo") == "done error"
+    assert yard.sql("SELECT id FROM todo WHERE mark = 'error'") == 13
