@@ -1,0 +1,1 @@
+"""Three jobs of the kind that run at night."""
