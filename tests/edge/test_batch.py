@@ -1,0 +1,217 @@
+"""Batch jobs in real processes: kills, a restart of the database, speed, memory, who waits online.
+
+``BATCH_ROWS=1000000 BATCH_KILL_S=5`` for the whole proof; printed figures, asserted bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.embedded import Postgres
+from tests.edge.batch_rig import Rig, pause
+
+ROWS = int(os.environ.get("BATCH_ROWS", "100000"))
+KILL_S = float(os.environ.get("BATCH_KILL_S", "3"))
+RATIO = float(os.environ.get("BATCH_RATIO", "0.9"))
+CHUNK = int(os.environ.get("BATCH_CHUNK", "5000"))
+PROCESSES = 2
+UPDATE = """
+    UPDATE proof SET touched = touched + 1, note = 'done'
+    WHERE id = ANY(CAST(%s AS bigint[]))
+"""
+
+
+@pytest.fixture
+def rig(engine: Engine, database_url: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(engine, database_url, tmp_path)
+    yield rig
+    rig.end()
+
+
+def test_each_row_once_through_kills_and_a_restart_of_the_database(
+    rig: Rig, postgres: Postgres
+) -> None:
+    """After each kill a partition is read again from its last commit: one chunk at most."""
+    rig.table(ROWS)
+    batch_id = rig.start(PROOF_READ=str(rig.read), PROOF_PAUSE_S="0.1")
+    workers = [rig.worker() for _ in range(2 * PROCESSES)]
+    kills = restarts = 0
+    while not _ended(rig, batch_id):
+        pause(KILL_S)
+        if kills == 3 and not restarts:
+            postgres.kill()
+            rig.engine.dispose()
+            postgres.start()
+            restarts += 1
+        turn = kills % len(workers)
+        child_only = kills % 3 == 0  # else its supervisor, too
+        rig.kill(workers[turn], child_only=child_only)
+        if not child_only:
+            workers[turn] = rig.worker()
+        kills += 1
+
+    view = rig.over(batch_id)
+    assert view.batch.status is BatchStatus.COMPLETED
+    again, worst = _read_again(rig.read)
+    print(f"\n{ROWS} rows, {kills} kills, {restarts} restart: {again} rows read again, ")
+    print(f"in {worst} cases of a partition; attempts {_attempts(rig)}")
+    assert kills >= 4
+    assert restarts == 1
+    assert rig.sql("SELECT count(*) FROM proof WHERE touched <> 1") == 0
+    assert rig.sql("SELECT sum(amount * touched) = sum(amount) FROM proof")
+    counts = view.tallies["touch"].counts
+    assert (counts.read, counts.written, counts.skipped) == (ROWS, ROWS, 0)
+
+
+def _ended(rig: Rig, batch_id: int) -> bool:
+    try:
+        return rig.view(batch_id).batch.ended_at is not None
+    except OperationalError:
+        return False
+
+
+def _attempts(rig: Rig) -> int:
+    return int(rig.sql("SELECT sum(attempt) FROM task_completed WHERE name = 'proof:touch'"))
+
+
+def _read_again(told: Path) -> tuple[int, int]:
+    """Return how many rows were read again, and how often; never behind the chunk in hand."""
+    begun: dict[int, int] = {}
+    far: dict[int, int] = {}
+    again = times = 0
+    for line in told.read_text().splitlines():
+        number, first, end, rows = json.loads(line)
+        assert first >= begun.get(number, first), f"partition {number} went back too far"
+        twice = max(0, min(end, far.get(number, 0)) - first + 1)
+        assert twice <= rows <= 1000
+        again, times = again + twice, times + (first == begun.get(number))
+        begun[number], far[number] = first, max(end, far.get(number, 0))
+    return again, times
+
+
+@pytest.mark.parametrize(
+    ("indexed", "least"), [(True, RATIO), (False, 0.6)], ids=["with an index", "without"]
+)
+def test_as_fast_as_a_loop_of_psycopg(rig: Rig, indexed: bool, least: float) -> None:
+    """The same UPDATE of as many rows a commit, by as many processes; the best of three each.
+
+    With an index on a column that it writes, and without any but the key: the cheapest UPDATE that
+    there is, beside which everything shows.
+    """
+    plain, ours = [], []
+    for _ in range(3):
+        rig.table(ROWS, indexed=indexed)
+        plain.append(ROWS / _plain_s(rig))
+        rig.table(ROWS, indexed=indexed)
+        rig.sql("TRUNCATE task_batch CASCADE")
+        workers = [rig.worker() for _ in range(PROCESSES)]
+        pause(3)
+        batch_id = rig.start(PROOF_PARTS=str(PROCESSES), PROOF_EVERY=f"{CHUNK} rows or 10s")
+        assert rig.over(batch_id).batch.status is BatchStatus.COMPLETED
+        ours.append(ROWS / rig.took_s(batch_id))
+        for worker in workers:
+            rig.kill(worker, child_only=False)
+        assert rig.sql("SELECT count(*) FROM proof WHERE touched <> 1") == 0
+
+    ratio = max(ours) / max(plain)
+    print(f"\nplain {max(plain):.0f} rows/s, ours {max(ours):.0f} rows/s: {ratio:.2f}")
+    assert ratio >= least
+
+
+def _plain_s(rig: Rig) -> float:
+    url = rig.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    bounds = [ROWS * part // PROCESSES for part in range(PROCESSES + 1)]
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        list(pool.map(_nothing, range(PROCESSES)))
+        began = time.monotonic()
+        list(pool.map(_loop, [url] * PROCESSES, bounds, bounds[1:]))
+        return time.monotonic() - began
+
+
+def _nothing(_: int) -> None:
+    """Start a process."""
+
+
+def _loop(url: str, low: int, high: int) -> None:
+    after = low
+    with psycopg.connect(url) as connection:
+        while True:
+            page = connection.execute(
+                "SELECT * FROM proof WHERE id > %s AND id <= %s ORDER BY id LIMIT %s",
+                (after, high, CHUNK),
+            ).fetchall()
+            if not page:
+                return
+            ids = "{" + ",".join([str(row[0]) for row in page]) + "}"
+            connection.execute(UPDATE, (ids,))
+            connection.commit()
+            after = page[-1][0]
+
+
+def test_memory_does_not_grow_with_the_table(rig: Rig) -> None:
+    """Of a worker's child, between the tenth part of the rows and all of them."""
+    rig.table(ROWS)
+    rig.worker()
+    batch_id = rig.start(PROOF_PARTS="4")
+    sizes: dict[int, int] = {}
+    while not _ended(rig, batch_id):
+        tally = rig.view(batch_id).tallies.get("touch")
+        if tally is not None and tally.counts.read:
+            sizes[tally.counts.read] = rig.memory()
+        pause(0.1)
+    assert rig.over(batch_id).batch.status is BatchStatus.COMPLETED
+
+    early = [size for read, size in sizes.items() if size and read <= ROWS / 4]
+    late = [size for read, size in sizes.items() if size and read > ROWS / 4]
+    grown = (max(late) - max(early)) / 2**20
+    print(f"\n{ROWS} rows: {max(early) / 2**20:.1f} MiB, then {grown:+.1f} MiB")
+    assert abs(grown) <= 20
+
+
+def test_who_is_online_does_not_wait(rig: Rig) -> None:
+    """The slowest hundredth of single updates, by a client that hits rows of the job, too."""
+    rig.table(ROWS)
+    rig.worker()
+    pause(3)
+    url = rig.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    idle = _p99(url, threading.Event(), 300)
+    batch_id = rig.start(PROOF_PARTS="4", PROOF_EVERY="1000 rows or 200ms")
+    over = threading.Event()
+    found: list[float] = []
+    client = threading.Thread(target=lambda: found.append(_p99(url, over, 100_000)))
+    client.start()
+    rig.over(batch_id)
+    over.set()
+    client.join()
+
+    print(f"\np99 of an update: idle {idle * 1000:.1f} ms, beside the job {found[0] * 1000:.1f} ms")
+    assert found[0] <= max(3 * idle, 0.2)
+    assert rig.sql("SELECT count(*) FROM proof WHERE touched <> 1") == 0
+
+
+def _p99(url: str, over: threading.Event, most: int) -> float:
+    took: list[float] = []
+    with psycopg.connect(url, autocommit=True) as connection:
+        for number in range(most):
+            if over.is_set():
+                break
+            began = time.monotonic()
+            connection.execute(
+                "UPDATE proof SET amount = amount + 1 WHERE id = %s", (number * 7919 % ROWS + 1,)
+            )
+            took.append(time.monotonic() - began)
+            over.wait(0.005)
+    return statistics.quantiles(took, n=100)[98]
