@@ -104,8 +104,8 @@ def _turn(
     stage: Stage, scenario: Scenario, entries: list[Entry], number: int, choice: Choice
 ) -> Iterator[Record]:
     """Measure one round of one scenario."""
-    first = number % max(1, len(entries))  # nobody is always behind the same one
-    in_turn = entries[first:] + entries[:first]
+    turned = number % max(1, len(entries))  # nobody is always behind the same one
+    in_turn = entries[turned:] + entries[:turned]
     groups = [entries] if scenario.together and entries else [[entry] for entry in in_turn]
     for group in groups:
         first, at = group[0], _now()
