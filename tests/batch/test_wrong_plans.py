@@ -159,6 +159,26 @@ def test_rows_without_a_key_that_no_list_has(orders: Connection) -> None:
     assert "no partition owns NULL" in str(problem)
 
 
+def test_keys_that_cannot_be_listed(orders: Connection) -> None:
+    orders.execute(text("CREATE TABLE days (id date)"))
+    orders.execute(text("INSERT INTO days VALUES ('2026-05-01'), ('infinity')"))
+    days = Table("days")
+
+    (problem,) = problems(orders, days, KeyList({1: []}, auto_assign=True).plan(orders, days))
+
+    assert problem.kind is Wrong.UNOWNED
+    assert "keys that cannot be listed, such as infinity. Split by ranges or by hash" in str(
+        problem
+    )
+
+
+def test_too_many_keys_to_list(orders: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks_app.batch.planners.keys.MOST_VALUES", 29)
+
+    with pytest.raises(PlanError, match="orders has more than 29 different keys"):
+        KeyList({1: []}).plan(orders, ORDERS)
+
+
 def test_a_partition_that_the_database_got_since(orders: Connection) -> None:
     plan = Physical().plan(orders, ORDERS)
     assert problems(orders, ORDERS, plan) == []

@@ -77,10 +77,12 @@ def _coverage(ordered: Spans, extent: Extent) -> Iterator[Problem]:
     least, most = extent.least, extent.most
     if not ordered:
         if extent.has_keys:
+            what = "There are keys that no bound can name"
+            if least is not None:
+                ends = _named(least, extent.below), _named(most, extent.above)
+                what = "Keys go from {} to {}".format(*ends)
             yield Problem(
-                Wrong.SHORT,
-                f"Keys go from {_named(least, extent.below)} to {_named(most, extent.above)}, "
-                "and no range has any of them. Add ranges that cover them.",
+                Wrong.SHORT, f"{what}, and no range has any of them. Add ranges that cover them."
             )
         return
     first, span = ordered[0]

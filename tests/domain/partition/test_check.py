@@ -26,7 +26,9 @@ def plan_of(*partitions: Partition | tuple, key_type: KeyType = KeyType.INTEGER)
 
 
 def facts_of(least: Any = 0, most: Any = 99, **facts: Any) -> Facts:
-    extent = Extent(least, most, **{k: facts.pop(k) for k in ("nulls", "above") if k in facts})
+    extent = Extent(
+        least, most, **{k: facts.pop(k) for k in ("nulls", "below", "above") if k in facts}
+    )
     return Facts(facts.pop("key_type", KeyType.INTEGER), {None: extent}, **facts)
 
 
@@ -89,6 +91,12 @@ def test_keys_that_no_bound_can_name_need_a_range_without_one() -> None:
     assert kind is Wrong.SHORT
     assert "one that no bound can name" in message
     assert check(plan_of((0, None)), facts_of(above=True)) == []
+    assert only(plan_of((0, 100)), facts_of(below=True))[0] is Wrong.SHORT
+    assert check(plan_of((None, 100)), facts_of(below=True)) == []
+    _, message, _ = only(plan_of(Partition(1, owns_null=True)), facts_of(None, None, above=True))
+    assert message.startswith("There are keys that no bound can name, and no range has any")
+    _, message, _ = only(plan_of(Partition(1, owns_null=True)), facts_of(1, 2, above=True))
+    assert message.startswith("Keys go from 1 to one that no bound can name, and no range has")
 
 
 def test_a_number_twice() -> None:
