@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -60,8 +61,8 @@ class Step:
         priority: of its tasks; 0 is first, 9 last.
         retry: the waits between attempts of a partition; each goes on from the last checkpoint.
         max_attempts: charged failures of a partition that are its last.
-        timeout: raised inside the run after this long; a turn must be shorter.
-        hard_timeout: the process is killed after this long; default one hour.
+        timeout: raised inside the run after this long; a turn takes half of it at most.
+        hard_timeout: the process is killed after this long; default one hour. As above.
         depends_on: the breaker that stands before its partitions.
 
     Raises:
@@ -102,6 +103,11 @@ class Step:
             )
         if commit not in {"every", "end"}:
             raise InvalidJobError(f'commit={commit!r} of step {name} is neither "every" nor "end".')
+        if any(inspect.iscoroutinefunction(each) for each in (chunk, reduce)):
+            raise InvalidJobError(
+                f"Step {name} has a coroutine function. Declare plain ones: a chunk is one "
+                "transaction, from the read to the commit."
+            )
         if skip_limit < 0:
             raise InvalidJobError(f"skip_limit of step {name} is no number. Give 0 or more.")
         self.source = source
@@ -124,7 +130,7 @@ class Step:
         self.reduce = reduce
         self.skip_limit = skip_limit
         self.skips = tuple(skips)
-        self.turn = _checked(name, lambda: parse_duration(turn))
+        self.turn = _checked(name, lambda: _turn(turn, timeout, hard_timeout))
         self.options = {
             "queue": queue,
             "retry": retry,
@@ -147,6 +153,12 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
+
+
+def _turn(turn: Duration, *limits: Duration | None) -> timedelta:
+    """Return how long a run goes on; its limits are for a chunk that hangs, not for many chunks."""
+    spans = [parse_duration(limit) / 2 for limit in limits if limit is not None]
+    return min([parse_duration(turn), *spans])
 
 
 def _checked(name: Any, make: Callable[[], T]) -> T:

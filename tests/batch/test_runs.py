@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -223,6 +224,19 @@ class Refusing:
 def test_a_job_that_cannot_work_is_refused(yard: Yard, options: Any, words: str) -> None:
     with pytest.raises(InvalidJobError, match=words):
         yard.job(yard.step(**options))
+
+
+def test_a_coroutine_is_refused_for_nobody_would_await_it(yard: Yard) -> None:
+    async def chunk(ctx: Any, rows: Any) -> None: ...
+
+    with pytest.raises(InvalidJobError, match="coroutine function"):
+        yard.step(chunk)
+
+
+def test_a_turn_ends_long_before_its_time_limits(yard: Yard) -> None:
+    assert yard.step().turn == timedelta(minutes=10)
+    assert yard.step(hard_timeout="4m").turn == timedelta(minutes=2)
+    assert yard.step(timeout="30s", hard_timeout="4m").turn == timedelta(seconds=15)
 
 
 def test_steps_that_wait_for_each_other_are_refused(yard: Yard) -> None:
