@@ -16,6 +16,7 @@ from tasks_app.pool.amend import edit
 from tasks_app.pool.audit import Opening
 from tasks_app.pool.cancel import cancel_these
 from tasks_app.pool.chosen import Cut, Found, lock, look
+from tasks_app.pool.groups.hold import hold
 from tasks_app.pool.requeue import requeue
 from tasks_app.pool.transaction import wait_for_locks
 from tasks_app.runtime.edits import Edits
@@ -110,6 +111,8 @@ class Step:
             Action.REQUEUE: self._requeue,
             Action.EDIT: self._edit,
         }
+        if self._action is Action.CANCEL:
+            hold(self._connection, ids)
         edits = self._action is Action.EDIT
         acts[self._action](lock(self._connection, self._chosen, self._end, ids, payloads=edits))
 

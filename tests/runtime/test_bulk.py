@@ -13,16 +13,20 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
+from tasks_app.domain.task import Cause, NewTask
 from tasks_app.pool import audit
 from tasks_app.pool.browse import get
+from tasks_app.pool.cancel import cancel
 from tasks_app.pool.settle import settle_one
 from tasks_app.runtime import bulk_step
 from tasks_app.runtime.bulk import run_bulk, start_bulk
 from tasks_app.runtime.bulk_step import HELD, KEY_TAKEN
 from tasks_app.runtime.foreseen import foresee_bulk, foresee_rest
+from tasks_app.runtime.groups import create_group
 from tasks_app.runtime.registry import Registry, handler
 from tests.factory import claimed_task, ending, pending_task, pool_of_task
+from tests.pool.interleave import pid_of
+from tests.waiting import until
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -454,3 +458,31 @@ def test_ages_count_from_the_start(engine: Engine) -> None:
 
     assert done is not None
     assert done.number == 0
+
+
+def test_a_group_that_somebody_counts_is_waited_for_before_its_members_are_locked(
+    engine: Engine,
+) -> None:
+    """Else a run that ends, and has locked the group, would meet a step that waits for it."""
+    with engine.begin() as connection:
+        group = create_group(connection, [NewTask("t"), NewTask("other")])
+    member, other = group.task_ids
+    token = start_bulk(engine, "cancel", name="t")
+    with engine.connect() as counting, engine.connect() as looking:
+        cancel(counting, other)
+        step = threading.Thread(target=run_bulk, args=(engine, token))
+        step.start()
+        mine = pid_of(counting)
+        until(lambda: looking.execute(BLOCKED, {"pid": mine}).scalar())
+        looking.rollback()
+        free_row = looking.execute(FREE, {"id": member}).all()
+        looking.rollback()
+        counting.commit()
+        step.join()
+
+    assert len(free_row) == 1
+    assert pools(engine, [member]) == {"completed CANCELLED": 1}
+
+
+BLOCKED = text("SELECT bool_or(:pid = ANY(pg_blocking_pids(pid))) FROM pg_stat_activity")
+FREE = text("SELECT id FROM task_pending WHERE id = :id FOR UPDATE SKIP LOCKED")
