@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -60,9 +61,10 @@ def depending(engine: Engine) -> None:
 
 
 def teller(engine: Engine) -> None:
-    locks.hold(engine, exclusive="account:7", who="teller").take()
+    TAKEN.append(locks.hold(engine, exclusive="account:7", who="teller").take())
 
 
+TAKEN: list[Any] = []
 SCENES: dict[str, Callable[[Engine], Any]] = {
     "a worker runs task 3 in vain": lambda engine: failed(engine, 3),
     "a program creates a group": grouped,
@@ -72,12 +74,16 @@ SCENES: dict[str, Callable[[Engine], Any]] = {
 
 
 @pytest.fixture
-def run(shell: Shell, engine: Engine) -> Shell:  # noqa: F811
+def run(shell: Shell, engine: Engine) -> Iterator[Shell]:  # noqa: F811
     with engine.begin() as connection:
         for table in ("task_pending", "task_audit", "task_group"):
             sequence = f"pg_get_serial_sequence('{table}', 'id')"
             connection.execute(text(f"SELECT setval({sequence}, 1, false)"))
-    return shell
+    yield shell
+    for lock in TAKEN:
+        with suppress(locks.LockLostError):
+            lock.release()
+    TAKEN.clear()
 
 
 def typed(script: str, run: Shell, engine: Engine) -> str:

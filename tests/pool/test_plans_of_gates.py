@@ -81,6 +81,8 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "overdue": (held.overdue, GROUP),
     "in front": (lambda c, _: gates.in_front(c, ["default", "q0"], NAMES), 1_100),
 }
+ROLLED_BACK = 3 * len(VERBS)
+"""So many tests fill the pool and roll back: a row that is written meets them in the primary key."""
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -98,7 +100,7 @@ def test_a_statement_reads_about_what_it_is_asked_for(
 
     assert plan.whole == ()
     assert plan.rows <= STEPS_A_ROW * number + 300
-    assert plan.buffers <= PAGES_A_ROW * number + 1_000
+    assert plan.buffers <= (PAGES_A_ROW + ROLLED_BACK) * number + 1_000
 
 
 def test_a_room_is_known_by_what_it_lets_pass() -> None:
