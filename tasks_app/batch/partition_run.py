@@ -85,7 +85,7 @@ class PartitionRun:
                 with uncollected():  # it would look at each row, and find all of them in use
                     return self._once()
             except Exception as error:
-                if self._step.at_end:
+                if self._step.at_end or is_unanswered(error):
                     raise
                 self._roll_back()
                 if passes(error) and tries < MOST_TRIES:
@@ -198,7 +198,7 @@ class PartitionRun:
     def _may_fail(error: Exception) -> bool:
         """Whether one of the rows may be at fault."""
         ours = isinstance(error, Outcome | TasksError)
-        return not (ours or passes(error) or is_unanswered(error))
+        return not (ours or passes(error))
 
     # -- between chunks
 

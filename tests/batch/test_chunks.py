@@ -271,6 +271,25 @@ def test_a_cancelled_task_stops_at_a_chunk(yard: Yard) -> None:
     assert yard.sql("SELECT count(*) FROM task_error") == 0
 
 
+def test_a_connection_that_is_lost_is_no_rows_fault(yard: Yard) -> None:
+    """The run ends, uncharged, and another goes on behind the last commit."""
+    yard.rows(30)
+    calls: list[int] = []
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        calls.append(rows[0].id)
+        if calls == [1, 11]:
+            ctx.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        yard.note(ctx, rows)
+
+    begun = yard.start(yard.job(yard.step(chunk, cuts=(), max_attempts=1, skip_limit=5)))
+    until(lambda: (yard.bench.drain(), yard.view(begun.batch_id).batch.ended_at)[1], 30)
+
+    assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 31))
+    assert calls == [1, 11, 11, 21, 31][: len(calls)]
+
+
 def test_a_chunk_whose_lease_is_lost_is_rolled_back(yard: Yard) -> None:
     yard.rows(20)
     first = [True]

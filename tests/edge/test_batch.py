@@ -187,7 +187,7 @@ def test_who_is_online_does_not_wait(rig: Rig) -> None:
     rig.worker()
     pause(3)
     url = rig.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    idle = _p99(url, threading.Event(), 300)
+    idle = _p99(url, threading.Event(), 1_000)
     batch_id = rig.start(PROOF_PARTS="4", PROOF_EVERY="1000 rows or 200ms")
     over = threading.Event()
     found: list[float] = []
@@ -198,7 +198,8 @@ def test_who_is_online_does_not_wait(rig: Rig) -> None:
     client.join()
 
     print(f"\np99 of an update: idle {idle * 1000:.1f} ms, beside the job {found[0] * 1000:.1f} ms")
-    assert found[0] <= max(3 * idle, 0.2)
+    assert found[0] <= 0.2, "longer than a chunk may take"
+    assert found[0] <= 3 * idle
     assert rig.sql("SELECT count(*) FROM proof WHERE touched <> 1") == 0
 
 
