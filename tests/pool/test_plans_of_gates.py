@@ -82,7 +82,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "in front": (lambda c, _: gates.in_front(c, ["default", "q0"], NAMES), 1_100),
 }
 ROLLED_BACK = 3 * len(VERBS)
-"""So many tests fill the pool and roll back: a row that is written meets them in the primary key."""
+"""So many tests fill the pool and roll back: the primary key meets that when a row is written."""
 
 
 @pytest.mark.parametrize("name", VERBS)
