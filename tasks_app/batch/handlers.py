@@ -98,8 +98,7 @@ def run_partition(
     state = (stored.checkpoint or {}).get("state")
     chunk_ctx = ChunkContext(ctx, batch, step.name, params, stored.partition, state)
     reader = reader_of(connection, step, params, stored)
-    if not step.at_end:
-        ctx.commit()
+    ctx.commit()  # nobody shall wait for its row
     return PartitionRun(ctx, step, chunk_ctx, stored, reader).run()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from operator import add
 from typing import Any
 
 from sqlalchemy import Connection
@@ -57,6 +58,8 @@ class PartitionRun:
         self._reader = reader
         self._after: Any = (stored.checkpoint or {}).get("after")
         self._word = Word.GO_ON
+        self._done = Counts()
+        """What is done and not told yet: of one commit at the end."""
         self._pace = ChunkPace(step.commit_every)
         self._sifts = False
         """The last try failed: this one looks for the row."""
@@ -106,29 +109,35 @@ class PartitionRun:
             if not (rows or last):
                 raise Snooze(OTHERS_WAIT_S, "others have the rest in hand")
 
-            def save(connection: Connection) -> None:
-                self._word = self._advance(connection, after, counts)
-
-            if last or self._step.at_end:
-                self._task.session.flush()  # here it can be tried again
-                save(self._task.connection)
-            else:
-                self._task.commit_by(save)
+            done = Counts(*map(add, self._done, counts))
             if last:
+                self._task.session.flush()  # here it can be tried again
+                self._advance(self._task.connection, after, done, last=True)
                 self._end(Status.COMPLETED)
+            elif not self._step.at_end:
+                self._task.commit_by(lambda connection: self._advance(connection, after, done))
         except BaseException:
             self._ctx.state = state
             raise
         self._after, self._sifts = after, False
+        self._done = done if self._step.at_end else Counts()
         self._pace.learn(len(rows), time.monotonic() - began)
         return last
 
-    def _advance(self, connection: Connection, after: Any, counts: Counts) -> Word:
-        checkpoint = {"after": after, "state": self._ctx.state}
-        word = advance.progress(connection, self._stored.id, self._task.fence, counts, checkpoint)
+    def _advance(
+        self, connection: Connection, after: Any, counts: Counts, *, last: bool = False
+    ) -> None:
+        word = advance.progress(
+            connection,
+            self._stored.id,
+            self._task.fence,
+            counts,
+            {"after": after, "state": self._ctx.state},
+            last=last,
+        )
         if word is None:
             raise Cancel("another task has the partition")
-        return word
+        self._word = word
 
     # -- its rows
 

@@ -290,6 +290,24 @@ def test_a_connection_that_is_lost_is_no_rows_fault(yard: Yard) -> None:
     assert calls == [1, 11, 11, 21, 31][: len(calls)]
 
 
+@pytest.mark.parametrize("commit", ["every", "end"])
+def test_nobody_waits_for_a_run_but_while_it_commits(yard: Yard, commit: str) -> None:
+    """Neither the clerk that renews its lease, nor who stops the instance, nor who cancels it."""
+    yard.rows(30)
+    free = "SELECT count(*) FROM (SELECT FROM {} FOR UPDATE SKIP LOCKED) AS f"
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        for table in ("task_pending", "task_partition", "task_batch", "task_group"):
+            every = yard.sql(f"SELECT count(*) FROM {table}")
+            assert yard.sql(free.format(table)) >= every
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=(), commit=commit, max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert view.tallies["step"].counts[:3] == (30, 30, 0)
+
+
 def test_a_chunk_whose_lease_is_lost_is_rolled_back(yard: Yard) -> None:
     yard.rows(20)
     first = [True]

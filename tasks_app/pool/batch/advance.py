@@ -57,13 +57,14 @@ _START = text(f"""
         ('{Status.PLANNED}', '{Status.RUNNING}', '{Status.STOPPED}', '{Status.FAILED}')
     RETURNING {_WORD}
 """)
+_TELL = f"""
+    UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb), changed_at = {NOW},
+        read_rows = t.read_rows + :read, written_rows = t.written_rows + :written,
+        skipped_rows = t.skipped_rows + :skipped, failed_rows = t.failed_rows + :failed
+    WHERE t.id = :id AND t.task_id = :task_id AND t.status = '{Status.RUNNING}'"""
+_LAST = text(f"{_TELL} RETURNING {_WORD}")
 _PROGRESS = text(f"""
-    WITH told AS (
-        UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb), changed_at = {NOW},
-            read_rows = t.read_rows + :read, written_rows = t.written_rows + :written,
-            skipped_rows = t.skipped_rows + :skipped, failed_rows = t.failed_rows + :failed
-        WHERE t.id = :id AND t.task_id = :task_id AND t.status = '{Status.RUNNING}'
-        RETURNING t.batch_id, t.step)
+    WITH told AS ({_TELL} RETURNING t.batch_id, t.step)
     SELECT CASE WHEN p.cancel_requested_at IS NULL THEN {_WORD} ELSE '{Word.STOP}' END
     FROM told t, {PENDING} p
     WHERE p.id = :task_id AND p.attempt = :attempt AND p.lease_token = :token
@@ -104,6 +105,7 @@ def progress(
     counts: Counts,
     checkpoint: Any,
     *,
+    last: bool = False,
     now: datetime | None = None,
 ) -> Word | None:
     """Add what became of a chunk's rows, and set the checkpoint; None: it is not the run's own.
@@ -111,9 +113,13 @@ def progress(
     Then roll back: another run has the partition, or will have it. Else commit at once: the row of
     the task is locked, behind that of the partition, as by whoever cancels. Who was cancelled is
     told to stop.
+
+    ``last``: what follows settles the task in the same transaction. That looks at the fence, and
+    locks the task's group before its row; so the row is not locked here.
     """
     values = {**counts._asdict(), "checkpoint": json.dumps(checkpoint), "now": now}
-    word = _write(connection, _PROGRESS, partition_id, fence, values).scalar()
+    statement = _LAST if last else _PROGRESS
+    word = _write(connection, statement, partition_id, fence, values).scalar()
     return None if word is None else Word(word)
 
 
