@@ -66,8 +66,8 @@ class Kind(StrEnum):
     READER = "reader"
     """Looks."""
     ADMIN = "admin"
-    """Looks, cancels, requeues, edits, pauses, limits, schedules, frees locks, splits batches,
-    clears history."""
+    """Looks, creates, cancels, requeues, edits, pauses, limits, schedules, frees locks, restarts
+    batches, clears history."""
 
 
 _DEFAULT = table("task_completed_default")
@@ -112,7 +112,7 @@ _GRANTS = {
         _FENCES,
     ),
     Kind.READER: (_LOOK,),
-    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _TELL),
+    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _MEMBERS, _IDS, _TELL),
 }
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 from tasks_app import (
     NewTask,
     cancel_task,
+    create_group,
     create_schedule,
     create_task,
     create_tasks,
@@ -148,6 +149,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "debounce": lambda c, _: [
         create_task(c, "t", unique_key="k", on_conflict="reschedule") for _ in range(2)
     ],
+    "create a group": lambda c, _: create_group(c, [NewTask("t")], then=NewTask("t")),
     "prune keys": lambda c, _: keys.prune(c, 9),
     "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
     "run": run,
@@ -183,7 +185,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "drop a day": lambda c, _: c.execute(text("DROP TABLE task_completed_default")),
     "become another": lambda c, _: c.execute(text("SET ROLE tasks_app")),
 }
-CREATE = {"create", "create many", "create once", "create by SQL"}
+CREATE = {"create", "create many", "create once", "create by SQL", "create a group"}
 AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
     Kind.PRODUCER: CREATE,
@@ -205,7 +207,8 @@ MAY = {
         *("free a lock", "look at locks", "split a batch", "look at partitions"),
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
         *("note", "read the audit", "edit"),
-        *("clear history", "change a payload", "create", "create by SQL", "debounce", "prune keys"),
+        *("clear history", "prune keys"),
+        *AMEND,
     },
 }
 
