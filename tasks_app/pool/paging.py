@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Select, literal, or_, text, tuple_
+from sqlalchemy import ColumnElement, Executable, Integer, Select, bindparam, or_, text, tuple_
 
 from tasks_app.domain.keyset import Key
 
-_OWN = "tasks_app_"
+_AFTER, _MOST = "tasks_app_after_", "tasks_app_most"
 
 
 class Paged:
@@ -26,6 +26,8 @@ class Paged:
         """
         self._keys: tuple[Any, ...] = tuple(key) if isinstance(key, list | tuple) else (key,)
         self._parameters = dict(parameters or {})
+        self._pages: dict[bool, Executable] = {}
+        """The statement of the first page, and that of all behind it."""
         if not self._keys:
             raise TypeError("key names no column. Name those that are unique together.")
         if isinstance(statement, str):
@@ -58,17 +60,12 @@ class Paged:
 
     def page(self, after: Key | None, most: int) -> tuple[Executable, dict[str, Any]]:
         """Return the statement of the next rows behind ``after``, and its values."""
-        if self._text is not None:
-            return self._page_of_text(after, most)
-        columns = self._columns()
-        statement = self._select.order_by(None).order_by(*columns).limit(most)
-        if after is not None:
-            if len(columns) == 1:
-                statement = statement.where(columns[0] > literal(after[0], columns[0].type))
-            else:
-                values = (literal(v, c.type) for c, v in zip(columns, after, strict=True))
-                statement = statement.where(tuple_(*columns) > tuple_(*values))
-        return statement, self._parameters
+        behind = after is not None
+        if behind not in self._pages:  # to make one takes longer than to read a small page
+            make = self._page_of_select if self._text is None else self._page_of_text
+            self._pages[behind] = make(behind=behind)
+        values = {f"{_AFTER}{n}": value for n, value in enumerate(after or ())}
+        return self._pages[behind], {**self._parameters, **values, _MOST: most}
 
     def nulls(self) -> tuple[Executable, dict[str, Any]]:
         """Return the statement that finds a row which has no key."""
@@ -109,12 +106,22 @@ class Paged:
     def _names(self) -> list[str]:
         return ['tasks_app_rows."' + name.replace('"', '""') + '"' for name in self._keys]
 
-    def _page_of_text(self, after: Key | None, most: int) -> tuple[Executable, dict[str, Any]]:
+    def _page_of_select(self, *, behind: bool) -> Executable:
+        columns = self._columns()
+        statement = self._select.order_by(None).order_by(*columns)
+        if behind:
+            after = [bindparam(f"{_AFTER}{n}", type_=c.type) for n, c in enumerate(columns)]
+            further = (
+                columns[0] > after[0] if len(after) == 1 else tuple_(*columns) > tuple_(*after)
+            )
+            statement = statement.where(further)
+        return statement.limit(bindparam(_MOST, type_=Integer()))
+
+    def _page_of_text(self, *, behind: bool) -> Executable:
         names = ", ".join(self._names())
-        values = {f"{_OWN}after_{n}": value for n, value in enumerate(after or ())}
-        behind = f"WHERE ({names}) > ({', '.join(f':{value}' for value in values)})"
-        statement = self._around(f"{behind if after else ''} ORDER BY {names} LIMIT :{_OWN}most")
-        return statement, {**self._parameters, **values, f"{_OWN}most": most}
+        after = ", ".join(f":{_AFTER}{n}" for n in range(len(self._keys)))
+        further = f"WHERE ({names}) > ({after}) " if behind else ""
+        return self._around(f"{further}ORDER BY {names} LIMIT :{_MOST}")
 
     def _around(self, rest: str) -> Executable:
         return text(f"SELECT * FROM ({self._text}) AS tasks_app_rows {rest}")
