@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.gates import Gate, Kind, Limits, Room
 from tasks_app.domain.states import Event, State
 from tasks_app.pool.fences import array, texts
+from tasks_app.pool.rooms import COLUMNS
 from tasks_app.pool.tables import GATE, NOW, PENDING, admits_by_id
 
 ASIDE = "interval '1 day'"
@@ -34,15 +35,7 @@ _WAITED_FOR = text(f"""
     ORDER BY g.gate COLLATE "C"
     ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)
 """)
-_REASONS = {
-    kind: f"'{Gate(kind, '')}' || p.{column}"
-    for kind, column in {
-        Kind.ORDER: "order_key",
-        Kind.QUEUE: "queue",
-        Kind.NAME: "name",
-        Kind.KEY: "limit_key",
-    }.items()
-}
+_REASONS = {kind: f"'{Gate(kind, '')}' || p.{column}" for kind, column in COLUMNS.items()}
 _PARK = {
     kind: text(f"""
     WITH aside AS MATERIALIZED (

@@ -32,12 +32,13 @@ _BUCKETS = f"""
 _READ = text(_BUCKETS)
 _LOCK = text(f"""{_BUCKETS} ORDER BY t.gate COLLATE "C" FOR NO KEY UPDATE OF t""")
 
-_COLUMNS = {
+COLUMNS = {
     Kind.ORDER: "order_key",
     Kind.QUEUE: "queue",
     Kind.NAME: "name",
     Kind.KEY: "limit_key",
 }
+"""Which column of a task names its gate of each kind."""
 # Of a kind that nobody asks about nothing is read.
 _RUNNING = text(
     " UNION ALL ".join(
@@ -46,7 +47,7 @@ _RUNNING = text(
     WHERE p.state = '{State.RUNNING}' AND p.{column} IS NOT NULL
       AND p.{column} = ANY(CAST(:{kind} AS text[])) AND CAST(:{kind} AS text[]) <> '{{}}'
     GROUP BY p.{column}"""
-        for kind, column in _COLUMNS.items()
+        for kind, column in COLUMNS.items()
     )
 )
 # Whoever has begun and waits to be tried again keeps its place, unless it skips.
@@ -134,7 +135,7 @@ def _buckets(
 
 
 def _running(connection: Connection, gates: Iterable[Gate]) -> dict[Gate, int]:
-    keys: dict[str, list[str]] = {kind: [] for kind in _COLUMNS}
+    keys: dict[str, list[str]] = {kind: [] for kind in COLUMNS}
     for kind, key in gates:
         keys[kind].append(key)
     values = {kind: texts(some) for kind, some in keys.items()}
