@@ -92,9 +92,12 @@ class Rig:
             result = connection.execute(text(statement), values)
             return result.scalar() if result.returns_rows else None
 
-    def start(self, **environment: str) -> int:
-        """Start the job; return the instance."""
+    def set(self, **environment: str) -> None:
+        """Say how the job is, to all that is started from here on."""
         self._environment.update(environment)
+
+    def start(self) -> int:
+        """Start the job; return the instance."""
         command = [sys.executable, "-m", "tasks_app", "batch", "start", "proof"]
         said = subprocess.run(
             command, env=self._environment, cwd=self._folder, capture_output=True, check=True

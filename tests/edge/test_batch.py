@@ -28,6 +28,7 @@ KILL_S = float(os.environ.get("BATCH_KILL_S", "3"))
 RATIO = float(os.environ.get("BATCH_RATIO", "0.9"))
 CHUNK = int(os.environ.get("BATCH_CHUNK", "5000"))
 PROCESSES = 2
+ROUNDS = int(os.environ.get("BATCH_ROUNDS", "3"))
 UPDATE = """
     UPDATE proof SET touched = touched + 1, note = 'done'
     WHERE id = ANY(CAST(%s AS bigint[]))
@@ -46,7 +47,8 @@ def test_each_row_once_through_kills_and_a_restart_of_the_database(
 ) -> None:
     """After each kill a partition is read again from its last commit: one chunk at most."""
     rig.table(ROWS)
-    batch_id = rig.start(PROOF_READ=str(rig.read), PROOF_PAUSE_S="0.1")
+    rig.set(PROOF_READ=str(rig.read), PROOF_PAUSE_S="0.1")
+    batch_id = rig.start()
     workers = [rig.worker() for _ in range(2 * PROCESSES)]
     kills = restarts = 0
     while not _ended(rig, batch_id):
@@ -106,28 +108,31 @@ def _read_again(told: Path) -> tuple[int, int]:
     ("indexed", "least"), [(True, RATIO), (False, 0.5)], ids=["with an index", "without"]
 )
 def test_as_fast_as_a_loop_of_psycopg(rig: Rig, indexed: bool, least: float) -> None:
-    """The same UPDATE of as many rows a commit, by as many processes; the best of three each.
+    """The same UPDATE of as many rows a commit, by as many processes; the median of three pairs.
 
     With an index on a column that it writes, and without any but the key: the cheapest UPDATE that
     there is, beside which everything shows.
     """
     plain, ours = [], []
-    for _ in range(3):
+    for _ in range(ROUNDS):
         rig.table(ROWS, indexed=indexed)
         plain.append(ROWS / _plain_s(rig))
         rig.table(ROWS, indexed=indexed)
         rig.sql("TRUNCATE task_batch CASCADE")
+        rig.set(PROOF_PARTS=str(PROCESSES), PROOF_EVERY=f"{CHUNK} rows or 10s")
         workers = [rig.worker() for _ in range(PROCESSES)]
         pause(3)
-        batch_id = rig.start(PROOF_PARTS=str(PROCESSES), PROOF_EVERY=f"{CHUNK} rows or 10s")
+        batch_id = rig.start()
         assert rig.over(batch_id).batch.status is BatchStatus.COMPLETED
         ours.append(ROWS / rig.took_s(batch_id))
         for worker in workers:
             rig.kill(worker, child_only=False)
         assert rig.sql("SELECT count(*) FROM proof WHERE touched <> 1") == 0
 
-    ratio = max(ours) / max(plain)
-    print(f"\nplain {max(plain):.0f} rows/s, ours {max(ours):.0f} rows/s: {ratio:.2f}")
+    ratios = [one / other for one, other in zip(ours, plain, strict=True)]
+    ratio = statistics.median(ratios)
+    rates = f"plain {statistics.median(plain):.0f} rows/s, ours {statistics.median(ours):.0f}"
+    print(f"\n{rates}: {ratio:.2f} of {[round(each, 2) for each in sorted(ratios)]}")
     assert ratio >= least
 
 
@@ -164,8 +169,9 @@ def _loop(url: str, low: int, high: int) -> None:
 def test_memory_does_not_grow_with_the_table(rig: Rig) -> None:
     """Of a worker's child, between the tenth part of the rows and all of them."""
     rig.table(ROWS)
+    rig.set(PROOF_PARTS="4")
     rig.worker()
-    batch_id = rig.start(PROOF_PARTS="4")
+    batch_id = rig.start()
     sizes: dict[int, int] = {}
     while not _ended(rig, batch_id):
         tally = rig.view(batch_id).tallies.get("touch")
@@ -184,11 +190,12 @@ def test_memory_does_not_grow_with_the_table(rig: Rig) -> None:
 def test_who_is_online_does_not_wait(rig: Rig) -> None:
     """The slowest hundredth of single updates, by a client that hits rows of the job, too."""
     rig.table(ROWS)
+    rig.set(PROOF_PARTS="4", PROOF_EVERY="1000 rows or 200ms")
     rig.worker()
     pause(3)
     url = rig.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     idle = _p99(url, threading.Event(), 1_000)
-    batch_id = rig.start(PROOF_PARTS="4", PROOF_EVERY="1000 rows or 200ms")
+    batch_id = rig.start()
     over = threading.Event()
     found: list[float] = []
     client = threading.Thread(target=lambda: found.append(_p99(url, over, 100_000)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select, text
@@ -45,6 +46,7 @@ class Pages:
         self._order = order
         self._places: list[int] = []
         self._row: Any = None
+        """Makes a row of a tuple."""
         rows = select(EVERYTHING).select_from(found.rows_of).where(own)
         self._paged = Paged(rows, [each.column for each in order])
 
@@ -56,10 +58,11 @@ class Pages:
             keys = tuple(each.key_type.parse(key) for each, key in pairs)
         result = connection.execute(*self._paged.page(keys, size))
         if self._row is None:
-            self._row = namedtuple("Row", result.keys(), rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
+            made = namedtuple("Row", result.keys(), rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
+            self._row = partial(tuple.__new__, made)  # as _make does, which also counts
             self._places = [list(result.keys()).index(each.name) for each in self._order]
         cursor: Any = result.cursor  # rows of SQLAlchemy cost as much as it takes to update them
-        rows = list(map(self._row._make, cursor.fetchall()))
+        rows = list(map(self._row, cursor.fetchall()))
         result.close()
         return rows
 
