@@ -23,6 +23,7 @@ from tasks_app.runtime.fairness import Fairness
 from tasks_app.runtime.front import Front
 from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
+from tasks_app.runtime.lull import Lull
 from tasks_app.runtime.registry import Registry
 
 log = quiet_logger(__name__)
@@ -65,6 +66,8 @@ class Claims:
         """Of handlers that take a thread."""
         self.asynchronous = self._claimer(spec for spec in specs if spec.is_async)
         """Of handlers that take a place in the crew."""
+        self.kinds = tuple(kind for kind in (self.asynchronous, self.plain) if kind.names)
+        self.lulls = {kind: Lull() for kind in self.kinds}
 
     def rehearse(self) -> None:
         """Claim and settle nothing, once: a first task shall not wait for statements to be planned.
@@ -112,6 +115,14 @@ class Claims:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
         self._gatekeeper.pass_on()
+        began = time.monotonic()
+        taken = self._of_queues(queues, most, claimer, lonely=lonely)
+        self.lulls[claimer].looked(began, found=taken)
+        return taken
+
+    def _of_queues(
+        self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool
+    ) -> int:
         fair = self._fair_among(queues)
         if not fair:
             return self._by_age(queues, most, claimer, lonely=lonely)

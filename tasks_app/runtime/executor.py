@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger
+from tasks_app.pool.claim import Claimer
 from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.crew import Crew
 from tasks_app.runtime.database import Database
@@ -154,14 +155,22 @@ class Executor:
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
-        claimed = 0
-        if self._claims.asynchronous.names and (room := self._room()):
-            most = min(room, self._settings.claim_size)
-            claimed += self._claims.of_pool(queues, most, self._claims.asynchronous, lonely=lonely)
-        if self._claims.plain.names and self._desk.waiting <= self._threads.number:
-            group = self._group_of_plain()
-            claimed += self._claims.of_pool(queues, group, self._claims.plain, lonely=lonely)
+        claimed, quiet = 0, list[Claimer]()
+        for kind in self._claims.kinds:
+            if self._claims.lulls[kind].lasts:
+                quiet.append(kind)
+            else:
+                claimed += self._of_kind(kind, queues, lonely=lonely)
+        if not claimed:
+            claimed = sum(self._of_kind(kind, queues, lonely=lonely) for kind in quiet)
         return claimed
+
+    def _of_kind(self, kind: Claimer, queues: Sequence[str], *, lonely: bool) -> int:
+        if kind is self._claims.asynchronous:
+            most = min(self._room(), self._settings.claim_size)
+        else:
+            most = self._group_of_plain() if self._desk.waiting <= self._threads.number else 0
+        return self._claims.of_pool(queues, most, kind, lonely=lonely) if most else 0
 
     def _room(self) -> int:
         """How many places of the crew to fill now: many, or after a moment the few free ones."""

@@ -13,7 +13,7 @@ from tasks_app.pool.ledger import Dispatch
 AHEAD_S = 0.4
 """So much work is out at most: the longest that a task with a better priority waits for it."""
 _WEIGHT = 0.5
-"""Of the newest look in the moving average."""
+"""Of the newest look in the moving average; where it was faster, it is believed at once."""
 _BLINK_S = 0.05
 """Looks that follow each other sooner say little: a message of 500 takes so long as a whole."""
 SOONEST_S = 0.01
@@ -35,6 +35,8 @@ class Flow:
         """Ids worked off in a second, lately."""
         self.largest = 1
         """How many ids the largest of the last messages held."""
+        self.made = 0
+        """How many messages went out last."""
         self.slow = False
         """Whether they held fewer than they could, because their tasks take time."""
 
@@ -50,18 +52,24 @@ class Flow:
                 return
             else:
                 self._watched_s = took_s
-                self.per_s += _WEIGHT * (gone / took_s - self.per_s)
-                self._rough = False
+                rate = gone / took_s
+                self._rough = rate > GROWTH * self.per_s  # it may well go on to rise
+                self.per_s = max(rate, self.per_s + _WEIGHT * (rate - self.per_s))
         self._out, self._looked_at = left, at
 
     def sent(self, made: Sequence[Dispatch]) -> None:
         """Remember what goes out now."""
         self._out |= {dispatch.id: len(dispatch.ids) for dispatch in made}
+        self.made = len(made)
         self.largest = max((len(dispatch.ids) for dispatch in made), default=self.largest)
 
     def ahead(self, size: int) -> int:
-        """Return how many messages of that size are worked off in the time to publish ahead."""
-        return int(self.per_s * AHEAD_S / size)
+        """Return how many messages of that size are worked off in the time to publish ahead.
+
+        Where none is out, a few at once are worth more than many in a moment.
+        """
+        most = int(self.per_s * AHEAD_S / size)
+        return most if self._out else min(most, int(GROWTH * self.made))
 
     def half_s(self) -> float | None:
         """Return when half of what is out will be worked off; None: nobody knows."""

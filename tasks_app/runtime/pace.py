@@ -60,5 +60,10 @@ class Pace:
         return self._group
 
     def snapshot(self) -> dict[str, float]:
-        """Return the seconds that a run of each name takes."""
-        return dict(self._of_name)
+        """Return the seconds that a run of each name takes; not of fast ones that ran only once."""
+        once = self._once
+        return {
+            name: seconds
+            for name, seconds in list(self._of_name.items())
+            if seconds >= FAST_S or name not in once
+        }

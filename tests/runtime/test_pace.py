@@ -53,12 +53,12 @@ def test_slow_tasks_are_claimed_one_by_one_and_a_slow_one_ends_the_haste() -> No
 
 def test_names_are_learned_apart_and_not_without_end() -> None:
     pace = Pace()
-    pace.learn("slow", 2.0)
-    pace.learn("fast", 0.001)
+    learned(pace, "slow", 2.0)
+    learned(pace, "fast", 0.001)
     assert pace.snapshot() == {"slow": 2.0, "fast": 0.001}
 
     for number in range(2 * MOST_NAMES):
-        pace.learn(f"n{number}", 0.001)
+        learned(pace, f"n{number}", 0.001)
 
     assert len(pace.snapshot()) <= MOST_NAMES
 
@@ -125,3 +125,12 @@ def test_a_first_run_that_took_long_is_forgotten_with_the_second() -> None:
     pace.learn("t", 0.001)
 
     assert pace.snapshot() == {"t": 0.001}
+
+
+def test_a_fast_name_that_ran_once_is_not_told_and_a_slow_one_is() -> None:
+    pace = Pace()
+
+    pace.learn("fast", 0.008)  # ten times what the second run will take
+    pace.learn("slow", 2.0)
+
+    assert pace.snapshot() == {"slow": 2.0}
