@@ -70,10 +70,13 @@ def _frames(trace: TracebackType | None) -> str | None:
     if trace is None:
         return None
     try:
-        frames = [f for f in traceback.extract_tb(trace) if not f.filename.startswith(_OURS)]
-        lines = [
-            clean(line, LONGEST_FRAME) for line in traceback.format_list(frames[-MOST_FRAMES:])
+        frames = [
+            each
+            for each in traceback.walk_tb(trace)
+            if not each[0].f_code.co_filename.startswith(_OURS)
         ]
+        chosen = traceback.StackSummary.extract(iter(frames[-MOST_FRAMES:]))
+        lines = [clean(line, LONGEST_FRAME) for line in chosen.format()]
     except Exception:
         return None
     text = "".join(lines)  # what is too long loses its beginning: the fault is at the end
