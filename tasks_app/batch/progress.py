@@ -18,6 +18,7 @@ from tasks_app.domain.batch.decide import (
     Move,
     after_compensation,
     after_partitions,
+    error_of_batch,
     ready,
     status_of_batch,
 )
@@ -26,7 +27,7 @@ from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepSt
 from tasks_app.domain.partition.records import Kind, Status
 from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.task import NewTask, TaskOptions
-from tasks_app.pool.batch import advance, browse, instances, marks, runs, steps, store, views
+from tasks_app.pool.batch import advance, browse, instances, lost, marks, runs, steps, store, views
 from tasks_app.pool.cancel import cancel_these
 from tasks_app.runtime.callers import connection_of
 from tasks_app.runtime.groups import create_group
@@ -82,9 +83,7 @@ class Progress:
                 statuses[name] = StepStatus.PLANNING
         ended = status_of_batch(statuses, stopping=self._stopping)
         if ended is not None:
-            failed = [name for name, status in statuses.items() if status is StepStatus.FAILED]
-            error = f"failed: {', '.join(failed)}" if failed else None
-            instances.change(self._connection, self._id, ended, error)
+            instances.change(self._connection, self._id, ended, error_of_batch(statuses))
 
     def enter(self, step: Step, plan: Plan) -> None:
         """Put the partitions of a plan into the repository."""
@@ -235,10 +234,10 @@ class Progress:
         return NewTask(getattr(self._job.handlers[step.name], which), given, options)
 
     def _why(self, step: Step, status: StepStatus, tally: PartTally) -> str:
-        look = f"See: tasks-app list --biz-key batch:{self._id} --state FAILED"
+        look = f"See: tasks-app list --biz-key batch:{self._id}"
         if status in {StepStatus.PLANNING, StepStatus.REDUCING}:
-            word = "plan" if status is StepStatus.PLANNING else "reduce"
-            return f"Its {word} did not succeed. {look}"
+            cause = lost.cause(self._connection, self._id, step.name)
+            return f"{cause or 'It did not succeed'}. {look}"
         failed = runs.find(self._connection, self._id, step.name, Status.FAILED)
         numbers = ", ".join(str(number) for _, number in failed[:NAMED])
         more = ", …" if len(failed) > NAMED else ""
