@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 from sqlalchemy import Connection
 
+from tasks_app.batch.clear_away import clear_away
 from tasks_app.batch.job import BatchJob, known_job
-from tasks_app.batch.progress import Progress, clear_away
+from tasks_app.batch.progress import Progress
 from tasks_app.domain.batch.decide import again
 from tasks_app.domain.batch.identity import checked_params, identity
 from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun

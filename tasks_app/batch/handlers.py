@@ -16,11 +16,11 @@ from tasks_app.batch.reading import reader_of
 from tasks_app.batch.split import split
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.decide import Move
-from tasks_app.domain.batch.records import Batch
+from tasks_app.domain.batch.records import Batch, StepStatus
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.outcome import Cancel, Skip
 from tasks_app.domain.partition.records import Plan, Status
-from tasks_app.pool.batch import advance, browse, instances, runs
+from tasks_app.pool.batch import advance, browse, instances, runs, steps
 from tasks_app.pool.batch.advance import Word
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.registry import Handler, Registry, handler
@@ -89,7 +89,7 @@ def run_partition(
     stored = browse.one(connection, payload["partition"])
     batch = instances.get(connection, payload["batch"])
     if word is None or stored is None or batch is None:
-        raise Skip("another task has the partition, or it is done with")
+        raise Skip("another task has the partition, or it, or its step, is done with")
     if word is not Word.GO_ON:
         advance.end(connection, stored.id, ctx.fence, status_after(word))
         ctx.commit()
@@ -118,6 +118,7 @@ def run_plan(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any
         except PlanError as error:
             made = error
     locked = _mine(instances.lock(ctx.session.connection(), seen.id), payload)
+    _check_still(StepStatus.PLANNING, ctx, payload)
     progress = Progress(job, ctx.session, locked)
     if there is not None and "divide" in payload:
         try:
@@ -144,11 +145,13 @@ def run_reduce(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, A
     assert step.reduce is not None  # noqa: S101  or it would not have been declared
     connection = ctx.session.connection()
     batch = _mine(instances.get(connection, payload["batch"]), payload)
+    _check_still(StepStatus.REDUCING, ctx, payload)
     reduce_ctx = ChunkContext(ctx, batch, step.name, job.given(batch.params))
     parts = runs.results(connection, batch.id, step.name, Status.COMPLETED)
     result = step.reduce(reduce_ctx, parts)
     ctx.session.flush()
     locked = _mine(instances.lock(ctx.session.connection(), batch.id), payload)
+    _check_still(StepStatus.REDUCING, ctx, payload)
     Progress(job, ctx.session, locked).carry_out(step, Move.COMPLETE, result=result)
     return result
 
@@ -169,7 +172,7 @@ def run_compensate(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[st
 
 
 def _mine(batch: Batch | None, payload: dict[str, Any]) -> Batch:
-    """Return the instance if this task is of its run.
+    """Return the instance if this task is of its newest run.
 
     Raises:
         Skip: it is not.
@@ -177,3 +180,16 @@ def _mine(batch: Batch | None, payload: dict[str, Any]) -> Batch:
     if batch is None or batch.run != payload["run"]:
         raise Skip("the instance has a later run, or is gone")
     return batch
+
+
+def _check_still(status: StepStatus, ctx: TaskContext, payload: dict[str, Any]) -> None:
+    """Pass if the step is where this task belongs; one that was requeued by hand may come late.
+
+    Raises:
+        Skip: it is not.
+    """
+    found = steps.find(ctx.session.connection(), payload["batch"])[payload["step"]]
+    if found.status is not status:
+        raise Skip(
+            f"the step is {found.status}; to go on: tasks-app batch restart {found.batch_id}"
+        )

@@ -12,16 +12,17 @@ from sqlalchemy import Connection
 
 from tasks_app.batch.chunk_context import ChunkContext
 from tasks_app.batch.file_reader import SegmentReader, Unreadable
+from tasks_app.batch.left_out import LeftOut
 from tasks_app.batch.reader import Reader
 from tasks_app.batch.sift import sift
 from tasks_app.batch.step import Step
 from tasks_app.batch.waits import MOST_TRIES, passes, wait_s
 from tasks_app.domain.batch.pace import ChunkPace
 from tasks_app.domain.causes import brief
-from tasks_app.domain.errors import ChunkRowError, TasksError
+from tasks_app.domain.errors import TasksError
 from tasks_app.domain.outcome import Cancel, Outcome, Snooze
 from tasks_app.domain.partition.records import Counts, Status, StoredPartition
-from tasks_app.pool.batch import advance, skips
+from tasks_app.pool.batch import advance
 from tasks_app.pool.batch.advance import Word
 from tasks_app.pool.standstill import standing_still
 from tasks_app.pool.tables import EVERY_QUEUE
@@ -56,6 +57,7 @@ class PartitionRun:
         self._ctx = ctx
         self._stored = stored
         self._reader = reader
+        self._left_out = LeftOut(step, ctx)
         self._after: Any = (stored.checkpoint or {}).get("after")
         self._word = Word.GO_ON
         self._done = Counts()
@@ -127,6 +129,8 @@ class PartitionRun:
     def _advance(
         self, connection: Connection, after: Any, counts: Counts, *, last: bool = False
     ) -> None:
+        if counts.skipped:
+            self._left_out.check(connection)
         word = advance.progress(
             connection,
             self._stored.id,
@@ -161,7 +165,7 @@ class PartitionRun:
     def _sift(self, rows: Sequence[Any]) -> Counts:
         """Do all rows but those that fail and may be left out, which are written down."""
         written, left_out, odd = 0, list[tuple[str, str]](), list[Any]()
-        before = self._left_out_so_far()
+        before = self._left_out.so_far(self._task.connection)
 
         def do(part: Sequence[Any]) -> None:
             nonlocal written
@@ -178,30 +182,15 @@ class PartitionRun:
             name = self._reader.name(row)
             allowed = before + len(left_out) < self._step.skip_limit
             if not (allowed and isinstance(error, self._step.skips)):
-                raise ChunkRowError(
-                    name, self._ctx.partition_no, brief(error), self._step.skip_limit
-                ) from error
+                raise self._left_out.one_too_many(name, brief(error)) from error
             left_out.append((name, brief(error)))
             odd.append(row)
 
         sift(rows, do, judge, self._may_fail)
         if left_out:
             self._reader.leave_out(self._task.connection, odd)
-            skips.add(
-                self._task.connection,
-                self._ctx.batch_id,
-                self._step.name,
-                self._ctx.partition_no,
-                left_out,
-            )
-            self._ctx.log.warning("left out %d rows", len(left_out))
+            self._left_out.add(self._task.connection, left_out)
         return Counts(len(rows), written, len(left_out))
-
-    def _left_out_so_far(self) -> int:
-        if not self._step.skip_limit:
-            return 0
-        connection = self._task.connection
-        return skips.count(connection, self._ctx.batch_id, self._step.name)
 
     @staticmethod
     def _may_fail(error: Exception) -> bool:

@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from tasks_app.batch.clear_away import clear_away
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.replan import replan
 from tasks_app.domain.batch.decide import (
     Move,
     after_compensation,
     after_partitions,
+    error_of_batch,
     ready,
     status_of_batch,
 )
 from tasks_app.domain.batch.policies import AbortKind
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
-from tasks_app.domain.partition.records import Kind, Status
+from tasks_app.domain.partition.records import Status
 from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.task import NewTask, TaskOptions
-from tasks_app.pool.batch import advance, browse, instances, marks, runs, steps, store, views
+from tasks_app.pool.batch import advance, browse, instances, lost, marks, runs, steps, store
 from tasks_app.pool.cancel import cancel_these
 from tasks_app.runtime.callers import connection_of
 from tasks_app.runtime.groups import create_group
@@ -43,17 +45,6 @@ BESIDE = "indicator beside"
 NAMED = 10
 """Failed partitions that an error names."""
 NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Status.COMPENSATED)
-
-
-def clear_away(connection: Connection, batch_id: int, step: str) -> None:
-    """Drop what partitions of a step have beside their rows: views and marks."""
-    for stored in browse.of_batch(connection, batch_id):
-        if stored.step != step:
-            continue
-        if stored.partition.view is not None:
-            views.drop(connection, [stored.partition])
-        if stored.partition.kind is Kind.MARKED:
-            marks.clear(connection, stored.program)
 
 
 class Progress:
@@ -74,17 +65,20 @@ class Progress:
 
         ``divide`` is for their plans: into how many a partition is divided that has not started.
         """
-        known = {name: each.status for name, each in steps.find(self._connection, self._id).items()}
-        statuses = {name: known[name] for name in self._job.steps}
+        known = steps.find(self._connection, self._id)
+        if new := [name for name in self._job.steps if name not in known]:
+            steps.add(self._connection, self._id, new, self._batch.run)  # by newer code
+        statuses = {
+            name: known[name].status if name in known else StepStatus.WAITING
+            for name in self._job.steps
+        }
         if not self._stopping:
             for name in ready(self._job.after, statuses):
                 self._start(self._job.steps[name], divide)
                 statuses[name] = StepStatus.PLANNING
         ended = status_of_batch(statuses, stopping=self._stopping)
         if ended is not None:
-            failed = [name for name, status in statuses.items() if status is StepStatus.FAILED]
-            error = f"failed: {', '.join(failed)}" if failed else None
-            instances.change(self._connection, self._id, ended, error)
+            instances.change(self._connection, self._id, ended, error_of_batch(statuses))
 
     def enter(self, step: Step, plan: Plan) -> None:
         """Put the partitions of a plan into the repository."""
@@ -235,10 +229,10 @@ class Progress:
         return NewTask(getattr(self._job.handlers[step.name], which), given, options)
 
     def _why(self, step: Step, status: StepStatus, tally: PartTally) -> str:
-        look = f"See: tasks-app list --biz-key batch:{self._id} --state FAILED"
+        look = f"See: tasks-app list --biz-key batch:{self._id}"
         if status in {StepStatus.PLANNING, StepStatus.REDUCING}:
-            word = "plan" if status is StepStatus.PLANNING else "reduce"
-            return f"Its {word} did not succeed. {look}"
+            cause = lost.cause(self._connection, self._id, step.name)
+            return f"{cause or 'It did not succeed'}. {look}"
         failed = runs.find(self._connection, self._id, step.name, Status.FAILED)
         numbers = ", ".join(str(number) for _, number in failed[:NAMED])
         more = ", …" if len(failed) > NAMED else ""

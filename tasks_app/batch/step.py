@@ -40,7 +40,8 @@ class Step:
             does through ``ctx.session`` or ``ctx.connection`` is committed with the checkpoint.
         planner: how the source is split, or a function of the parameters; default: evenly, into
             ranges of about 50,000 rows.
-        at_least: so many partitions there must be, or the step does not start.
+        at_least: so many partitions there must be, or the step does not start. A file without
+            records has none.
         aligned: no partition may span two of the database's own.
         page_by: a unique column that orders rows of equal keys; default: the table's primary key.
         commit_every: how much a chunk may be: ``"1000 rows or 500ms"``, whichever comes first.
@@ -76,7 +77,7 @@ class Step:
         *,
         chunk: Callable[..., Any],
         planner: Any = None,
-        at_least: int = 1,
+        at_least: int = 0,
         aligned: bool = False,
         page_by: str | None = None,
         commit_every: CommitWord = 1000,

@@ -18,7 +18,7 @@ from tasks_app.runtime.retention import Pruned, Retention
 @click.option("--dry-run", is_flag=True, help="Only print what would go: partitions, rows, bytes.")
 @output.as_json
 def prune(*, dry_run: bool, json_: bool) -> None:
-    """Let go what is older than TASKS_APP_KEEP_COMPLETED and TASKS_APP_KEEP_ERRORS say.
+    """Let go what is older than TASKS_APP_KEEP_COMPLETED, _ERRORS and _BATCHES say.
 
     Maintenance does the same once an hour, a quarter of a second at a time. Exit 1: something had
     to stay, because somebody holds it or because this role may not drop partitions.
@@ -48,7 +48,7 @@ def _tell(*, json_: bool) -> None:
     else:
         output.print_table(
             ("pool", "what", "rows", "bytes", "would be", "kept"),
-            [(d.pool, d.what, d.rows, d.bytes, d.how, d.kept) for d in found],
+            [(d.pool or "batches", d.what, d.rows, d.bytes, d.how, d.kept) for d in found],
         )
 
 
@@ -59,6 +59,8 @@ def _print(pruned: Pruned) -> None:
     click.echo(
         f"{days} dropped, {pruned.completed} completed and {pruned.errors} failed tasks deleted"
     )
+    if pruned.batches:
+        click.echo(f"{pruned.batches} batches deleted, with their partitions")
     for name in pruned.in_use:
         click.echo(
             f"{name} is in use and stays. Who holds it: tasks-app doctor. Then try again.", err=True

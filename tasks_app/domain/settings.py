@@ -78,6 +78,9 @@ class Settings(BaseSettings):
     answers most questions, and a look-up by id asks each day. `30d,mail.send=1d`: one name less."""
     keep_errors: str = "forever"
     """The same of the error pool, row by row. What failed is work not done: somebody decides."""
+    keep_batches: str = "365d"
+    """Ages of batch instances that are complete or abandoned: `365d,payroll=forever`. The same
+    parameters could start one that is gone anew; so this is longer than anybody may do so."""
 
     prepare: bool = True
     """Off: no prepared statements and no startup options, for PgBouncer in transaction mode."""
@@ -117,7 +120,7 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError("use a span such as 500ms, 30s or 10m") from None
 
-    @field_validator("keep_completed", "keep_errors")
+    @field_validator("keep_completed", "keep_errors", "keep_batches")
     @classmethod
     def _ages(cls, value: str) -> str:
         try:
@@ -154,6 +157,11 @@ class Settings(BaseSettings):
     def errors(self) -> Keep:
         """``keep_errors``, read."""
         return parse_keep(self.keep_errors)
+
+    @property
+    def batches(self) -> Keep:
+        """``keep_batches``, read."""
+        return parse_keep(self.keep_batches)
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.retention import Keep
+from tasks_app.pool.ages import ages, too_old
 from tasks_app.pool.days import Mark, Partition, remember
 from tasks_app.pool.tables import ATTEMPT, ERROR, NOW, table
 
 LOOKED_AT = 5_000
 """Rows per statement: some ten milliseconds."""
 DEFAULT = table("task_completed_default")
-_OLD = f"""
-    t.finished_at < {NOW} - CASE WHEN t.name = ANY(CAST(:names AS text[]))
-        THEN (CAST(:ages AS interval[]))[array_position(CAST(:names AS text[]), t.name)]
-        ELSE CAST(:age AS interval) END
-"""
+_OLD = too_old("t.finished_at", "t.name")
 
 
 def thin(connection: Connection, partition: Partition, mark: Mark) -> tuple[Mark, int]:
@@ -56,7 +51,7 @@ def delete_old(
     """
     if keep.shortest is None:
         return None, 0
-    values = {**_ages(keep), "most": LOOKED_AT, "now": now, "shortest": keep.shortest}
+    values = {**ages(keep), "most": LOOKED_AT, "now": now, "shortest": keep.shortest}
     at, task_id = after or (datetime(1900, 1, 1, tzinfo=UTC), 0)
     statement = _ERRORS if pool == ERROR else _STRAYS
     step = connection.execute(statement, {**values, "after_at": at, "after_id": task_id}).one()
@@ -90,7 +85,7 @@ def count_old(
         return 0, 0
     row = connection.execute(
         text(f"SELECT count(*) AS n, sum(pg_column_size(t)) AS b FROM {pool} t WHERE {_OLD}"),
-        {**_ages(keep), "now": now},
+        {**ages(keep), "now": now},
     ).one()
     return row.n, row.b or 0
 
@@ -130,7 +125,3 @@ def _by_age(pool: str) -> TextClause:
 
 
 _ERRORS, _STRAYS = _by_age(ERROR), _by_age(DEFAULT)
-
-
-def _ages(keep: Keep) -> Mapping[str, Any]:
-    return {"names": list(keep.names), "ages": list(keep.names.values()), "age": keep.age}

@@ -11,15 +11,17 @@ from tasks_app.domain.retention import Keep, format_age
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Pool
 from tasks_app.pool import prune
+from tasks_app.pool.batch.prune import count_old as count_batches
 from tasks_app.pool.days import due_names, owns, partitions
-from tasks_app.pool.tables import ERROR
+from tasks_app.pool.tables import BATCH, ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
     """A partition, or rows of one, that are too old."""
 
-    pool: Pool
+    pool: Pool | None
+    """None: what batch jobs left, counted by their instances."""
     what: str
     rows: int
     bytes: int
@@ -41,6 +43,10 @@ def doomed(connection: Connection, settings: Settings) -> Iterator[Doomed]:
         rows, size = prune.count_old(connection, table, keep)
         if rows:
             yield Doomed(pool, table, rows, size, "deleted", format_age(keep.shortest))
+    found, size = count_batches(connection, settings.batches)
+    if found:
+        age = format_age(settings.batches.shortest)
+        yield Doomed(None, BATCH, found, size, "deleted", age)
 
 
 def _days(connection: Connection, keep: Keep) -> Iterator[Doomed]:

@@ -17,6 +17,7 @@ from tasks_app.pool.locks.prune import prune as prune_locks
 from tasks_app.pool.maintain import add_partition, has_strays, missing_partitions
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.leadership import Leadership
+from tasks_app.runtime.lost_batches import end_lost
 from tasks_app.runtime.retention import Pruned, Retention
 
 log = quiet_logger(__name__)
@@ -53,6 +54,7 @@ class Maintainer:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_EVERY_S
+        self._end_lost()
         try:
             if self._is_due() and self._lead.hold() and self._is_due():
                 _, left = self._run()
@@ -66,6 +68,12 @@ class Maintainer:
             log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
         finally:
             self._lead.release()
+
+    def _end_lost(self) -> None:
+        try:
+            end_lost(self._database)
+        except Exception as error:
+            log.warning("batches were not looked after, again soon: %s", brief(error))
 
     def _prune(self) -> bool:
         """Let go what is old, the lists first; tell whether all of it went."""

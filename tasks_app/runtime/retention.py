@@ -14,6 +14,7 @@ from tasks_app.domain.retention import Keep
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import prune, retire
 from tasks_app.pool.audit import note
+from tasks_app.pool.batch import prune as batches
 from tasks_app.pool.days import Mark, Partition, due_names, owns, partitions
 from tasks_app.pool.prune import DEFAULT, Place
 from tasks_app.pool.tables import ERROR
@@ -24,6 +25,8 @@ log = quiet_logger(__name__)
 IN_USE, GONE = "55P03", ("42P01", "42809", "55000")
 """SQLSTATEs: somebody holds the table; somebody else has detached or dropped it meanwhile."""
 
+MOST_BATCHES = 500
+"""Looked up at a time."""
 MOST_REFUSALS = 3
 """Days that are in use; then it is the table itself, and each try may hold settles up."""
 
@@ -37,6 +40,8 @@ class Pruned:
     completed: int = 0
     """Rows of the completed pool that went one by one."""
     errors: int = 0
+    batches: int = 0
+    """Instances of batch jobs, with their partitions and the rows that they left out."""
     in_use: list[str] = field(default_factory=list)
     """Partitions that somebody holds just now; next time."""
     not_ours: bool = False
@@ -51,7 +56,8 @@ class Retention:
     def __init__(self, settings: Settings, database: Database) -> None:
         self._completed = settings.completed
         self._errors = settings.errors
-        self._keep = settings.keep_completed, settings.keep_errors
+        self._batches = settings.batches
+        self._keep = settings.keep_completed, settings.keep_errors, settings.keep_batches
         self._database = database
         self._places: dict[str, Place | None] = {}
         self._told = False
@@ -64,20 +70,24 @@ class Retention:
             if time.monotonic() >= ends:
                 pruned.more = True
                 break
-        if pruned.days or pruned.completed or pruned.errors:
+        if pruned.days or pruned.completed or pruned.errors or pruned.batches:
             log.info(
-                "pruned %s days, %s completed rows and %s failed ones",
-                *(len(pruned.days), pruned.completed, pruned.errors),
+                "pruned %s days, %s completed rows, %s failed ones and %s batches",
+                *(len(pruned.days), pruned.completed, pruned.errors, pruned.batches),
             )
         return pruned
 
     def run_for(self, by: str) -> Pruned:
         """Prune all, because somebody wants it: noted in the audit before, and when it is done."""
-        ages = {"completed": self._keep[0], "errors": self._keep[1]}
+        ages = dict(zip(("completed", "errors", "batches"), self._keep, strict=True))
         with self._database.begin() as connection:
             note(connection, "prune", ages, who=by)
         pruned = self.run()
-        answers = {"completed": pruned.completed, "errors": pruned.errors}
+        answers = {
+            "completed": pruned.completed,
+            "errors": pruned.errors,
+            "batches": pruned.batches,
+        }
         with self._database.begin() as connection:
             what = {"days": pruned.days, "in_use": pruned.in_use}
             note(connection, "pruned", what, who=by, number=sum(answers.values()), answers=answers)
@@ -107,6 +117,9 @@ class Retention:
                 yield
         for gone in self._by_age(ERROR, self._errors):
             pruned.errors += gone
+            yield
+        for batch_is_gone in self._of_batches():
+            pruned.batches += batch_is_gone
             yield
 
     def _unless_in_use(
@@ -163,6 +176,21 @@ class Retention:
             if gone or place:
                 yield gone
             if place is None:
+                return
+
+    def _of_batches(self) -> Iterator[bool]:
+        """Delete one instance after the other; tell after each step whether one is gone."""
+        after = 0
+        while True:
+            with self._database.begin() as connection:
+                found = batches.too_old_ones(connection, self._batches, after, MOST_BATCHES)
+            for after in found:
+                gone: bool | None = False
+                while gone is False:
+                    with self._database.begin() as connection:
+                        gone = batches.delete_some(connection, after)
+                    yield bool(gone)
+            if len(found) < MOST_BATCHES:
                 return
 
     def _tell(self) -> None:

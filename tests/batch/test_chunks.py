@@ -16,6 +16,7 @@ from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.locks import Versioned
 from tasks_app.pool.batch import skips
 from tests.batch.yard import Yard
+from tests.pool.interleave import blocked, two
 from tests.waiting import until
 
 
@@ -65,6 +66,47 @@ def test_more_than_may_be_left_out_fail_the_partition(yard: Yard) -> None:
     assert "Row 9 of partition 1 fails (ValueError: row 9 is odd), and no more than 2" in error
     assert yard.done == []  # one chunk of ten
     assert yard.sql("SELECT count(*) FROM task_batch_skip") == 0
+
+
+@pytest.mark.parametrize("commit", ["every", "end"])
+def test_partitions_side_by_side_leave_out_no_more_than_the_limit_together(
+    yard: Yard, commit: str
+) -> None:
+    """Both have looked, and found room, before either of them commits."""
+    yard.rows(100)
+    meet = threading.Barrier(2, timeout=10)
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        if rows[0].id in (26, 76) and len(rows) == 1:
+            meet.wait()
+            raise ValueError
+        if rows[0].id in (26, 76):
+            raise ValueError
+        yard.note(ctx, rows)
+
+    step = yard.step(
+        chunk, skip_limit=1, max_attempts=1, cuts=(51,), commit=commit, on_abort="continue"
+    )
+    yard.sql("DELETE FROM todo WHERE id < 26 OR id BETWEEN 51 AND 75")
+
+    view = yard.run(yard.job(step), concurrency=2, together=False)
+
+    assert sorted(yard.statuses(view.batch.id)) == ["COMPLETED", "FAILED"]
+    assert yard.sql("SELECT count(*) FROM task_batch_skip") == 1
+    assert len(yard.done) == 24
+    assert "and no more than 1 may be left out" in str([p.error for p in yard.parts(view.batch.id)])
+
+
+def test_who_counts_what_is_left_out_waits_for_others(yard: Yard) -> None:
+    batch_id = yard.start(yard.job(yard.step())).batch_id
+
+    with two(yard.engine) as (a, b):
+        for number, connection in enumerate((a, b)):
+            skips.add(connection, batch_id, "step", number, [("7", "odd")])
+        assert skips.count_alone(a, batch_id, "step") == 1
+        waits_for = blocked(yard.engine, b, a, lambda c: skips.count_alone(c, batch_id, "step"))
+        a.commit()
+        assert waits_for.result() == 2
 
 
 def test_only_what_may_be_left_out_is(yard: Yard) -> None:

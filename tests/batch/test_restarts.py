@@ -246,6 +246,22 @@ def test_a_run_that_was_left_behind_writes_nothing_any_more(yard: Yard) -> None:
         assert advance.start(connection, part.id, task.fence) is None
 
 
+def test_a_step_that_is_new_in_the_code_of_a_run_is_done_in_it(yard: Yard) -> None:
+    """Workers were replaced while the instance ran."""
+    yard.rows(20)
+    yard.start(yard.job(yard.step()))
+    yard.plan()
+    yard.deploy()
+
+    job = yard.job(yard.step(), yard.step(name="new"))
+    yard.bench.drain()
+
+    (batch,) = yard.sql("SELECT array_agg(id) FROM task_batch")
+    view = yard.view(batch)
+    assert (view.batch.status, len(view.steps), job.name) == ("COMPLETED", 2, "job")
+    assert yard.done == sorted([*range(1, 21)] * 2)
+
+
 def test_a_job_that_nobody_declares_cannot_be_started(yard: Yard) -> None:
     with yard.engine.begin() as connection, pytest.raises(InvalidJobError, match="no job nothing"):
         start_job(connection, "nothing")

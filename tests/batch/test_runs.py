@@ -138,7 +138,7 @@ def test_a_reduce_that_fails_fails_its_step_and_is_all_that_runs_again(yard: Yar
     job = yard.job(yard.step(reduce=merge, max_attempts=2))
     view = yard.run(job)
     assert (view.batch.status, view.steps[0].status) == (BatchStatus.FAILED, StepStatus.FAILED)
-    assert "Its reduce did not succeed" in str(view.steps[0].error)
+    assert "Its reduce ended FAILED: ArithmeticError" in str(view.steps[0].error)
     broken.clear()
 
     view = yard.run(job)

@@ -64,7 +64,7 @@ class Yard:
     def close(self) -> None:
         """Leave nothing behind."""
         self.bench.close()
-        self.sql("DROP TABLE IF EXISTS todo, done")
+        self.sql("DROP TABLE IF EXISTS todo, done, stock")
 
     def rows(self, number: int) -> None:
         """Fill the table with ids from 1 on."""

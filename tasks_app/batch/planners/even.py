@@ -73,7 +73,7 @@ class Even(Amount):
         size = relation.size_bytes or 1
         if how is How.STATISTICS:
             found = points(connection, relation)
-            if not found:
+            if not found and relation.rows != 0:
                 raise PlanError(f"There are no statistics of {relation.source}. Run ANALYZE first.")
             parts = self.number_for(relation.rows, size)
             return even(found, parts), round(sum(weight for _, weight in found)), how

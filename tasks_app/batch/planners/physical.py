@@ -14,7 +14,7 @@ from tasks_app.domain.partition.cuts import of_nulls, ranges
 from tasks_app.domain.partition.records import Partition, Plan
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch.measure import has_nulls
-from tasks_app.pool.batch.physical import leaves
+from tasks_app.pool.batch.physical import is_divided, leaves
 from tasks_app.pool.batch.relation import Source, find
 
 ONE = Amount(parts=1)
@@ -39,12 +39,11 @@ class Physical:
         """
         began = time.monotonic()
         relation = find(connection, source)
-        tables = leaves(connection, relation) if isinstance(source, Table) else []
-        if not tables:
+        if not (isinstance(source, Table) and is_divided(connection, relation)):
             raise PlanError(f"{source} has no partitions in the database. Split it by Even.")
         partitions: list[Partition] = []
         total = 0
-        for table in tables:
+        for table in leaves(connection, relation):
             own, rows = self._within(connection, table, len(partitions) + 1)
             partitions += own
             total += rows

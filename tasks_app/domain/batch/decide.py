@@ -83,6 +83,12 @@ def status_of_batch(statuses: Mapping[str, StepStatus], *, stopping: bool) -> Ba
     return BatchStatus.STOPPED if stopping or StepStatus.STOPPED in found else None
 
 
+def error_of_batch(statuses: Mapping[str, StepStatus]) -> str | None:
+    """Return which steps have failed, if any."""
+    failed = [name for name, status in statuses.items() if status is StepStatus.FAILED]
+    return f"failed: {', '.join(failed)}" if failed else None
+
+
 def again(statuses: Mapping[str, StepStatus]) -> list[str]:
     """Return the steps that a restart puts back to WAITING: all but those that are complete."""
     return [step for step, status in statuses.items() if status is not StepStatus.COMPLETED]

@@ -53,8 +53,9 @@ _START = text(f"""
     UPDATE {PARTITION} t SET status = '{Status.RUNNING}', task_id = :task_id,
         started_at = coalesce(t.started_at, {NOW}), changed_at = {NOW}, ended_at = NULL,
         error = NULL
-    WHERE t.id = :id AND (t.batch_id IS NULL OR t.task_id = :task_id) AND {_FENCED} AND t.status IN
-        ('{Status.PLANNED}', '{Status.RUNNING}', '{Status.STOPPED}', '{Status.FAILED}')
+    WHERE t.id = :id AND (t.batch_id IS NULL OR t.task_id = :task_id) AND {_FENCED}
+      AND (t.status IN ('{Status.PLANNED}', '{Status.RUNNING}')
+        OR t.status IN ('{Status.STOPPED}', '{Status.FAILED}') AND {_WORD} = '{Word.GO_ON}')
     RETURNING {_WORD}
 """)
 _TELL = f"""
@@ -92,7 +93,8 @@ def start(
 ) -> Word | None:
     """Let the run have the partition; its checkpoint and counts stay as the last run left them.
 
-    None: it lost its fence, another task has the partition, or that is done with.
+    None: it lost its fence, another task has the partition, or that is done with. So is one that
+    was stopped or has failed, when its step has ended: only a restart goes on with it.
     """
     word = _write(connection, _START, partition_id, fence, {"now": now}).scalar()
     return None if word is None else Word(word)

@@ -21,6 +21,7 @@ _LEAVES = text("""
     JOIN pg_class c ON c.oid = f.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE f.isleaf AND f.level > 0 ORDER BY n.nspname, c.relname
 """)
+_IS_DIVIDED = text("SELECT relkind = 'p' FROM pg_class WHERE oid = CAST(:oid AS oid)")
 _BOUNDS = text("""
     SELECT n.nspname AS schema, c.relname AS name, pg_get_expr(c.relpartbound, c.oid) AS bound,
         p.partstrat = 'r' AND p.partnatts = 1 AND a.attname = :key AS by_key,
@@ -37,9 +38,14 @@ _DEFAULT = "DEFAULT"
 
 
 def leaves(connection: Connection, relation: Relation) -> list[Table]:
-    """Return the partitions that hold rows, by name; none: the table has no partitions."""
+    """Return the partitions that hold rows, by name."""
     found = connection.execute(_LEAVES, {"oid": relation.oid})
     return [Table(row.name, relation.source.key, row.schema) for row in found]
+
+
+def is_divided(connection: Connection, relation: Relation) -> bool:
+    """Tell whether a table can have partitions, though it may have none yet."""
+    return bool(connection.execute(_IS_DIVIDED, {"oid": relation.oid}).scalar())
 
 
 def physical_ranges(connection: Connection, relation: Relation) -> tuple[Physical, ...]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import Skipped
 from tasks_app.domain.causes import clean
-from tasks_app.pool.tables import BATCH_SKIP
+from tasks_app.pool.tables import BATCH_SKIP, BATCH_STEP
 
 LONGEST_KEY = 255
 LONGEST_REASON = 1_000
@@ -16,6 +16,9 @@ _ADD = text(f"""
     INSERT INTO {BATCH_SKIP} (batch_id, step, partition_no, key, reason)
     SELECT :batch_id, :step, :partition_no, s.key, s.reason
     FROM unnest(CAST(:keys AS text[]), CAST(:reasons AS text[])) AS s(key, reason)
+""")
+_ALONE = text(f"""
+    SELECT FROM {BATCH_STEP} WHERE batch_id = :batch_id AND step = :step FOR NO KEY UPDATE
 """)
 _COUNT = text(f"SELECT count(*) FROM {BATCH_SKIP} WHERE batch_id = :batch_id AND step = :step")
 _FIND = text(f"""
@@ -46,6 +49,16 @@ def add(
 def count(connection: Connection, batch_id: int, step: str) -> int:
     """Return how many rows of a step were left out, as far as that is committed."""
     return int(connection.execute(_COUNT, {"batch_id": batch_id, "step": step}).scalar_one())
+
+
+def count_alone(connection: Connection, batch_id: int, step: str) -> int:
+    """Do so with this transaction's own, while nobody else can commit any until it ends.
+
+    Who asks has left out some, and so keeps all from the instance who decide about it, and about
+    its steps.
+    """
+    connection.execute(_ALONE, {"batch_id": batch_id, "step": step})
+    return count(connection, batch_id, step)
 
 
 def find(
