@@ -49,6 +49,7 @@ def dead(engine: Engine) -> Iterator[Connection]:
         connection.execute(text("DELETE FROM task_pending"))
         connection.commit()
         pending_task(connection)
+        connection.execute(text("SET enable_seqscan = off"))  # as for all that is ours
         connection.commit()
         yield connection
         connection.invalidate()  # with what it prepared

@@ -16,10 +16,18 @@ from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, NewTask, acreate_task, create_task, create_tasks
 from tasks_app.runtime import producer
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.uncollected import uncollected
 from tests.runtime.bench import Bench
 
 BARE = text("INSERT INTO task_pending (name, payload) VALUES (:name, :payload) RETURNING id")
+
+
+@pytest.fixture(autouse=True)
+def without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever tests before this one, in the same process, have connected to."""
+    monkeypatch.setattr(HINTS, "_hinter", None)
+    monkeypatch.setattr(HINTS, "_decided", True)
 
 
 class Order(BaseModel):
