@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
+from tasks_app.batch.progress import Progress
+from tasks_app.batch.split import split
+from tasks_app.pool.batch import instances
 from tests.cli.test_commands import Shell
 
 JOBS = """
@@ -121,6 +124,26 @@ def test_one_is_stopped_and_abandoned(run: Shell) -> None:
         1,
         "There is no batch 12345. Run: tasks-app batch list\n",
     )
+
+
+def test_what_has_not_started_is_divided_while_it_runs(run: Shell, engine: Engine) -> None:
+    batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
+    early = run("batch", "replan", batch_id, "--step", "check", "--divide", "2")
+    job = sys.modules["tasks_app.batch.job"].JOBS["payroll"]
+    with engine.begin() as connection:  # as its plan does, which nobody has run
+        locked = instances.lock(connection, int(batch_id))
+        assert locked is not None
+        progress, check = Progress(job, connection, locked), job.steps["check"]
+        progress.enter(check, split(connection, check, None))
+        progress.launch(check)
+    divided = run("batch", "replan", batch_id, "--step", "check", "--divide", "2")
+    unknown = run("batch", "replan", batch_id, "--step", "chek", "--divide", "2")
+
+    assert early.returncode == 2
+    assert "its step check PLANNING: no partition runs" in early.stderr
+    assert divided.stdout == "4 partitions more\n"
+    assert "has no step chek. Name one of: check, pay." in unknown.stderr
+    assert run.json("batch", "show", batch_id)["tallies"]["check"]["total"] == 8
 
 
 def test_plans_are_shown_judged_and_kept(run: Shell, engine: Engine) -> None:
