@@ -10,7 +10,7 @@ import click
 
 from tasks_app.batch import control
 from tasks_app.cli import output
-from tasks_app.cli.batch_plans import owns, plan, replan, validate
+from tasks_app.cli.batch_plans import owns, plan, rebalance, replan, validate
 from tasks_app.cli.database import caller, settings, transaction
 from tasks_app.cli.tasks import json_object
 from tasks_app.domain.batch.figures import Figures, bar, figures_of
@@ -30,7 +30,7 @@ def batch() -> None:
     """Run batch jobs: start, stop, restart, and look at their steps and partitions."""
 
 
-for command in (validate, plan, replan):
+for command in (validate, plan, replan, rebalance):
     batch.add_command(command)
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from tasks_app.batch import control
 from tasks_app.batch.job import known_job
+from tasks_app.batch.rebalance import rebalance as rebalance_bucket
 from tasks_app.batch.split import split
 from tasks_app.batch.step import Step
 from tasks_app.cli import output
-from tasks_app.cli.database import caller, settings, transaction
+from tasks_app.cli.database import caller, connected, settings, transaction
 from tasks_app.cli.tasks import json_object
 from tasks_app.domain.batch.identity import checked_params
 from tasks_app.domain.partition.records import Partition, Plan
+from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import store
+from tasks_app.pool.batch.rebucket import Bucket
 from tasks_app.runtime.registry import load_handlers
 
 _PLANNED = ("no", "owns", "rows")
@@ -58,6 +63,25 @@ def replan(batch_id: int, step: str, divide: int) -> None:
     with transaction() as connection:
         more = control.replan_job(connection, batch_id, step, divide=divide, by=caller())
     click.echo(f"{more} partitions more")
+
+
+@click.command()
+@click.argument("table")
+@click.argument("column")
+@click.argument("modulus", type=click.IntRange(1, 100_000))
+@click.option("--key", default="id", show_default=True, help="The column whose hash it is.")
+def rebalance(table: str, column: str, modulus: int, key: str) -> None:
+    """Let the bucket COLUMN of TABLE be by MODULUS, in small commits; called again, it goes on."""
+    load_handlers(settings().modules)
+    shown = sys.stderr.isatty()
+
+    def told(rows: int) -> None:
+        if shown:
+            click.echo(f"\r{rows} rows", nl=False, err=True)
+
+    with connected() as engine:
+        written = rebalance_bucket(engine, Bucket(Table.named(table, key), column, modulus), told)
+    click.echo(f"{written} rows written, {column} is by {modulus} now")
 
 
 def owns(part: Partition) -> str:
