@@ -21,16 +21,13 @@ from tasks_app.domain.outcome import Cancel, Snooze
 from tasks_app.domain.partition.records import Counts, Status, StoredPartition
 from tasks_app.pool.batch import advance
 from tasks_app.pool.batch.advance import Word
-from tasks_app.pool.standstill import standing_still
-from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.standstill import LOOK_EVERY_S, stands_still
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.uncollected import uncollected
 
 OTHERS_WAIT_S = 1.0
 """How long a run stays away whose rows others have taken, and may give back."""
-LOOK_EVERY_S = 1.0
-"""How often a run looks whether its queue stands still."""
 
 
 def status_after(word: Word) -> Status:
@@ -154,8 +151,7 @@ class PartitionRun:
             raise Snooze(0, "its turn is over")
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY_S
-            still = standing_still(self._task.connection)
-            if not still.isdisjoint({EVERY_QUEUE, self._task.queue}):
+            if stands_still(self._task.connection, self._task.queue):
                 raise Snooze(0, "its queue stands still")
 
     def _give_half_away(self, stealing: Stealing) -> None:
