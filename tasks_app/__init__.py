@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         abandon_job,
         get_job,
         list_jobs,
+        replan_job,
         restart_job,
         start_job,
         stop_job,
@@ -204,6 +205,7 @@ __all__ = [
     "preview_schedule",
     "remove_calendar",
     "remove_schedule",
+    "replan_job",
     "requeue_task",
     "reset_queue",
     "restart_job",
@@ -221,7 +223,7 @@ __all__ = [
 
 _ROOMS = {
     "batch.chunk_context": "ChunkContext",
-    "batch.control": "abandon_job get_job list_jobs restart_job start_job stop_job",
+    "batch.control": "abandon_job get_job list_jobs replan_job restart_job start_job stop_job",
     "batch.job": "BatchJob",
     "batch.step": "Step",
     "domain.batch.records": "BatchView JobRun PartResult",

@@ -13,7 +13,7 @@ from tasks_app.batch.job import BatchJob, known_job
 from tasks_app.batch.progress import Progress
 from tasks_app.domain.batch.decide import again
 from tasks_app.domain.batch.identity import checked_params, identity
-from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun
+from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun, StepStatus
 from tasks_app.domain.errors import BatchStateError
 from tasks_app.pool.audit import note
 from tasks_app.pool.batch import instances, runs, steps
@@ -72,6 +72,37 @@ def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: 
     begun = instances.begin_again(connection, batch_id, batch.params)
     note(connection, "restart batch", {"batch": batch_id, "divide": divide}, who=by)
     return _begin(session, job, begun, new=False, divide=divide)
+
+
+def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str = "") -> int:
+    """Divide each partition of a running step that has not started into so many.
+
+    Those that run go on as they are. Others of the instance's decisions wait meanwhile.
+
+    Returns:
+        How many partitions there are more.
+
+    Raises:
+        InvalidJobError: this process does not know its job.
+        BatchStateError: there is no such instance or step, or its partitions do not run.
+        PlanError: a partition is no range of keys.
+    """
+    connection = connection_of(session)
+    batch = _locked(connection, batch_id)
+    job, stands = known_job(batch.job), steps.find(connection, batch_id).get(step)
+    if stands is None or step not in job.steps:
+        names = ", ".join(job.steps)
+        raise BatchStateError(batch_id, f"{batch.job} has no step {step}. Name one of: {names}.")
+    if batch.status is not BatchStatus.RUNNING or stands.status is not StepStatus.RUNNING:
+        raise BatchStateError(
+            batch_id,
+            f"Batch {batch_id} is {batch.status}, its step {step} {stands.status}: no partition "
+            f"runs. Once it is over: tasks-app batch restart {batch_id} --divide {divide}",
+        )
+    made = Progress(job, session, batch).divide_waiting(job.steps[step], divide)
+    about = {"batch": batch_id, "step": step, "divide": divide}
+    note(connection, "replan batch", about, who=by, number=made)
+    return made
 
 
 def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tasks_app.batch.chunk_context import ChunkContext
 from tasks_app.batch.partition_run import PartitionRun, status_after
 from tasks_app.batch.progress import Progress
-from tasks_app.batch.reading import reader_of
 from tasks_app.batch.split import split
+from tasks_app.batch.steal import Stealing
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.decide import Move
 from tasks_app.domain.batch.records import Batch, StepStatus
@@ -97,9 +97,10 @@ def run_partition(
     params = job.given(batch.params)
     state = (stored.checkpoint or {}).get("state")
     chunk_ctx = ChunkContext(ctx, batch, step.name, params, stored.partition, state)
-    reader = reader_of(connection, step, params, stored)
+    stealing = Stealing(job, step, params) if step.steal else None
+    run = PartitionRun(ctx, step, chunk_ctx, stored, stealing)
     ctx.commit()  # nobody shall wait for its row
-    return PartitionRun(ctx, step, chunk_ctx, stored, reader).run()
+    return run.run()
 
 
 def run_plan(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any]) -> Any:

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from operator import add
 from typing import Any
 
 from sqlalchemy import Connection
 
 from tasks_app.batch.chunk_context import ChunkContext
-from tasks_app.batch.file_reader import SegmentReader, Unreadable
+from tasks_app.batch.chunk_rows import ChunkRows, may_fail
 from tasks_app.batch.left_out import LeftOut
-from tasks_app.batch.reader import Reader
-from tasks_app.batch.sift import sift
+from tasks_app.batch.reading import reader_of
+from tasks_app.batch.steal import NotNowError, Stealing
 from tasks_app.batch.step import Step
 from tasks_app.batch.waits import MOST_TRIES, passes, wait_s
 from tasks_app.domain.batch.pace import ChunkPace
-from tasks_app.domain.causes import brief
-from tasks_app.domain.errors import TasksError
-from tasks_app.domain.outcome import Cancel, Outcome, Snooze
+from tasks_app.domain.outcome import Cancel, Snooze
 from tasks_app.domain.partition.records import Counts, Status, StoredPartition
 from tasks_app.pool.batch import advance
 from tasks_app.pool.batch.advance import Word
-from tasks_app.pool.standstill import standing_still
-from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.standstill import LOOK_EVERY_S, stands_still
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.uncollected import uncollected
 
 OTHERS_WAIT_S = 1.0
 """How long a run stays away whose rows others have taken, and may give back."""
-LOOK_EVERY_S = 1.0
-"""How often a run looks whether its queue stands still."""
 
 
 def status_after(word: Word) -> Status:
@@ -50,14 +45,14 @@ class PartitionRun:
         step: Step,
         ctx: ChunkContext,
         stored: StoredPartition,
-        reader: Reader,
+        stealing: Stealing | None = None,
     ) -> None:
         self._task = task
         self._step = step
         self._ctx = ctx
-        self._stored = stored
-        self._reader = reader
+        self._stealing = stealing
         self._left_out = LeftOut(step, ctx)
+        self._read_as(stored)
         self._after: Any = (stored.checkpoint or {}).get("after")
         self._word = Word.GO_ON
         self._done = Counts()
@@ -78,6 +73,8 @@ class PartitionRun:
         while not self._chunk():
             if not self._step.at_end:
                 self._stop_here_if_asked()
+            if self._stealing is not None:
+                self._give_half_away(self._stealing)
         return {"batch": self._ctx.batch_id, "partition_no": self._ctx.partition_no}
 
     # -- one chunk
@@ -96,7 +93,7 @@ class PartitionRun:
                 if passes(error) and tries < MOST_TRIES:
                     tries += 1
                     time.sleep(wait_s(tries))
-                elif self._sifts or not self._may_fail(error):
+                elif self._sifts or not may_fail(error):
                     raise
                 else:
                     self._sifts = True
@@ -105,7 +102,7 @@ class PartitionRun:
         began, state = time.monotonic(), copy.deepcopy(self._ctx.state)
         try:
             rows = self._reader.read(self._task.connection, self._after, self._pace.size)
-            counts = self._process(rows)
+            counts = self._rows.do(rows, sifts=self._sifts)
             after = self._reader.after(rows) if rows else self._after
             last = self._reader.is_last(self._task.connection, rows, self._pace.size)
             if not (rows or last):
@@ -143,61 +140,6 @@ class PartitionRun:
             raise Cancel("another task has the partition")
         self._word = word
 
-    # -- its rows
-
-    def _process(self, rows: Sequence[Any]) -> Counts:
-        if not rows and self._step.source is not None:
-            return Counts()
-        if not self._sifts and not (self._step.at_end and self._step.skip_limit):
-            written = self._call(rows)
-            return Counts(len(rows), written, 0)
-        return self._sift(rows)
-
-    def _call(self, rows: Sequence[Any]) -> int:
-        """Call the handler; it may say how many rows it wrote."""
-        if isinstance(self._reader, SegmentReader):
-            for row in rows:
-                if isinstance(row, Unreadable):
-                    raise row.error
-        told = self._step.chunk(self._ctx, rows)
-        return told if isinstance(told, int) and not isinstance(told, bool) else len(rows)
-
-    def _sift(self, rows: Sequence[Any]) -> Counts:
-        """Do all rows but those that fail and may be left out, which are written down."""
-        written, left_out, odd = 0, list[tuple[str, str]](), list[Any]()
-        before = self._left_out.so_far(self._task.connection)
-
-        def do(part: Sequence[Any]) -> None:
-            nonlocal written
-            state = copy.deepcopy(self._ctx.state)
-            try:
-                with self._task.session.begin_nested():
-                    done = self._call(part)
-            except BaseException:
-                self._ctx.state = state
-                raise
-            written += done
-
-        def judge(row: Any, error: Exception) -> None:
-            name = self._reader.name(row)
-            allowed = before + len(left_out) < self._step.skip_limit
-            if not (allowed and isinstance(error, self._step.skips)):
-                raise self._left_out.one_too_many(name, brief(error)) from error
-            left_out.append((name, brief(error)))
-            odd.append(row)
-
-        sift(rows, do, judge, self._may_fail)
-        if left_out:
-            self._reader.leave_out(self._task.connection, odd)
-            self._left_out.add(self._task.connection, left_out)
-        return Counts(len(rows), written, len(left_out))
-
-    @staticmethod
-    def _may_fail(error: Exception) -> bool:
-        """Whether one of the rows may be at fault."""
-        ours = isinstance(error, Outcome | TasksError)
-        return not (ours or passes(error))
-
     # -- between chunks
 
     def _stop_here_if_asked(self) -> None:
@@ -213,9 +155,33 @@ class PartitionRun:
             raise Snooze(0, "its turn is over")
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY_S
-            still = standing_still(self._task.connection)
-            if not still.isdisjoint({EVERY_QUEUE, self._task.queue}):
+            if stands_still(self._task.connection, self._task.queue):
                 raise Snooze(0, "its queue stands still")
+
+    def _give_half_away(self, stealing: Stealing) -> None:
+        """Let somebody who is idle have half of what is left: a commit like that of a chunk."""
+        halves = stealing.halves(self._task.connection, self._stored.id, self._pace)
+        if not halves:
+            return
+
+        def give(connection: Connection) -> None:
+            stealing.give(connection, self._stored, halves)
+            self._advance(connection, self._after, Counts())
+
+        try:
+            self._task.commit_by(give)
+        except Exception as error:
+            if not (isinstance(error, NotNowError) or passes(error)):
+                raise
+            self._roll_back()
+        else:
+            self._read_as(replace(self._stored, partition=halves[0]))
+
+    def _read_as(self, stored: StoredPartition) -> None:
+        """Read what the partition owns, and no more."""
+        self._stored, self._ctx.partition = stored, stored.partition
+        self._reader = reader_of(self._task.connection, self._step, self._ctx.params, stored)
+        self._rows = ChunkRows(self._step, self._ctx, self._reader, self._left_out)
 
     def _roll_back(self) -> None:
         """Undo what was done since the last commit, whichever way it was done."""

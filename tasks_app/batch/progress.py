@@ -6,7 +6,6 @@ the join.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 from tasks_app.batch.clear_away import clear_away
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.replan import replan
+from tasks_app.batch.step_tasks import StepTasks
 from tasks_app.domain.batch.decide import (
     Move,
     after_compensation,
@@ -27,19 +27,15 @@ from tasks_app.domain.batch.policies import AbortKind
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
 from tasks_app.domain.partition.records import Status
 from tasks_app.domain.partition.sources import Table
-from tasks_app.domain.task import NewTask, TaskOptions
 from tasks_app.pool.batch import advance, browse, instances, lost, marks, runs, steps, store
 from tasks_app.pool.cancel import cancel_these
 from tasks_app.runtime.callers import connection_of
-from tasks_app.runtime.groups import create_group
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
     from tasks_app.batch.step import Step
     from tasks_app.domain.partition.records import Plan
 
-DECIDING = 0
-"""The priority of joins: what waits behind a decision is often not to be started at all."""
 BESIDE = "indicator beside"
 """The method of plans whose marks stand in a table of ours."""
 NAMED = 10
@@ -52,9 +48,9 @@ class Progress:
 
     def __init__(self, job: BatchJob, session: Session | Connection, batch: Batch) -> None:
         self._job = job
-        self._session = session
         self._connection = connection_of(session)
         self._batch = batch
+        self._tasks = StepTasks(job, session, batch)
 
     @property
     def _stopping(self) -> bool:
@@ -82,7 +78,7 @@ class Progress:
 
     def enter(self, step: Step, plan: Plan) -> None:
         """Put the partitions of a plan into the repository."""
-        program = f"{self._job.name}:{step.name}#{self._id}"
+        program = self._program(step)
         store.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
         source = step.source_of(self._job.given(self._batch.params))
         if isinstance(source, Table) and plan.method == BESIDE:
@@ -115,6 +111,19 @@ class Progress:
             numbers = {each.partition.number for each in idle}
             replan(self._connection, idle[0].program, source, Even(into), numbers)
 
+    def divide_waiting(self, step: Step, into: int) -> int:
+        """Divide what waits to be started, beside what runs; return how many there are more.
+
+        Raises:
+            PlanError: they are no ranges of keys.
+            TasksError: the join was called already.
+        """
+        source = step.source_of(self._job.given(self._batch.params))
+        made = replan(self._connection, self._program(step), source, Even(into))
+        if made:
+            self._tasks.add(step, list(made.values()))
+        return len(made)
+
     def launch(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
         """Start all partitions that are not done; of none, go on at once."""
         if self._stopping:
@@ -125,13 +134,13 @@ class Progress:
         self._change(step, StepStatus.RUNNING, rounds=rounds)
         if not parts or self._has_enough(step):
             return {"move": self.follow(step)}
-        made = self._group(
+        ids = [part for part, _ in parts]
+        made = self._tasks.begin(
             step,
-            [self._task(step, "partition", partition=part) for part, _ in parts],
+            self._tasks.partitions(step, ids),
             enough=step.join.enough,
             fail_fast=step.on_abort.kind is AbortKind.FAIL_FAST and step.join.enough is None,
         )
-        ids = [part for part, _ in parts]
         advance.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
         store.assign(self._connection, dict(zip(ids, made, strict=True)))
         return {"started": len(parts)}
@@ -166,12 +175,11 @@ class Progress:
             case Move.COMPENSATE:
                 parts = runs.find(self._connection, self._id, step.name, Status.FAILED)
                 self._change(step, StepStatus.COMPENSATING)
-                self._group(
-                    step, [self._task(step, "compensate", partition=part) for part, _ in parts]
-                )
+                undo = [self._tasks.new(step, "compensate", partition=part) for part, _ in parts]
+                self._tasks.begin(step, undo)
             case Move.REDUCE:
                 self._call_off(step, StepStatus.REDUCING, Status.ABANDONED)
-                self._group(step, [self._task(step, "reduce")], then=False)
+                self._tasks.begin(step, [self._tasks.new(step, "reduce")], then=False)
             case Move.COMPLETE:
                 self._call_off(step, StepStatus.COMPLETED, Status.ABANDONED, result=result)
                 clear_away(self._connection, self._id, step.name)
@@ -185,10 +193,13 @@ class Progress:
     def _id(self) -> int:
         return self._batch.id
 
+    def _program(self, step: Step) -> str:
+        return f"{self._job.name}:{step.name}#{self._id}"
+
     def _start(self, step: Step, divide: int | None) -> None:
         self._change(step, StepStatus.PLANNING)
         more = {} if divide is None else {"divide": divide}
-        self._group(step, [self._task(step, "plan", **more)], then=False)
+        self._tasks.begin(step, [self._tasks.new(step, "plan", **more)], then=False)
 
     def _call_off(self, step: Step, status: StepStatus, left: Status, **more: Any) -> None:
         """End a step; what waits is cancelled, what runs ends at its next chunk.
@@ -210,23 +221,6 @@ class Progress:
             return False
         done = runs.find(self._connection, self._id, step.name, Status.COMPLETED)
         return len(done) >= step.join.enough
-
-    def _group(
-        self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
-    ) -> Any:
-        join = self._task(step, "join")
-        made = create_group(
-            self._session, tasks, then=join if then else None, on_failure=join, **more
-        )
-        return made.task_ids
-
-    def _task(self, step: Step, which: str, **payload: Any) -> NewTask:
-        options: TaskOptions = {
-            "biz_key": instances.biz_key(self._id),
-            "priority": DECIDING if which == "join" else step.priority,
-        }
-        given = {"batch": self._id, "step": step.name, "run": self._batch.run, **payload}
-        return NewTask(getattr(self._job.handlers[step.name], which), given, options)
 
     def _why(self, step: Step, status: StepStatus, tally: PartTally) -> str:
         look = f"See: tasks-app list --biz-key batch:{self._id}"

@@ -1,7 +1,8 @@
-"""Replan: what has not started is divided further, while the rest runs on."""
+"""Replan: ranges are divided further; who owned one keeps what comes first, under its number."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,8 +13,9 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import ranges
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Kind, Partition, Plan, Status
+from tasks_app.domain.partition.records import Kind, Partition, Plan, StoredPartition
 from tasks_app.pool.batch import browse, store
+from tasks_app.pool.batch import divide as rows
 from tasks_app.pool.batch.predicate import predicate
 from tasks_app.pool.batch.relation import Source, find, keys_of, source_of
 
@@ -27,53 +29,61 @@ def replan(
 ) -> dict[int, int]:
     """Divide the partitions of a program that have not started, or of them those ``numbers``.
 
-    The new ones own the same keys together, and have numbers that none had before; ids by number
-    are returned. A run that is about to start an old one finds it gone. In the caller's
-    transaction, as all that is to be done with their tasks.
+    Each keeps the first of its keys; new ones, with numbers that none had before, own the others.
+    Their ids by number are returned. A run that is about to start an old one waits, and finds
+    it smaller. In the caller's transaction, as all that is to be done with tasks of the new ones.
 
     Raises:
         PlanError: one of them is not a range of keys.
     """
+    waiting = rows.lock_waiting(connection, program, numbers)
     stored = {each.partition.number: each for each in browse.of_program(connection, program)}
-    waiting = {n for n, each in stored.items() if each.status is Status.PLANNED}
-    gone = store.remove(connection, program, only=sorted(waiting & (numbers or waiting)))
-    made: list[Partition] = []
-    for number in gone:
+    made: dict[int, int] = {}
+    for number in waiting:
         old = stored[number]
-        first = max(stored) + len(made) + 1
-        made += divide(connection, source, old.partition, old.key_type, into, first)
-    if not made:
+        pieces = divide(connection, source, old.partition, old.key_type, into)
+        made |= share(connection, old, pieces, 1 + max([*stored, *made]))
+    return made
+
+
+def share(
+    connection: Connection, old: StoredPartition, pieces: Sequence[Partition], first: int
+) -> dict[int, int]:
+    """Leave the first piece to who has them all; insert the others, numbered from ``first`` on."""
+    kept, *others = pieces
+    if not others:
         return {}
-    one = stored[gone[0]]
-    plan = Plan("replanned", one.key_type, tuple(made))
-    return store.insert(connection, program, plan, batch_id=one.batch_id, step=one.step)
+    rows.shorten(connection, old.id, kept, old.key_type)
+    new = tuple(replace(each, number=first + place) for place, each in enumerate(others))
+    plan = Plan("replanned", old.key_type, new)
+    return store.insert(connection, old.program, plan, batch_id=old.batch_id, step=old.step)
 
 
 def divide(
-    connection: Connection,
-    source: Source,
-    partition: Partition,
-    key_type: KeyType,
-    into: Even,
-    first: int,
+    connection: Connection, source: Source, partition: Partition, key_type: KeyType, into: Even
 ) -> list[Partition]:
-    """Return partitions that own the same keys, evenly, numbered from ``first`` on.
+    """Return partitions that own the same keys, evenly, in the order of these.
 
     Raises:
         PlanError: it is not a range of keys.
     """
     span = partition.range
-    if partition.kind is not Kind.RANGE or partition.view is not None:
+    if not can_be_divided(partition):
         raise PlanError(
             f"{partition} cannot be divided, as only ranges of keys can. Plan the program anew."
         )
     if span is None:
-        return [replace(partition, number=first)]
+        return [partition]
     relation = find(connection, source_of(source, partition))
     own = keys_of(source, relation, predicate(partition, relation.key, key_type))
-    cuts, rows, _ = into.cut(connection, find(connection, own))
-    made = ranges(cuts, rows, source=partition.source, first=first)
+    cuts, number, _ = into.cut(connection, find(connection, own))
+    made = ranges(cuts, number, source=partition.source)
     bounds = [span.low, *(cut.key for cut in cuts), span.high]
     spans = [Range(low, high) for low, high in pairwise(bounds)]
     made = [replace(each, range=one) for each, one in zip(made, spans, strict=True)]
     return [replace(made[0], owns_null=partition.owns_null), *made[1:]]
+
+
+def can_be_divided(partition: Partition) -> bool:
+    """Whether it owns the keys of a range, which it reads from a table, not through a view."""
+    return partition.kind is Kind.RANGE and partition.view is None

@@ -57,6 +57,8 @@ class Step:
             partitions leave, by number; what it returns is the step's result.
         skip_limit: how many rows of the step may be left out, with their reasons.
         skips: which exceptions may be left out. Others fail the partition.
+        steal: when no partition waits any more, one that runs gives the second half of what it has
+            left to whoever is idle, as a partition of the next free number. Ranges of keys only.
         turn: after so long a run gives its place to others, and goes on later where it stopped.
         queue: where its tasks go.
         priority: of its tasks; 0 is first, 9 last.
@@ -88,6 +90,7 @@ class Step:
         reduce: Callable[..., Any] | None = None,
         skip_limit: int = 0,
         skips: Sequence[type[Exception]] = (Exception,),
+        steal: bool = False,
         turn: Duration = TURN,
         queue: str = "default",
         priority: int | None = None,
@@ -131,6 +134,7 @@ class Step:
         self.reduce = reduce
         self.skip_limit = skip_limit
         self.skips = tuple(skips)
+        self.steal = steal and not self.at_end
         self.turn = _checked(name, lambda: _turn(turn, timeout, hard_timeout))
         self.options = {
             "queue": queue,

@@ -9,29 +9,29 @@ from typing import Any
 import click
 
 from tasks_app.batch import control
-from tasks_app.batch.job import known_job
-from tasks_app.batch.split import split
-from tasks_app.batch.step import Step
 from tasks_app.cli import output
+from tasks_app.cli.batch_plans import owns, plan, rebalance, replan, validate
 from tasks_app.cli.database import caller, settings, transaction
 from tasks_app.cli.tasks import json_object
 from tasks_app.domain.batch.figures import Figures, bar, figures_of
-from tasks_app.domain.batch.identity import checked_params
 from tasks_app.domain.batch.records import Batch, BatchStep, BatchView
 from tasks_app.domain.durations import rough
-from tasks_app.domain.partition.records import Partition, Plan, StoredPartition
-from tasks_app.pool.batch import browse, skips, store
+from tasks_app.domain.partition.records import StoredPartition
+from tasks_app.pool.batch import browse, skips
 from tasks_app.runtime.registry import load_handlers
 
 _LISTED = ("id", "job", "params", "status", "run", "started_at", "ended_at", "error")
 _STEPS = ("step", "status", "progress", "read", "skipped", "rows/s", "left", "skew", "error")
 _PARTS = ("step", "no", "owns", "status", "progress", "read", "written", "skipped", "task", "error")
-_PLANNED = ("no", "owns", "rows")
 
 
 @click.group()
 def batch() -> None:
     """Run batch jobs: start, stop, restart, and look at their steps and partitions."""
+
+
+for command in (validate, plan, replan, rebalance):
+    batch.add_command(command)
 
 
 @batch.command("list")
@@ -141,56 +141,6 @@ def partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bool) -
         output.print_table(_PARTS, [_part_line(each) for each in found])
 
 
-@batch.command()
-@click.argument("job")
-@click.argument("params", default="{}")
-@click.option("--step", help="Only this step.")
-def validate(job: str, params: str, step: str | None) -> None:
-    """Split the sources of JOB as a start would, and say what is wrong. Starts nothing."""
-    for name, plan in _plans(job, params, step):
-        click.echo(f"{name}: {_in_words(plan)}")
-
-
-@batch.command()
-@click.argument("job")
-@click.argument("params", default="{}")
-@click.option("--step", help="Only this step.")
-@click.option("--dry-run", is_flag=True, help="Only show. Else the rows of JOB.STEP are replaced.")
-@output.as_json
-def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool) -> None:
-    """Show how JOB would be split, or keep that as partitions that people maintain."""
-    made = _plans(job, params, step, keep=not dry_run)
-    if json_:
-        output.print_json([{"step": name, "plan": plan} for name, plan in made])
-        return
-    for name, each in made:
-        click.echo(f"{name}: {_in_words(each)}")
-        output.print_table(_PLANNED, [[p.number, _owns(p), p.rows] for p in each.partitions])
-
-
-def _plans(
-    job: str, params: str, only: str | None, *, keep: bool = False
-) -> list[tuple[str, Plan]]:
-    load_handlers(settings().modules)
-    known = known_job(job)
-    given = known.given(checked_params(known.name, known.params, json_object(params)))
-    chosen: list[Step] = [step for step in known.steps.values() if only in {None, step.name}]
-    if not chosen:
-        raise click.UsageError(f"Job {job} has the steps {', '.join(known.steps)}.")
-    made = []
-    for step in chosen:
-        with transaction() as connection:
-            plan = split(connection, step, given)
-            if keep:
-                program = f"{known.name}.{step.name}"
-                store.remove(connection, program, started=True)
-                store.insert(connection, program, plan)
-            else:
-                connection.rollback()
-        made.append((step.name, plan))
-    return made
-
-
 def _known(view: BatchView | None, batch_id: int) -> BatchView:
     if view is None:
         click.echo(f"There is no batch {batch_id}. Run: tasks-app batch list", err=True)
@@ -246,19 +196,8 @@ def _part_line(part: StoredPartition) -> list[Any]:
     return [
         part.step,
         part.partition.number,
-        _owns(part.partition),
+        owns(part.partition),
         part.status,
         bar(None if fraction is None else min(1.0, fraction), 10),
         *(counts.read, counts.written, counts.skipped, part.task_id, part.error),
     ]
-
-
-def _owns(part: Partition) -> str:
-    """Return what a partition owns, without its number."""
-    return str(part).partition(" (")[2].removesuffix(")")
-
-
-def _in_words(plan: Plan) -> str:
-    rows = "" if plan.rows is None else f", {plan.rows} rows"
-    warned = "".join(f"\n  {warning}" for warning in plan.warnings)
-    return f"{len(plan.partitions)} partitions by {plan.method}{rows}, {plan.seconds:.2f} s{warned}"

@@ -11,8 +11,10 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import transaction
+from tasks_app.domain.group import GroupProgress
 from tasks_app.domain.states import Pool, State
 from tasks_app.pool import browse, progress
+from tasks_app.pool.groups.of_task import groups_of
 from tasks_app.pool.pause import paused
 from tasks_app.pool.tables import EVERY_QUEUE
 
@@ -50,14 +52,23 @@ def show(task_id: int, *, json_: bool) -> None:
         task = browse.get(connection, task_id)
         attempts = browse.attempts(connection, task_id)
         kept = progress.read(connection, task_id)
+        groups = groups_of(connection, task_id, exists=task is not None)
     if task is None:
-        click.echo(f"There is no task {task_id}. Run: tasks-app list", err=True)
+        awaited = groups.callback_of
+        it = "" if awaited is None else f", it is the callback of group {awaited.id}"
+        click.echo(f"There is no task {task_id}{it}. Run: tasks-app {_look(awaited)}", err=True)
         sys.exit(1)
     if json_:
         found = None if kept is None else kept._asdict()
-        output.print_json({"task": task, "attempts": attempts, "progress": found})
+        of = groups._asdict()
+        output.print_json({"task": task, "attempts": attempts, "progress": found, **of})
         return
     output.print_fields((field.name, getattr(task, field.name)) for field in fields(task))
+    output.print_fields(
+        (name, f"{each.id}, {_stands(each)}")
+        for name, each in groups._asdict().items()
+        if each is not None
+    )
     if kept is not None:
         done = None if kept.fraction is None else f"{kept.fraction:.0%} {kept.note or ''}".strip()
         output.print_fields(
@@ -92,3 +103,12 @@ def stats(*, json_: bool) -> None:
         end = stopped.resume_at
         until = f" until {end.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if end else ""
         click.echo(f"{queue} is paused since {stopped.since:%Y-%m-%d %H:%M:%S}Z{until}{reason}")
+
+
+def _look(group: GroupProgress | None) -> str:
+    return "list" if group is None else f"groups show {group.id}"
+
+
+def _stands(group: GroupProgress) -> str:
+    outcome = "goes on" if group.outcome is None else str(group.outcome)
+    return f"{group.left} of {group.total} have not ended ({outcome})"

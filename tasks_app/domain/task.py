@@ -306,6 +306,8 @@ class Task:
     result: Any
     error: str | None
     run_ms: int | None
+    group_id: int | None = None
+    """The group that waits for it, as for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,11 @@ from tasks_app.domain.payload import decode
 from tasks_app.domain.states import State, pool_of
 from tasks_app.domain.task import Attempt, Task
 from tasks_app.pool.standstill import runs
-from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING
+from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING, group_of
 
 _JSON = {"payload", "headers", "result"}
-_COLUMNS = ", ".join(
-    f"t.{f.name}::text AS {f.name}" if f.name in _JSON else f"t.{f.name}" for f in fields(Task)
-)
+_STORED = {"group_id": group_of("t"), **{name: f"t.{name}::text" for name in _JSON}}
+_COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(Task))
 _GET = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = :id")
 _FIND = text(f"""
     SELECT {_COLUMNS} FROM {ALL} t

@@ -56,6 +56,15 @@ def runs(queue: str) -> str:
     return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY({_STANDS_STILL})"
 
 
+LOOK_EVERY_S = 1.0
+"""How often who runs for long looks whether its queue stands still."""
+
+
+def stands_still(connection: Connection, queue: str) -> bool:
+    """Whether nothing of the queue may be claimed just now."""
+    return not standing_still(connection).isdisjoint({EVERY_QUEUE, queue})
+
+
 def standing_still(connection: Connection, *, now: datetime | None = None) -> set[str]:
     """Return the queues that stand still; ``*`` among them: every one."""
     return set(connection.execute(_READ, {"now": now}).scalars())

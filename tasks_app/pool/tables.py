@@ -116,3 +116,12 @@ def has_pending(queue: str, after: str = "'-infinity'") -> str:
 def quoted(*states: State) -> str:
     """Return states as a SQL list."""
     return ", ".join(f"'{state}'" for state in states)
+
+
+def group_of(alias: str) -> str:
+    """Return the group of a row of ALL, which does not show it; of a completed one by its day."""
+    return f"""CASE {alias}.pool
+        WHEN 'pending' THEN (SELECT g.batch_id FROM {PENDING} g WHERE g.id = {alias}.id)
+        WHEN 'error' THEN (SELECT g.batch_id FROM {ERROR} g WHERE g.id = {alias}.id)
+        ELSE (SELECT g.batch_id FROM {COMPLETED} g
+              WHERE g.id = {alias}.id AND g.finished_at = {alias}.finished_at) END"""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tasks_app.domain.keyset import Key, pack, unpack
 from tasks_app.domain.outcome import Cancel, Snooze
 from tasks_app.pool.paging import Paged
+from tasks_app.pool.standstill import LOOK_EVERY_S, stands_still
 from tasks_app.runtime.transaction import Access, AsyncTransaction
 
 if TYPE_CHECKING:
@@ -46,13 +47,15 @@ class Chunks:
         self._size = size if max_ms is None else min(size, FIRST)
         self._name = name
         self._began = 0.0
+        self._ask_at = 0.0
         self._last: Key = ()
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Go on behind what was committed last; each page is committed when the next is wanted.
 
         Raises:
-            Snooze: the worker stops. The task comes back at once, uncharged.
+            Snooze: the worker stops, or the queue stands still: it is paused, or its window ended.
+                The task goes on behind the page, uncharged, as soon as it may.
             Cancel: somebody wants it to stop.
             ValueError: the key is not unique, or null.
         """
@@ -70,7 +73,8 @@ class Chunks:
             after = self._leave()
             self._point.commit()
             self._learn(len(page))
-            self._look(more=more)
+            if self._may_go_on(more=more) and self._asks():
+                self._end_if(stands_still(self._access.connection, self._run.task.queue))
 
     async def __aiter__(self) -> AsyncIterator[list[Any]]:
         """Do the same in an async handler."""
@@ -88,7 +92,9 @@ class Chunks:
             after = self._leave()
             await self._point.commit()
             self._learn(len(page))
-            self._look(more=more)
+            if self._may_go_on(more=more) and self._asks():
+                connection = await self._access.session.connection()
+                self._end_if(await connection.run_sync(stands_still, self._run.task.queue))
 
     def _opened(self, places: Mapping[str, Any]) -> Key | None:
         place = places.get(self._name)
@@ -130,11 +136,25 @@ class Chunks:
             fits = min(rows * self._max_s / took, 2 * self._size)
             self._size = max(1, min(self._most, int(fits)))
 
-    def _look(self, *, more: bool) -> None:
+    def _may_go_on(self, *, more: bool) -> bool:
         """End here if somebody wants that; what is finished all the same may end well."""
         if not more:
-            return
+            return False
         if self._run.cancelled:
             raise Cancel("It was cancelled between two pages.")
         if self._run.stops:
             raise Snooze(0, "Its worker stopped between two pages.")
+        return True
+
+    def _asks(self) -> bool:
+        """Whether it is time to ask how the queue stands."""
+        now = time.monotonic()
+        if now < self._ask_at:
+            return False
+        self._ask_at = now + LOOK_EVERY_S
+        return True
+
+    @staticmethod
+    def _end_if(still: bool) -> None:  # noqa: FBT001  the answer that was asked for
+        if still:
+            raise Snooze(0, "Its queue stood still between two pages.")

@@ -215,8 +215,8 @@ class TaskContext:
         become smaller, of ``size`` rows at most, until one takes no longer. Several loops of a
         handler need names. In async handlers: ``async for``.
 
-        Between two pages a worker that stops gives the task back, uncharged, and a cancelled task
-        ends.
+        Between two pages a worker that stops gives the task back, uncharged, as does one whose
+        queue is paused or outside its windows; a cancelled task ends.
 
         Raises:
             ValueError: ``size`` or ``max_ms`` is not positive, two loops have one name, or the

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.group import Ended, Group, GroupProgress, group_of, member
 from tasks_app.domain.selection import Action
-from tasks_app.domain.task import NewTask, TaskRow
+from tasks_app.domain.task import NewTask, TaskId, TaskRow
 from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import CancelledMany, cancel_these
 from tasks_app.pool.drivers import commits_itself
@@ -60,15 +60,22 @@ def create_group(
             "it does. Use a connection without AUTOCOMMIT."
         )
     group_id, callback_id = make.take_ids(connection, made)
-    members = []
-    for place, row in enumerate(rows):
-        try:
-            members.append(member(row, group_id))
-        except InvalidTaskError as error:
-            raise error.at(f"tasks[{place}]") from None
-    ids = create_rows(session, members) if members else []
+    ids = _members(session, rows, group_id)
     make.insert(connection, group_id, callback_id, made, ids)
     return Group(group_id, ids, callback_id)
+
+
+def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list[TaskId]:
+    """Create tasks that a group waits for, too; nobody can count it until the caller commits.
+
+    Raises:
+        InvalidTaskError: as create_group.
+        TasksError: the group is over or unknown: roll back.
+    """
+    rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
+    ids = _members(session, rows, group_id)
+    make.extend(connection_of(session), group_id, ids)
+    return ids
 
 
 async def acreate_group(
@@ -142,6 +149,16 @@ def _known(connection: Connection, group_id: int) -> GroupProgress:
     if found is None:
         raise TasksError(f"There is no group {group_id}. It may have been over for long.")
     return found
+
+
+def _members(session: Sync, rows: Sequence[TaskRow], group_id: int) -> list[TaskId]:
+    members = []
+    for place, row in enumerate(rows):
+        try:
+            members.append(member(row, group_id))
+        except InvalidTaskError as error:
+            raise error.at(f"tasks[{place}]") from None
+    return create_rows(session, members) if members else []
 
 
 def _callback(which: str, new: NewTask | None) -> TaskRow | None:

@@ -27,6 +27,7 @@ from tasks_app.pool.audit import note
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.explain import read_facts
 from tasks_app.pool.fair import set_fair, unset_fair
+from tasks_app.pool.groups.of_task import groups_of
 from tasks_app.pool.pause import pause, resume
 from tasks_app.pool.requeue import Requeued, requeue
 from tasks_app.pool.unblock import unblock
@@ -60,6 +61,8 @@ def explain_task(session: Sync, task_id: int, *, settings: Settings | None = Non
         lease=settings.lease,
         late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
     )
+    found = groups_of(connection_of(session), task_id, exists=facts.row is not None)
+    facts = replace(facts, **found._asdict())
     if facts.waiting is not None:
         said = {each.queue: each for each in queues.find(connection_of(session), now=facts.now)}
         name = facts.waiting.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -42,12 +43,26 @@ def test_what_has_not_started_is_divided_and_nothing_else(connection: Connection
     made = replan(connection, "p#1", ROWS, Even(parts=4))
 
     stored = browse.of_batch(connection, 1)
-    assert [each.partition.number for each in stored] == [1, *made]
-    assert list(made) == [4, 5, 6, 7, 8]
+    assert [each.partition.number for each in stored] == [1, 2, 3, *made]
+    assert list(made) == [4, 5, 6]
     assert {each.step for each in stored} == {"s"}
     plan = Repository("p#1").plan(connection, ROWS)
     assert problems(connection, ROWS, plan) == []
-    assert owned(connection, find(connection, ROWS), plan.partitions) == [49, 12, 13, 12, 13, 1]
+    assert owned(connection, find(connection, ROWS), plan.partitions) == [49, 12, 1, 13, 12, 13]
+    assert [each.rows for each in plan.partitions] == [49, 12, None, 13, 12, 13]
+
+
+def test_what_was_begun_in_an_earlier_run_is_left_as_it_is(connection: Connection) -> None:
+    """It waits as if it had not started, but its checkpoint is one of its whole range."""
+    rows(connection, "bigint", "i")
+    ids = store.insert(connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1)
+    begun = {"after": ["7"], "state": {}}
+    connection.execute(
+        text("UPDATE task_partition SET checkpoint = CAST(:it AS jsonb) WHERE id = :id"),
+        {"it": json.dumps(begun), "id": ids[1]},
+    )
+
+    assert list(replan(connection, "p#1", ROWS, Even(parts=2))) == [3]
 
 
 def test_only_some_are_divided(connection: Connection) -> None:
@@ -56,9 +71,9 @@ def test_only_some_are_divided(connection: Connection) -> None:
 
     made = replan(connection, "p#1", ROWS, Even(parts=2), {2, 9})
 
-    assert list(made) == [4, 5]
+    assert list(made) == [4]
     plan = Repository("p#1").plan(connection, ROWS)
-    assert [each.number for each in plan.partitions] == [1, 3, 4, 5]
+    assert [each.number for each in plan.partitions] == [1, 2, 3, 4]
     assert problems(connection, ROWS, plan) == []
 
 
@@ -84,7 +99,7 @@ def letters(engine: Engine) -> Iterator[Table]:
         connection.execute(text("DROP TABLE letters"))
 
 
-def test_a_run_that_starts_meanwhile_finds_its_partition_gone(
+def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
     engine: Engine, letters: Table
 ) -> None:
     with two(engine) as (a, b):
@@ -98,7 +113,10 @@ def test_a_run_that_starts_meanwhile_finds_its_partition_gone(
 
         a.commit()
 
-        assert waiting.result() is None
+        assert waiting.result() is not None
+        seen = browse.one(b, ids[1])
+        assert seen is not None
+        assert str(seen.partition) == "partition 1 (key < 5)"
 
 
 def test_a_partition_that_a_run_starts_meanwhile_is_left_alone(

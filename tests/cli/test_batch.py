@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
+from tasks_app.batch.progress import Progress
+from tasks_app.batch.split import split
+from tasks_app.domain.partition.sources import Table
+from tasks_app.pool.batch import buckets, instances
 from tests.cli.test_commands import Shell
 
 JOBS = """
@@ -121,6 +125,44 @@ def test_one_is_stopped_and_abandoned(run: Shell) -> None:
         1,
         "There is no batch 12345. Run: tasks-app batch list\n",
     )
+
+
+def test_what_has_not_started_is_divided_while_it_runs(run: Shell, engine: Engine) -> None:
+    batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
+    early = run("batch", "replan", batch_id, "--step", "check", "--divide", "2")
+    job = sys.modules["tasks_app.batch.job"].JOBS["payroll"]
+    with engine.begin() as connection:  # as its plan does, which nobody has run
+        locked = instances.lock(connection, int(batch_id))
+        assert locked is not None
+        progress, check = Progress(job, connection, locked), job.steps["check"]
+        progress.enter(check, split(connection, check, None))
+        progress.launch(check)
+    divided = run("batch", "replan", batch_id, "--step", "check", "--divide", "2")
+    unknown = run("batch", "replan", batch_id, "--step", "chek", "--divide", "2")
+
+    assert early.returncode == 2
+    assert "its step check PLANNING: no partition runs" in early.stderr
+    assert divided.stdout == "4 partitions more\n"
+    assert "has no step chek. Name one of: check, pay." in unknown.stderr
+    assert run.json("batch", "show", batch_id)["tallies"]["check"]["total"] == 8
+
+
+def test_a_bucket_gets_another_modulus(run: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        buckets.add_bucket(connection, Table("person"), "bucket", 2)
+
+    done = run("batch", "rebalance", "person", "bucket", "3")
+    again = run("batch", "rebalance", "person", "bucket", "3")
+    unknown = run("batch", "rebalance", "nobody", "bucket", "3")
+
+    assert done.stdout == "40 rows written, bucket is by 3 now\n"
+    assert (again.returncode, unknown.returncode) == (2, 2)
+    assert "bucket of person is by 3 already." in again.stderr
+    assert "no column that the database computes" in unknown.stderr
+    with engine.begin() as connection:
+        most = connection.execute(text("SELECT max(bucket) FROM person")).scalar()
+        connection.execute(text('DROP FUNCTION "person:tasks_app:bucket:3" CASCADE'))
+    assert most == 2
 
 
 def test_plans_are_shown_judged_and_kept(run: Shell, engine: Engine) -> None:

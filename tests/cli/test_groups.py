@@ -42,6 +42,19 @@ def test_it_shows_how_far_a_group_is(run: Shell, group) -> None:
     assert (as_json["group"]["failed"], as_json["states"]["PENDING"]) == (1, 2)
 
 
+def test_a_task_says_which_group_waits_for_it_and_which_calls_it(run: Shell, group) -> None:
+    member = run("show", str(group.task_ids[0])).stdout
+    callback = run("show", str(group.callback_id))
+    explained = run("explain", str(group.callback_id))
+    as_json = run.json("show", str(group.task_ids[0]))
+
+    assert re.search(rf"^member_of +{group.id}, 2 of 3 have not ended \(goes on\)", member, re.M)
+    assert (callback.returncode, explained.returncode) == (1, 0)
+    assert f"it is the callback of group {group.id}. Run: tasks-app groups show" in callback.stderr
+    assert "It is not there yet: it waits as the callback of group" in explained.stdout
+    assert (as_json["task"]["group_id"], as_json["member_of"]["failed"]) == (group.id, 1)
+
+
 def test_it_cancels_what_is_left(run: Shell, group) -> None:
     assert run("groups", "cancel", str(group.id)).stdout == "2 cancelled, 0 told to stop\n"
     assert run.json("groups", "list", "--open") == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from pydantic import BaseModel, Field
 
@@ -224,3 +226,19 @@ def test_parameters_that_do_not_fit_are_named() -> None:
         checked_params("payroll", Month, {"month": "October"})
     with pytest.raises(InvalidTaskError, match=r"params\.at"):
         checked_params("payroll", None, {"at": object()})
+
+
+def test_what_is_few_chunks_or_few_seconds_is_not_worth_dividing() -> None:
+    pace = ChunkPace(CommitEvery(100, timedelta(seconds=1)))
+    assert not pace.is_worth_dividing(1_000_000)  # nobody knows yet what a row costs
+    pace.learn(100, 0.5)
+
+    assert pace.is_worth_dividing(800)
+    assert not pace.is_worth_dividing(799)  # less than four seconds
+
+    pace.learn(100, 5.0)
+    assert pace.size == 16
+    assert pace.is_worth_dividing(80)
+    pace.learn(16, 160.0)
+    assert pace.size == 1
+    assert not pace.is_worth_dividing(3)  # less than four chunks

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.explain import due, over, running, waiting
+from tasks_app.domain.explain import due, groups, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
@@ -82,7 +82,7 @@ def waits(connection: Connection, ago: timedelta = timedelta(0), **options: obje
 
 
 def test_every_rule_is_in_the_list() -> None:
-    rooms = (over, running, waiting, due)
+    rooms = (over, running, waiting, due, groups)
     written = [
         value
         for room in rooms

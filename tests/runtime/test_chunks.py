@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Integer, Text, column, event, func, select, table, text
+from sqlalchemy import Connection, Integer, Text, column, event, func, select, table, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tasks_app.domain.outcome import Retry
 from tasks_app.runtime.context import TaskContext
+from tasks_app.runtime.operator import pause_queue, resume_queue
+from tasks_app.runtime.queues import change_queue, reset_queue
 from tests.runtime.bench import EFFECT, Bench
 
 ITEM = table("item", column("id", Integer), column("kind", Text), column("seen", Integer))
@@ -198,6 +201,62 @@ def test_a_worker_that_stops_gets_it_back_uncharged_at_the_end_of_a_page(
     assert (between.state, between.failures, half) == ("PENDING", 0, 10)
     assert bench.state(task_id) == "SUCCEEDED"
     assert seen(bench) == [1] * 25
+
+
+def paused(connection: Connection) -> None:
+    pause_queue(connection, "default")
+
+
+def out_of_its_window(connection: Connection) -> None:
+    """It opens in two hours for one."""
+    opens = (datetime.now(UTC) + timedelta(hours=2)).hour
+    window = f"{opens:02}:00-{(opens + 1) % 24:02}:00 UTC"
+    change_queue(connection, "default", windows=[window])
+
+
+@pytest.mark.parametrize("stop", [paused, out_of_its_window])
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_a_queue_that_stands_still_gets_it_back_uncharged_at_the_end_of_a_page(
+    bench: Bench, items, stop: Any, is_async: bool
+) -> None:
+    pages: list[int] = []
+
+    def met(page: list[Any]) -> None:
+        pages.append(len(page))
+        if len(pages) == 1:
+            with bench.engine.begin() as connection:
+                stop(connection)
+
+    if is_async:
+
+        @bench.handler(max_attempts=1)
+        async def h(ctx: Any) -> None:
+            async for page in ctx.chunks(select(Item), key=Item.id, size=10):
+                for item in page:
+                    item.seen += 1
+                met(page)
+    else:
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            for page in ctx.chunks(select(Item), key=Item.id, size=10):
+                see(ctx, page)
+                met(page)
+
+    task_id = bench.create()
+    bench.execute([task_id])
+    between = bench.task(task_id)
+    half = sum(seen(bench))
+    bench.drain()
+    assert (pages, bench.state(task_id)) == ([10], "PENDING")
+    with bench.engine.begin() as connection:
+        resume_queue(connection, "default")
+        reset_queue(connection, "default")
+    bench.drain()
+
+    assert (between.state, between.failures, half) == ("PENDING", 0, 10)
+    assert bench.state(task_id) == "SUCCEEDED"
+    assert (pages, seen(bench)) == ([10, 10, 5], [1] * 25)
 
 
 def test_a_cancelled_task_ends_between_two_pages(bench: Bench, items) -> None:

@@ -20,6 +20,7 @@ from tasks_app.runtime.groups import (
     get_group,
     group_results,
 )
+from tasks_app.runtime.operator import explain_task, get_task
 from tests.runtime.bench import Bench, effect
 from tests.runtime.refusing import Refusals
 
@@ -291,3 +292,52 @@ def test_several_threads_end_members_of_few_groups(bench: Bench, calls) -> None:
 
     assert sorted(headers["group_id"] for _, headers in calls) == [g.id for g in groups]
     assert {name for name, _ in calls} == {"then"}
+
+
+def said(bench: Bench, task_id: int) -> dict[str, str]:
+    """What explain finds, by subject."""
+    with bench.engine.connect() as connection:
+        found = explain_task(connection, task_id, settings=bench.settings())
+    assert found.known
+    return {each.subject: each.fact for each in found.findings}
+
+
+def test_explain_tells_the_group_of_a_member_and_of_a_callback(bench: Bench) -> None:
+    bench.succeeding("t")
+    group = made(bench, 3)
+    first, *others = group.task_ids
+    bench.execute([first])
+
+    open_ = f"group {group.id}, of whose 3 members 2 have not ended"
+    assert said(bench, others[0])["group"] == f"It is a member of {open_}"
+    assert said(bench, first)["group"] == f"It is a member of {open_}"
+    waits = f"It is not there yet: it waits as the callback of {open_}"
+    assert said(bench, group.callback_id) == {"callback": waits}
+
+    bench.execute(others)
+
+    over = f"group {group.id}, which is over (SUCCEEDED: 3 succeeded and 0 failed of 3)"
+    assert said(bench, group.callback_id)["callback"] == f"It is the callback of {over}"
+    assert said(bench, first)["group"] == f"It is a member of {over}"
+    with bench.engine.connect() as connection:
+        member, callback = (get_task(connection, i) for i in (first, group.callback_id))
+    assert member is not None
+    assert callback is not None
+    assert (member.group_id, callback.group_id) == (group.id, None)
+
+
+def test_a_task_of_no_group_is_said_to_be_of_none_whatever_its_headers_say(bench: Bench) -> None:
+    group = made(bench, 1)
+    task_id = bench.create("t", headers={"group_id": group.id})
+    odd = bench.create("t", headers={"group_id": "x"})
+
+    for each in (task_id, odd):
+        assert not {"group", "callback"} & said(bench, each).keys()
+
+
+def test_a_callback_that_was_not_declared_for_that_end_is_told(bench: Bench) -> None:
+    bench.succeeding("t")
+    group = made(bench, 1, then=None)
+    bench.execute(group.task_ids)
+
+    assert "and is in no pool" in said(bench, group.callback_id)["callback"]

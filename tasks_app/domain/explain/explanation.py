@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tasks_app.domain.explain import due, over, running, waiting
+from tasks_app.domain.explain import due, groups, over, running, waiting
 from tasks_app.domain.explain.facts import MOST_AHEAD, Facts
 from tasks_app.domain.finding import Finding
 
 Rule = Callable[[Facts], Finding | None]
 RULES: tuple[Rule, ...] = (
-    *(over.unknown, over.ended, over.failed),
+    *(groups.awaits_its_group, over.unknown, over.ended, over.failed),
     *running.RULES,
     *waiting.RULES,
     *due.RULES,
+    *groups.RULES,
 )
 _OF_ROW = (
     *("name", "queue", "state", "priority", "attempt", "failures", "max_attempts", "crashes"),
@@ -55,9 +56,11 @@ def explain(facts: Facts) -> Explanation:
 
 def _shown(facts: Facts) -> dict[str, Any]:
     row = facts.row
+    of = {"member_of": facts.member_of, "callback_of": facts.callback_of}
+    groups_ = {name: group.id for name, group in of.items() if group is not None}
     if row is None:
-        return {}
-    shown = {name: getattr(row, name) for name in _OF_ROW}
+        return groups_
+    shown = {name: getattr(row, name) for name in _OF_ROW} | groups_
     if facts.last is not None:
         shown |= {"last_cause": facts.last.cause, "last_ended_at": facts.last.ended_at}
     if facts.progress is not None:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from tasks_app.domain.breaker import Standing
 from tasks_app.domain.gates import Limit
+from tasks_app.domain.group import GroupProgress
 from tasks_app.domain.queue import Queue
 from tasks_app.domain.states import Pool, State, pool_of
 
@@ -190,6 +191,9 @@ class Facts:
     turn: Turn | None = None
     """None: it has no order key, or is not due."""
     shut: tuple[Shut, ...] = ()
+    member_of: GroupProgress | None = None
+    callback_of: GroupProgress | None = None
+    """The group that called it, or will when its last member has ended."""
     ahead: int | None = None
     """Tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted."""
     late_after: timedelta = timedelta(minutes=1)

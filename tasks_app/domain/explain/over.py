@@ -18,7 +18,7 @@ _ENDINGS = {
 
 def unknown(facts: Facts) -> Finding | None:
     """No pool has the id."""
-    if facts.row is not None:
+    if facts.row is not None or facts.callback_of is not None:
         return None
     return warn(
         "unknown",

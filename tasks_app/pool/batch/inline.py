@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from psycopg import ClientCursor
-from sqlalchemy import ColumnElement, Connection, Select
+from sqlalchemy import ColumnElement, Connection, CursorResult, Select
 
 
 def inline(connection: Connection, statement: Select[Any] | ColumnElement[Any]) -> str:
@@ -16,6 +16,6 @@ def inline(connection: Connection, statement: Select[Any] | ColumnElement[Any]) 
         return cursor.mogrify(str(compiled), compiled.params)
 
 
-def execute(connection: Connection, sql: str) -> None:
+def execute(connection: Connection, sql: str) -> CursorResult[Any]:
     """Execute such a text in the caller's transaction."""
-    connection.exec_driver_sql(sql.replace("%", "%%"))
+    return connection.exec_driver_sql(sql.replace("%", "%%"))

@@ -25,6 +25,7 @@ _LOCK_SAME = text(f"""
 """)
 _GET = text(f"SELECT {_COLUMNS} FROM {BATCH} WHERE id = :id")
 _LOCK = text(f"SELECT {_COLUMNS} FROM {BATCH} WHERE id = :id FOR UPDATE")
+_LOCK_IF_FREE = text(f"SELECT {_COLUMNS} FROM {BATCH} WHERE id = :id FOR UPDATE SKIP LOCKED")
 _LIST = text(f"""
     SELECT {_COLUMNS} FROM {BATCH}
     WHERE (CAST(:job AS text) IS NULL OR job = :job)
@@ -79,6 +80,11 @@ def lock_same(connection: Connection, job: str, identity: str) -> Batch | None:
 def lock(connection: Connection, batch_id: int) -> Batch | None:
     """Return an instance, locked until the transaction ends; None: there is none."""
     return _batch(connection.execute(_LOCK, {"id": batch_id}).first())
+
+
+def lock_if_free(connection: Connection, batch_id: int) -> Batch | None:
+    """Return an instance, locked; None: there is none, or somebody else decides about it now."""
+    return _batch(connection.execute(_LOCK_IF_FREE, {"id": batch_id}).first())
 
 
 def get(connection: Connection, batch_id: int) -> Batch | None:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from tasks_app.domain.partition.cuts import Cut
 from tasks_app.domain.partition.keys import Key, KeyType
 from tasks_app.domain.partition.records import Extent, Partition
-from tasks_app.pool.batch.predicate import predicate, sql_type
+from tasks_app.pool.batch.predicate import bound, predicate, sql_type
 from tasks_app.pool.batch.relation import Relation
 
 _SEED = 4711
@@ -134,6 +134,22 @@ def sampled_cuts(
     scale = 100 / percent
     cuts = _cuts(connection, relation, sample, parts, seen)
     return [Cut(cut.key, round(cut.before * scale)) for cut in cuts], round(seen * scale)
+
+
+def upper_half(connection: Connection, relation: Relation, rows: int) -> Key | None:
+    """Return the key with which the second half of ``rows`` rows begins.
+
+    Rows of one key stay together, in the first half; None: nothing comes behind them. Reads half of
+    the keys, by an index if there is one.
+    """
+    usable, key = _usable(relation), relation.ordered
+    keys = select(relation.key).select_from(relation.rows_of).where(usable).order_by(key).limit(1)
+    middle = connection.execute(keys.offset(max(0, rows - 1) // 2)).scalar()
+    if middle is None:
+        return None
+    behind = key > bound(middle, relation.key_type)
+    found: Key | None = connection.execute(keys.where(behind)).scalar()
+    return found
 
 
 def _cuts(

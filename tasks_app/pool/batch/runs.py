@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import PartResult, PartTally
 from tasks_app.domain.partition.records import Counts, Status
+from tasks_app.domain.states import State
 from tasks_app.pool.tables import BATCH_SKIP, ERROR, NOW, PARTITION, PARTITIONS, PENDING
 
 _OF_STEP = "p.batch_id = :batch_id AND p.step = :step"
@@ -25,6 +26,13 @@ _TASKS = text(f"""
     SELECT p.task_id FROM {PARTITION} p
     WHERE {_OF_STEP} AND p.status IN ('{Status.PLANNED}', '{Status.RUNNING}')
       AND p.task_id IS NOT NULL ORDER BY p.id FOR UPDATE
+""")
+_UNDER_WAY = text(f"""
+    SELECT CAST(count(*) FILTER (
+            WHERE p.status = '{Status.PLANNED}' OR t.state = '{State.PENDING}') AS integer),
+        max(t.batch_id)
+    FROM {PARTITION} p JOIN {PENDING} t ON t.id = p.task_id
+    WHERE {_OF_STEP} AND p.status IN ('{Status.PLANNED}', '{Status.RUNNING}')
 """)
 _CLOSE = text(f"""
     WITH open AS MATERIALIZED (
@@ -80,6 +88,15 @@ def find(
 def lock_tasks(connection: Connection, batch_id: int, step: str) -> list[int]:
     """Return the tasks that have partitions that are not over, whose rows are locked."""
     return list(connection.execute(_TASKS, {"batch_id": batch_id, "step": step}).scalars())
+
+
+def under_way(connection: Connection, batch_id: int, step: str) -> tuple[int, int | None]:
+    """Return how many partitions of a step wait for a worker, and the group of the step's tasks.
+
+    None: no task is left.
+    """
+    waiting, group_id = connection.execute(_UNDER_WAY, {"batch_id": batch_id, "step": step}).one()
+    return waiting, group_id
 
 
 def close(

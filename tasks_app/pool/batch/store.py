@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -43,7 +43,6 @@ _REMOVE = text(f"""
     WITH chosen AS MATERIALIZED (
         SELECT t.id FROM {PARTITION} t
         WHERE t.program_id = :program AND (t.status = '{Status.PLANNED}' OR :started)
-          AND (CAST(:only AS integer[]) IS NULL OR t.partition_no = ANY(CAST(:only AS integer[])))
         ORDER BY t.id FOR UPDATE)
     DELETE FROM {PARTITION} t USING chosen c WHERE t.id = c.id RETURNING t.partition_no
 """)
@@ -81,20 +80,12 @@ def assign(connection: Connection, tasks: Mapping[int, int]) -> None:
     connection.execute(_ASSIGN, {"rows": json.dumps(rows)})
 
 
-def remove(
-    connection: Connection,
-    program: str,
-    *,
-    only: Sequence[int] | None = None,
-    started: bool = False,
-) -> list[int]:
+def remove(connection: Connection, program: str, *, started: bool = False) -> list[int]:
     """Remove the partitions that have not started, or all; return their numbers, ascending.
-
-    ``only``: of these numbers.
 
     So the rest of a program is planned anew: remove, and insert what covers the same keys.
     """
-    values = {"program": program, "started": started, "only": None if only is None else list(only)}
+    values = {"program": program, "started": started}
     return sorted(connection.execute(_REMOVE, values).scalars())
 
 

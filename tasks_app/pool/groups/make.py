@@ -24,14 +24,14 @@ _IDS = text(f"""
     SELECT {_next(GROUP)} AS group_id,
         CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id
 """)
-_JOIN = text(f"""
-    UPDATE {GROUP} g SET total = g.total + 1 WHERE g.id = :part_of AND g.outcome IS NULL
-    RETURNING g.id
+_EXTEND = text(f"""
+    UPDATE {GROUP} g SET total = g.total + cardinality(CAST(:ids AS bigint[]))
+    WHERE g.id = :id AND g.outcome IS NULL RETURNING g.id
 """)
-_OUTER_ID = text(f"""
+_ENTER_MORE = text(f"""
     INSERT INTO {GROUP_IDS} (group_id, no, ids)
-    SELECT :part_of, coalesce(max(i.no) + 1, 0), ARRAY[CAST(:callback_id AS bigint)]
-    FROM {GROUP_IDS} i WHERE i.group_id = :part_of
+    SELECT :id, coalesce(max(i.no) + 1, 0), CAST(:ids AS bigint[])
+    FROM {GROUP_IDS} i WHERE i.group_id = :id
 """)
 _INSERT = text(f"""
     WITH counted AS (
@@ -55,6 +55,21 @@ def take_ids(connection: Connection, group: GroupRow) -> tuple[int, int | None]:
     return row.group_id, row.callback_id
 
 
+def extend(connection: Connection, group_id: int, members: Sequence[int]) -> None:
+    """Let a group wait for more members, which are inserted in this transaction; it is locked.
+
+    Raises:
+        TasksError: the group is over, or unknown.
+    """
+    more = {"id": group_id, "ids": list(map(int, members))}
+    if connection.execute(_EXTEND, more).first() is None:
+        raise TasksError(
+            f"Group {group_id} is over or unknown, so nothing can become part of it. "
+            "Create what it shall wait for in a member that it still waits for."
+        )
+    connection.execute(_ENTER_MORE, more)
+
+
 def insert(
     connection: Connection,
     group_id: int,
@@ -70,13 +85,8 @@ def insert(
         TasksError: the group that it is to be part of is over, or unknown.
     """
     ids = {"id": group_id, "callback_id": callback_id}
-    if group.part_of is not None:
-        if connection.execute(_JOIN, {"part_of": group.part_of}).first() is None:
-            raise TasksError(
-                f"Group {group.part_of} is over or unknown, so nothing can become part of it. "
-                "Create the inner group in a member that the outer one still waits for."
-            )
-        connection.execute(_OUTER_ID, {**ids, "part_of": group.part_of})
+    if group.part_of is not None and callback_id is not None:
+        extend(connection, group.part_of, [callback_id])
     connection.execute(_INSERT, {**group._asdict(), **ids, "now": now})
     pages = [list(map(int, members[i : i + PAGE])) for i in range(0, len(members), PAGE)]
     if pages:

@@ -1,0 +1,68 @@
+"""The tasks of an instance's steps: of each what it is to do, and whose end calls the join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.errors import TasksError
+from tasks_app.domain.task import NewTask, TaskId, TaskOptions
+from tasks_app.pool.batch import instances, runs, store
+from tasks_app.runtime.callers import connection_of
+from tasks_app.runtime.groups import create_group, extend_group
+
+if TYPE_CHECKING:
+    from tasks_app.batch.job import BatchJob
+    from tasks_app.batch.step import Step
+    from tasks_app.domain.batch.records import Batch
+
+DECIDING = 0
+"""The priority of joins: what waits behind a decision is often not to be started at all."""
+
+
+class StepTasks:
+    """Those of one instance, whose row is locked."""
+
+    def __init__(self, job: BatchJob, session: Session | Connection, batch: Batch) -> None:
+        self._job = job
+        self._session = session
+        self._batch = batch
+
+    def new(self, step: Step, which: str, **payload: Any) -> NewTask:
+        """Return a task for one of the step's handlers."""
+        options: TaskOptions = {
+            "biz_key": instances.biz_key(self._batch.id),
+            "priority": DECIDING if which == "join" else step.priority,
+        }
+        given = {"batch": self._batch.id, "step": step.name, "run": self._batch.run, **payload}
+        return NewTask(getattr(self._job.handlers[step.name], which), given, options)
+
+    def begin(
+        self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
+    ) -> list[TaskId]:
+        """Create tasks whose end calls the join; not ``then``: only if one of them fails."""
+        join = self.new(step, "join")
+        made = create_group(
+            self._session, tasks, then=join if then else None, on_failure=join, **more
+        )
+        return made.task_ids
+
+    def partitions(self, step: Step, ids: Sequence[int]) -> list[NewTask]:
+        """Return tasks that run these partitions."""
+        return [self.new(step, "partition", partition=part) for part in ids]
+
+    def add(self, step: Step, ids: Sequence[int]) -> None:
+        """Start more partitions beside those that are under way: the join waits for them, too.
+
+        Raises:
+            TasksError: none is under way, or the join was called already: roll back.
+        """
+        connection = connection_of(self._session)
+        _, group_id = runs.under_way(connection, self._batch.id, step.name)
+        if group_id is None:
+            raise TasksError(f"Nothing of step {step.name} is under way. Restart the instance.")
+        made = extend_group(self._session, group_id, self.partitions(step, ids))
+        store.assign(connection, dict(zip(ids, made, strict=True)))

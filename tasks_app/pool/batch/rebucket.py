@@ -1,0 +1,232 @@
+"""Rebucket: a bucket column by another modulus, made beside the old one and put in its place.
+
+Until then who reads the old column sees what he saw before. The new one is filled block by block,
+each batch a commit; new rows and new keys have it by a trigger. What is not filled says itself how
+far this came, so that whoever goes on needs no note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Text, cast, literal_column, text
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.keys import KeyType
+from tasks_app.domain.partition.records import Kind, Status
+from tasks_app.domain.partition.sources import Table
+from tasks_app.pool.batch.inline import execute, inline
+from tasks_app.pool.batch.predicate import bucket
+from tasks_app.pool.batch.relation import find, identifier, quoted
+from tasks_app.pool.tables import BATCH, BATCH_STEP, PARTITION
+
+LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"
+"""Nobody waits longer behind us than we wait for somebody."""
+_COLUMN = text("""
+    SELECT a.attgenerated = 's' AS is_generated, c.relkind = 'r' AS is_plain
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+    WHERE c.oid = to_regclass(:name) AND a.attname = :column AND NOT a.attisdropped
+""")
+_OURS = text(r"""
+    SELECT t.tgname FROM pg_trigger t
+    WHERE t.tgrelid = to_regclass(:name) AND starts_with(t.tgname, 'tasks_app\:' || :column || '\:')
+""")
+_BLOCKS = text("""
+    SELECT CAST(pg_relation_size(to_regclass(:name)) / current_setting('block_size')::bigint
+        AS bigint)
+""")
+_IS_VALID = text("""
+    SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+    WHERE i.indrelid = to_regclass(:name) AND c.relname = :index
+""")
+_READERS = text(f"""
+    SELECT DISTINCT b.id, b.job, b.params, p.step FROM {PARTITION} p
+    JOIN {BATCH} b ON b.id = p.batch_id
+    JOIN {BATCH_STEP} s ON s.batch_id = p.batch_id AND s.step = p.step
+    WHERE p.kind = '{Kind.HASH}' AND p.key_column = :column AND s.status <> 'COMPLETED'
+      AND b.status NOT IN ('COMPLETED', 'ABANDONED') AND p.status <> '{Status.ABANDONED}'
+    ORDER BY b.id, p.step
+""")
+
+
+class Reader(NamedTuple):
+    """A step of an instance that is not complete, and reads by a column of this name."""
+
+    batch_id: int
+    job: str
+    params: dict[str, object]
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The column to be: of a table, under a name, by a modulus."""
+
+    table: Table
+    column: str
+    modulus: int
+
+    @property
+    def beside(self) -> str:
+        """What the new column is called until it is filled."""
+        return f"{self.column}__{self.modulus}"
+
+    @property
+    def index(self) -> str:
+        """Its index."""
+        return f"{self.table.name}_{self.beside}"[-63:]
+
+    @property
+    def trigger(self) -> str:
+        """What computes it, for new rows; the function is called so, too."""
+        return _trigger(self.column, self.modulus)
+
+    def at(self, name: str) -> dict[str, str]:
+        """Return where a column is."""
+        return {"name": str(self.table), "column": name}
+
+
+def readers(connection: Connection, column: str) -> list[Reader]:
+    """Return the steps that read by a column of this name, and are not complete."""
+    return [Reader(*row) for row in connection.execute(_READERS, {"column": column})]
+
+
+def begin(connection: Connection, new: Bucket) -> None:
+    """Add the column beside, and what computes it for new rows, unless that was done before.
+
+    What was begun for another modulus is taken away.
+
+    Raises:
+        PlanError: there is no such bucket, or the table cannot have it so.
+    """
+    connection.execute(text(LOCK_WAIT))
+    kept = _check(connection, new)
+    if _has(connection, new, new.beside):
+        return
+    if new.trigger in kept:
+        raise PlanError(
+            f"{new.column} of {new.table} is by {new.modulus} already. There is nothing to do."
+        )
+    table = quoted(new.table)
+    for trigger in kept:
+        other = f"{new.column}__{trigger.rpartition(':')[2]}"
+        if _has(connection, new, other):
+            execute(connection, f"ALTER TABLE {table} DROP COLUMN {identifier(other)}")
+            _drop_trigger(connection, new, trigger)
+    execute(connection, f"ALTER TABLE {table} ADD COLUMN {identifier(new.beside)} integer")
+    _compute(connection, new, new.beside)
+    execute(
+        connection,
+        f"CREATE TRIGGER {identifier(new.trigger)} BEFORE INSERT OR UPDATE OF "
+        f"{identifier(new.table.key)} ON {table} FOR EACH ROW "
+        f"EXECUTE FUNCTION {_function(new.table, new.trigger)}()",
+    )
+
+
+def blocks(connection: Connection, new: Bucket) -> int:
+    """Return how many blocks the table has."""
+    return int(connection.execute(_BLOCKS, {"name": str(new.table)}).scalar_one())
+
+
+def fill(connection: Connection, new: Bucket, first: int, number: int) -> int:
+    """Fill the column in the rows of some blocks; return in how many rows it was empty."""
+    relation = find(connection, new.table)
+    by = inline(connection, bucket(relation.key, relation.key_type, new.modulus))
+    written = f"UPDATE {quoted(new.table)} SET {identifier(new.beside)} = {by}"
+    these = f"ctid >= '({first},0)' AND ctid < '({first + number},0)'"
+    return execute(connection, f"{written} WHERE {these} AND {_is_empty(new)}").rowcount
+
+
+def index(connection: Connection, new: Bucket) -> None:
+    """Build its index while others write; not within a transaction."""
+    found = connection.execute(_IS_VALID, {"name": str(new.table), "index": new.index}).scalar()
+    schema = f"{identifier(new.table.schema)}." if new.table.schema else ""
+    if found is False:  # somebody was interrupted
+        execute(connection, f"DROP INDEX CONCURRENTLY {schema}{identifier(new.index)}")
+    if not found:
+        columns = f"{identifier(new.beside)}, {identifier(new.table.key)}"
+        made = f"CREATE INDEX CONCURRENTLY {identifier(new.index)} ON {quoted(new.table)}"
+        execute(connection, f"{made} ({columns})")
+
+
+def lock(connection: Connection, new: Bucket) -> None:
+    """Lock the table, so that nobody reads it, nor plans how to, until the commit."""
+    connection.execute(text(LOCK_WAIT))
+    execute(connection, f"LOCK TABLE {quoted(new.table)} IN ACCESS EXCLUSIVE MODE")
+
+
+def switch(connection: Connection, new: Bucket) -> bool:
+    """Put the new column in the place of the old one; False: rows are left to be filled.
+
+    The table is locked.
+    """
+    table, beside = quoted(new.table), identifier(new.beside)
+    left = f"SELECT 1 FROM {table} WHERE {_is_empty(new)} LIMIT 1"
+    if execute(connection, left).first() is not None:
+        return False
+    old = [name for name in _triggers(connection, new) if name != new.trigger]
+    execute(connection, f"ALTER TABLE {table} DROP COLUMN {identifier(new.column)}")
+    execute(connection, f"ALTER TABLE {table} RENAME COLUMN {beside} TO {identifier(new.column)}")
+    _compute(connection, new, new.column)
+    for trigger in old:
+        _drop_trigger(connection, new, trigger)
+    return True
+
+
+def _check(connection: Connection, new: Bucket) -> list[str]:
+    """Return the triggers that compute buckets under this name, if the table may have another."""
+    row = connection.execute(_COLUMN, new.at(new.column)).one_or_none()
+    kept = _triggers(connection, new)
+    in_place = any(not _has(connection, new, f"{new.column}__{t.rpartition(':')[2]}") for t in kept)
+    if row is None or not (row.is_generated or in_place):
+        raise PlanError(
+            f"{new.column} of {new.table} is no column that the database computes. "
+            "Write it anew yourself, or add one by add_bucket."
+        )
+    if not row.is_plain:
+        raise PlanError(
+            f"{new.table} is partitioned in the database. Rebalance its partitions one by one."
+        )
+    return kept
+
+
+def _is_empty(new: Bucket) -> str:
+    """Return the condition that a row has no bucket yet; without a key it never has one."""
+    return f"{identifier(new.beside)} IS NULL AND {identifier(new.table.key)} IS NOT NULL"
+
+
+def _compute(connection: Connection, new: Bucket, column: str) -> None:
+    """Let the trigger's function write this column."""
+    key: ColumnElement[object] = literal_column(f"NEW.{identifier(new.table.key)}")
+    key_type = find(connection, new.table).key_type
+    if key_type is KeyType.TEXT:
+        key = cast(key, Text)
+    by = inline(connection, bucket(key, key_type, new.modulus))
+    body = f"BEGIN NEW.{identifier(column)} := {by}; RETURN NEW; END"
+    execute(
+        connection,
+        f"CREATE OR REPLACE FUNCTION {_function(new.table, new.trigger)}() RETURNS trigger "
+        f"LANGUAGE plpgsql AS $tasks_app${body}$tasks_app$",
+    )
+
+
+def _drop_trigger(connection: Connection, new: Bucket, trigger: str) -> None:
+    execute(connection, f"DROP TRIGGER {identifier(trigger)} ON {quoted(new.table)}")
+    execute(connection, f"DROP FUNCTION {_function(new.table, trigger)}()")
+
+
+def _has(connection: Connection, new: Bucket, column: str) -> bool:
+    return connection.execute(_COLUMN, new.at(column)).first() is not None
+
+
+def _triggers(connection: Connection, new: Bucket) -> list[str]:
+    return list(connection.execute(_OURS, new.at(new.column)).scalars())
+
+
+def _trigger(column: str, modulus: int) -> str:
+    return f"tasks_app:{column}:{modulus}"
+
+
+def _function(table: Table, trigger: str) -> str:
+    return quoted(Table(f"{table.name}:{trigger}", schema=table.schema))
