@@ -220,7 +220,8 @@ class Progress:
     def _group(
         self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
     ) -> Any:
-        join = self._task(step, "join")
+        phase = steps.find(self._connection, self._id)[step.name].phase
+        join = self._task(step, "join", of=phase)
         made = create_group(
             self._session, tasks, then=join if then else None, on_failure=join, **more
         )
