@@ -18,8 +18,8 @@ from tasks_app.batch.planners.views import Views
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.partition.marker import Marker
 from tasks_app.domain.partition.sources import Format
-from tasks_app.pool.batch import skips
-from tests.batch.yard import DONE, Yard
+from tasks_app.pool.batch import marks, skips
+from tests.batch.yard import DONE, TODO, Yard
 
 PLACES = {n: [f"place {n}", f"place {n + 3}"] for n in (1, 2, 3)} | {4: ["place 0", None]}
 
@@ -159,3 +159,33 @@ def test_marked_rows_that_fail_are_marked_so(yard: Yard) -> None:
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.sql("SELECT string_agg(DISTINCT mark, ' ' ORDER BY mark) FROM todo") == "done error"
     assert yard.sql("SELECT id FROM todo WHERE mark = 'error'") == 13
+
+
+@pytest.mark.parametrize("marker", [Marker("mark"), None], ids=["in the table", "beside"])
+def test_rows_that_others_have_in_hand_are_waited_for(yard: Yard, marker: Marker | None) -> None:
+    """They may roll back, as here: then the rows are done by who waited."""
+    yard.rows(20)
+    yard.sql("ALTER TABLE todo ADD COLUMN mark text")
+    chunk = lambda ctx, rows: ctx.connection.execute(  # noqa: E731
+        text(DONE), {"ids": [row["id"] for row in rows], "run": 1}
+    )
+    step = Step("s", TODO, planner=Indicator(1, marker=marker), chunk=chunk, commit_every=5)
+    begun = yard.start(yard.job(step))
+    yard.plan()
+
+    with yard.engine.connect() as other:
+        other.execute(text("SET LOCAL idle_in_transaction_session_timeout = '20s'"))
+        if marker is None:
+            taken = marks.take_beside(other, f"job:s#{begun.batch_id}", TODO, 5, 2)
+        else:
+            taken = marks.take(other, TODO, marker, 5)
+        yard.bench.drain()
+        assert len(taken) == 5
+        assert len(yard.done) == 15
+        assert yard.view(begun.batch_id).batch.status is BatchStatus.RUNNING
+        other.rollback()
+    yard.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+    yard.bench.drain()
+
+    assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 21))
