@@ -194,5 +194,5 @@ def _mine(
     step = steps.find(connection, batch.id)[payload["step"]]
     waits = payload.get("of", step.phase) == step.phase if status is None else step.status is status
     if not waits:
-        raise Skip(f"the step is {step.status}, and does not wait for this")
+        raise Skip(f"the step is {step.status}; to go on: tasks-app batch restart {batch.id}")
     return batch

@@ -32,6 +32,22 @@ PARTITIONS = (
         OWNED,
     ),
     mutant(
+        "rows that a page's end leaves out",
+        "What orders rows is unique, or nothing is read by it.",
+        "tasks_app/pool/batch/pages.py",
+        "        self._check_end(rows[size - 1 :])\n",
+        "",
+        "tests/batch/test_sources.py::test_rows_that_nothing_tells_apart_are_refused_before_one_is_left_out",
+    ),
+    mutant(
+        "checksum that only a first run compares",
+        "A place in a file is one in the file as it was.",
+        "tasks_app/batch/file_reader.py",
+        "if not self._is_verified:",
+        "if after is None and not self._is_verified:",
+        "tests/batch/test_sources.py::test_a_file_that_was_changed_between_two_runs_is_not_read_on",
+    ),
+    mutant(
         "range that has its end, too",
         "Ranges are half-open.",
         PREDICATE,
@@ -163,8 +179,8 @@ PARTITIONS = (
         "checksum that nobody compares",
         "A segment that was changed is not read.",
         "tasks_app/batch/file_reader.py",
-        "        if after is None:\n            verify",
-        "        if False:\n            verify",
+        "if not self._is_verified:",
+        "if False:",
         "tests/batch/test_sources.py::test_a_file_that_was_changed_since_it_was_split_is_not_read",
     ),
     mutant(
