@@ -40,7 +40,7 @@ check: $(READY)  ## format, lint, types, floors, the quick part of the model
 model: $(READY)  ## every configuration and mutant of the protocol's model (minutes)
 	@$(BIN)/python -m verification
 
-mutants: $(READY)  ## take one rule after the other out of the product: does a test notice? (ten minutes)
+mutants: $(READY)  ## take one rule after the other out of the product: does a test notice? (half an hour)
 	@$(BIN)/python -m torture.mutants $(ARGS)
 
 torture: $(READY)  ## each of 77 kinds of faults alone, three seeds, and a table (an hour)

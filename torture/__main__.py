@@ -38,7 +38,10 @@ def _together(options: argparse.Namespace) -> int:
     failpoints, draw = options.failpoints, _draw
     if options.everything:
         kinds, failpoints = together(
-            options.surroundings, engine=options.engine, rarer=options.rarer
+            options.surroundings,
+            engine=options.engine,
+            rarer=options.rarer,
+            batches=options.batches,
         )
 
         def draw(world: World) -> str:
@@ -56,6 +59,7 @@ def _together(options: argparse.Namespace) -> int:
         failpoints,
         cancels=options.everything,
         engine=options.engine,
+        jobs=options.batches,
         surroundings=options.surroundings,
         children=options.children,
         pause_s=tuple(options.pause),
@@ -91,10 +95,11 @@ def _matrix(options: argparse.Namespace) -> int:
     lines = []
     started = time.monotonic()
     for line in matrix.try_kinds(
-        matrix.chosen(options.only, options.surroundings),
+        matrix.chosen(options.only, options.surroundings, batches=options.batches),
         matrix.seeds(options.seeds, options.first_seed),
         options.jobs,
         options.surroundings,
+        batches=options.batches,
     ):
         lines.append(line)
         print(
@@ -135,6 +140,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rabbitmq", action="store_true", help="a node of its own, as the broker")
     parser.add_argument("--everything", action="store_true", help="all kinds at once")
     parser.add_argument("--rarer", type=float, default=20, help="failpoints, than in the matrix")
+    parser.add_argument(
+        "--batches", action="store_true", help="a batch job and groups beside the tasks"
+    )
     parser.add_argument("--engine", action="store_true", help="tasks-app work, without Celery")
     parser.add_argument(
         "--pause", type=float, nargs=2, default=(0.5, 2.5), help="seconds between two faults"

@@ -135,6 +135,18 @@ OF_A_POOLER: tuple[Kind, ...] = (
 )
 """Only where a PgBouncer stands between."""
 
+OF_BATCHES: tuple[Kind, ...] = (
+    _inside("F04", "killed between a chunk and its checkpoint", "chunk.before=kill@0.15"),
+    _inside("F04", "killed between a checkpoint and its COMMIT", "chunk.told=kill@0.15"),
+    _inside("F05", "killed after the COMMIT of a chunk", "chunk.committed=kill@0.15"),
+    _inside("F09", "stopped before the COMMIT of a chunk", "chunk.told=stop@0.3"),
+    _inside("F10", "holds the interpreter in a chunk", "chunk.before=hog:4@0.1"),
+    _inside("F11", "cut off before the COMMIT of a chunk", "chunk.told=cut@0.2"),
+    _inside("F42", "raises before the COMMIT of a chunk", "chunk.told=raise@0.25"),
+    _inside("F11", "cut off before the COMMIT of a decision", "step.entered=cut@0.7"),
+)
+"""Only where a batch job runs beside the tasks."""
+
 BROKEN_LINES = frozenset({
     *(faults.kill_broker, faults.kill_beat, faults.freeze_beat),
     *(outages.cut_broker, outages.hush_broker, outages.restart_broker, outages.flush_broker),
@@ -144,23 +156,25 @@ BROKEN_LINES = frozenset({
 """What only those feel who have a broker or a beat."""
 
 
-def kinds_on(surroundings: Surroundings) -> tuple[Kind, ...]:
-    """Return all that can happen there."""
-    return (*KINDS, *OF_A_POOLER) if surroundings.pgbouncer else KINDS
+def kinds_on(surroundings: Surroundings, *, batches: bool = False) -> tuple[Kind, ...]:
+    """Return all that can happen there; ``batches``: to a batch job, too."""
+    of_a_pooler = OF_A_POOLER if surroundings.pgbouncer else ()
+    return (*KINDS, *of_a_pooler, *(OF_BATCHES if batches else ()))
 
 
 def together(
-    surroundings: Surroundings, *, engine: bool, rarer: float
+    surroundings: Surroundings, *, engine: bool, rarer: float, batches: bool = False
 ) -> tuple[list[tuple[str, Hurt]], str]:
     """Return what to draw from, and all failpoints, each so many times rarer than alone."""
+    kinds = kinds_on(surroundings, batches=batches)
     around = [
         (kind.name, kind.hurt)
-        for kind in kinds_on(surroundings)
+        for kind in kinds
         if kind.hurt and not (engine and kind.hurt in BROKEN_LINES)
     ]
     inside = [
         Failpoint(f.point, f.action, f.argument, f.chance / rarer)
-        for kind in KINDS
+        for kind in kinds
         for f in read(kind.failpoints)
     ]
     return around, "; ".join(f.written for f in inside)

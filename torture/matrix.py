@@ -47,25 +47,33 @@ class Line:
 
 
 def try_kinds(
-    kinds: list[Kind], seeds: Sequence[int], jobs: int, surroundings: Surroundings
+    kinds: list[Kind],
+    seeds: Sequence[int],
+    jobs: int,
+    surroundings: Surroundings,
+    *,
+    batches: bool = False,
 ) -> Iterator[Line]:
-    """Try each kind with each seed, some runs side by side; all kinds with the first seed first."""
+    """Try each kind with each seed, some runs side by side; all kinds with the first seed first.
+
+    ``batches``: a batch job and groups run beside the tasks.
+    """
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(
-            lambda kind, seed: _try(kind, seed, surroundings),
+            lambda kind, seed: _try(kind, seed, surroundings, batches=batches),
             kinds * len(seeds),
             [seed for seed in seeds for _ in kinds],
         )
 
 
-def chosen(words: str, surroundings: Surroundings) -> list[Kind]:
+def chosen(words: str, surroundings: Surroundings, *, batches: bool = False) -> list[Kind]:
     """Return the kinds whose name holds one of the words; all without any."""
     wanted = [word.strip() for word in words.split(",") if word.strip()]
-    kinds = kinds_on(surroundings)
+    kinds = kinds_on(surroundings, batches=batches)
     return [kind for kind in kinds if not wanted or any(word in kind.name for word in wanted)]
 
 
-def _try(kind: Kind, seed: int, surroundings: Surroundings) -> Line:
+def _try(kind: Kind, seed: int, surroundings: Surroundings, *, batches: bool) -> Line:
     plan = Plan(
         seed,
         TASKS,
@@ -77,6 +85,7 @@ def _try(kind: Kind, seed: int, surroundings: Surroundings) -> Line:
         beats=2,
         pause_s=(0.4, 1.2),
         cancels=kind.cancels,
+        jobs=batches,
         surroundings=surroundings,
     )
 

@@ -15,7 +15,7 @@ AFTER = {
     *("claim.committed", "handler.returned", "settle.committed", "effect.settled"),
     *("effect.committed", "renew.committed", "beat.committed", "release.committed"),
     *("finish.committed", "bury.committed", "rescue.committed", "sweep.done", "lead.taken"),
-    *("fire.entered", "fire.committed"),
+    *("fire.entered", "fire.committed", "chunk.told", "chunk.committed", "step.entered"),
 }
 """Reached when what is called has returned; the others before it is called."""
 
@@ -54,6 +54,10 @@ PLACES: dict[str, str] = {
     "fire.before": "tasks_app.runtime.scheduler:fire.lock_due",
     "fire.entered": "tasks_app.runtime.scheduler:fire.enter",
     "fire.committed": "tasks_app.runtime.scheduler:Scheduler._pass",
+    "chunk.before": "tasks_app.batch.partition_run:PartitionRun._advance",
+    "chunk.told": "tasks_app.batch.partition_run:PartitionRun._advance",
+    "chunk.committed": "tasks_app.runtime.transaction:PlainTransaction.keep",
+    "step.entered": "tasks_app.batch.step_tasks:StepTasks.begin",
     "maintain.before": "tasks_app.runtime.maintainer:add_partition",
 }
 

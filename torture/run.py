@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app import NewTask, create_tasks
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
-from torture import timetable
+from torture import jobs, timetable
 from torture.failpoints import CALM, HITS, hits
 from torture.fault_proxy import FaultProxy
 from torture.operators import COMMITTED
@@ -63,6 +63,8 @@ class Plan:
     """Operators cancel some."""
     engine: bool = False
     """Without Celery: workers are ``tasks-app work``, which need neither beat nor broker."""
+    jobs: bool = False
+    """A batch job and groups run beside the tasks."""
     surroundings: Surroundings = Surroundings()  # noqa: RUF009  frozen
 
 
@@ -132,6 +134,8 @@ def _hurt(
     """Create and hurt, then wait; return the seconds of calm it took, and how many there were."""
     with world.engine.begin() as connection:
         timetable.begin(connection, plan.spread_s)
+        if plan.jobs:
+            jobs.begin(connection)
     producer = threading.Thread(target=_produce, args=(plan, world.engine), daemon=True)
     producer.start()
     while producer.is_alive():
@@ -149,6 +153,8 @@ def _judged(plan: Plan, world: World, folder: Path, committed: int, recovery_s: 
     with world.engine.connect() as connection:
         checks = judge(connection, committed, cancels=plan.cancels)
         checks += timetable.judge_instants(connection)
+        if plan.jobs:
+            checks += jobs.judge_jobs(connection, cancels=plan.cancels)
         facts: list[tuple[str, object]] = [
             ("stale writes refused by the fence", sum(w.refusals() for w in world.workers)),
             (
@@ -185,7 +191,7 @@ def _world(plan: Plan, folder: Path, servers: Servers, engine: Engine) -> Iterat
         environment = {
             "TASKS_APP_DATABASE_URL": _through(database, database_line),
             "TASKS_APP_BROKER_URL": _through(broker, broker_line),
-            "TASKS_APP_IMPORTS": "torture.handlers",
+            "TASKS_APP_IMPORTS": "torture.handlers,torture.jobs",
             "TASKS_APP_LEASE": f"{plan.lease_s}s",
             "TASKS_APP_REPUBLISH_AFTER": f"{plan.lease_s}s",
             **servers.settings,
@@ -287,7 +293,7 @@ def _until_quiet(plan: Plan, world: World) -> int:
     Whoever ends none in ``quiet_s`` is stuck; a busy machine is only slow.
     """
     fewest, deadline = sys.maxsize, time.monotonic() + plan.quiet_s
-    while (left := _left(world.engine)) != 0:
+    while (left := _left(plan, world.engine)) != 0:
         if left is not None and left < fewest:
             fewest, deadline = left, time.monotonic() + plan.quiet_s
         if time.monotonic() > deadline:
@@ -296,14 +302,18 @@ def _until_quiet(plan: Plan, world: World) -> int:
         time.sleep(0.2)
     with world.engine.begin() as connection:
         timetable.note_tasks(connection)
+        if plan.jobs:
+            jobs.note_callbacks(connection)
     return _count(world.engine, "committed") or 0
 
 
-def _left(engine: Engine) -> int | None:
-    """Count what is pending or has yet to be fired; None: the database is away."""
+def _left(plan: Plan, engine: Engine) -> int | None:
+    """Count what is pending or has yet to be fired or to go on; None: the database is away."""
     try:
-        with engine.connect() as connection:
-            coming = not timetable.is_over(connection)
+        with engine.begin() as connection:
+            coming = int(not timetable.is_over(connection))
+            if plan.jobs:
+                coming += jobs.go_on(connection, restart=plan.cancels)
     except DBAPIError:
         engine.dispose()
         return None

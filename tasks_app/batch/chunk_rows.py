@@ -43,13 +43,14 @@ class ChunkRows:
         return self._sift(rows)
 
     def _call(self, rows: Sequence[Any]) -> int:
-        """Call the handler; it may say how many rows it wrote."""
+        """Call the handler; it may say how many rows it wrote. -1, as drivers say, is no number."""
         if isinstance(self._reader, SegmentReader):
             for row in rows:
                 if isinstance(row, Unreadable):
                     raise row.error
         told = self._step.chunk(self._ctx, rows)
-        return told if isinstance(told, int) and not isinstance(told, bool) else len(rows)
+        says = isinstance(told, int) and not isinstance(told, bool) and told >= 0
+        return int(told) if says else len(rows)
 
     def _sift(self, rows: Sequence[Any]) -> Counts:
         """Do all rows but those that fail and may be left out, which are written down."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.files import Reader, Record, verify
+from tasks_app.batch.files import Reader, Record, bounds_of, verify
+from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Partition
 from tasks_app.domain.partition.sources import File
 
@@ -35,12 +37,13 @@ class Unreadable:
 
 
 class SegmentReader:
-    """Of one segment; before the first record it is compared with its checksum."""
+    """Of one segment; each run compares it with its checksum before it reads a record."""
 
     def __init__(self, file: File, partition: Partition) -> None:
         self._reader = Reader(file)
         self._file = file
         self._partition = partition
+        self._is_verified = False
 
     def read(self, _connection: Connection, after: Any, size: int) -> Sequence[Any]:
         """Return the next records.
@@ -48,14 +51,23 @@ class SegmentReader:
         Raises:
             PlanError: the file was changed since it was split.
         """
-        if after is None:
+        if not self._is_verified:  # a checkpoint, too, is a place in the file as it was
             verify(self._file, self._partition)
+            self._is_verified = True
         records = self._reader.records(self._partition, after)
         return [self._row(record) for record in islice(records, size)]
 
     def is_last(self, _connection: Connection, rows: Sequence[Any], size: int) -> bool:
-        """Whether the segment ends here."""
-        return len(rows) < size
+        """Whether the segment ends here.
+
+        Raises:
+            PlanError: the file ends before it.
+        """
+        if len(rows) == size:
+            return False
+        if Path(self._file.path).stat().st_size < bounds_of(self._partition)[1]:
+            raise PlanError(f"{self._file} became shorter while it was read. Plan it anew.")
+        return True
 
     def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None:
         """Do nothing: a file does not want to know."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Connection
+
 from tasks_app.batch.chunk_context import ChunkContext
 from tasks_app.batch.partition_run import PartitionRun, status_after
 from tasks_app.batch.progress import Progress
@@ -16,7 +18,7 @@ from tasks_app.batch.split import split
 from tasks_app.batch.steal import Stealing
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.decide import Move
-from tasks_app.domain.batch.records import Batch, StepStatus
+from tasks_app.domain.batch.records import Batch, BatchStatus, StepStatus
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.outcome import Cancel, Skip
 from tasks_app.domain.partition.records import Plan, Status
@@ -109,7 +111,7 @@ def run_plan(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any
     The source is looked at before the instance is locked: that may take long.
     """
     connection = ctx.session.connection()
-    seen = _mine(instances.get(connection, payload["batch"]), payload)
+    seen = _mine(connection, instances.get, payload, StepStatus.PLANNING)
     there = runs.tallies(connection, seen.id).get(step.name)
     made: Plan | PlanError | None = None
     if there is None:
@@ -118,8 +120,8 @@ def run_plan(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any
                 made = split(ctx.session.connection(), step, job.given(seen.params))
         except PlanError as error:
             made = error
-    locked = _mine(instances.lock(ctx.session.connection(), seen.id), payload)
-    _check_still(StepStatus.PLANNING, ctx, payload)
+    connection = ctx.session.connection()
+    locked = _mine(connection, instances.lock, payload, StepStatus.PLANNING)
     progress = Progress(job, ctx.session, locked)
     if there is not None and "divide" in payload:
         try:
@@ -137,7 +139,7 @@ def run_plan(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any
 
 def run_join(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any]) -> Any:
     """Decide what follows now that the tasks of a step have ended, or enough of them."""
-    batch = _mine(instances.lock(ctx.session.connection(), payload["batch"]), payload)
+    batch = _mine(ctx.session.connection(), instances.lock, payload)
     return {"move": Progress(job, ctx.session, batch).follow(step)}
 
 
@@ -145,14 +147,13 @@ def run_reduce(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, A
     """Merge what the partitions left, and complete the step in the same commit."""
     assert step.reduce is not None  # noqa: S101  or it would not have been declared
     connection = ctx.session.connection()
-    batch = _mine(instances.get(connection, payload["batch"]), payload)
-    _check_still(StepStatus.REDUCING, ctx, payload)
+    batch = _mine(connection, instances.get, payload, StepStatus.REDUCING)
     reduce_ctx = ChunkContext(ctx, batch, step.name, job.given(batch.params))
     parts = runs.results(connection, batch.id, step.name, Status.COMPLETED)
     result = step.reduce(reduce_ctx, parts)
     ctx.session.flush()
-    locked = _mine(instances.lock(ctx.session.connection(), batch.id), payload)
-    _check_still(StepStatus.REDUCING, ctx, payload)
+    connection = ctx.session.connection()
+    locked = _mine(connection, instances.lock, payload, StepStatus.REDUCING)
     Progress(job, ctx.session, locked).carry_out(step, Move.COMPLETE, result=result)
     return result
 
@@ -161,7 +162,7 @@ def run_compensate(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[st
     """Undo what a failed partition had committed; it is as if never started, in the same commit."""
     assert step.compensate is not None  # noqa: S101  as above
     connection = ctx.session.connection()
-    batch = _mine(instances.get(connection, payload["batch"]), payload)
+    batch = _mine(connection, instances.get, payload, StepStatus.COMPENSATING)
     stored = browse.one(connection, payload["partition"])
     if stored is None or stored.status is not Status.FAILED:
         raise Skip("the partition is not failed")
@@ -169,28 +170,30 @@ def run_compensate(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[st
     params = job.given(batch.params)
     step.compensate(ChunkContext(ctx, batch, step.name, params, stored.partition, state))
     ctx.session.flush()
-    runs.undo(ctx.session.connection(), stored.id)
+    if not runs.undo(ctx.session.connection(), stored.id):
+        raise Skip("the partition was started again meanwhile")
 
 
-def _mine(batch: Batch | None, payload: dict[str, Any]) -> Batch:
-    """Return the instance if this task is of its newest run.
+def _mine(
+    connection: Connection,
+    look: Callable[[Connection, int], Batch | None],
+    payload: dict[str, Any],
+    status: StepStatus | None = None,
+) -> Batch:
+    """Return the instance if this task is of its run, and its step waits for it.
+
+    ``status``: in which the step does; None: in that which the task was created in.
 
     Raises:
-        Skip: it is not.
+        Skip: nothing is to be decided any more. An operator requeued the task, say.
     """
+    batch = look(connection, payload["batch"])
     if batch is None or batch.run != payload["run"]:
         raise Skip("the instance has a later run, or is gone")
+    if batch.status is BatchStatus.ABANDONED:
+        raise Skip("the instance was abandoned")
+    step = steps.find(connection, batch.id)[payload["step"]]
+    waits = payload.get("of", step.phase) == step.phase if status is None else step.status is status
+    if not waits:
+        raise Skip(f"the step is {step.status}; to go on: tasks-app batch restart {batch.id}")
     return batch
-
-
-def _check_still(status: StepStatus, ctx: TaskContext, payload: dict[str, Any]) -> None:
-    """Pass if the step is where this task belongs; one that was requeued by hand may come late.
-
-    Raises:
-        Skip: it is not.
-    """
-    found = steps.find(ctx.session.connection(), payload["batch"])[payload["step"]]
-    if found.status is not status:
-        raise Skip(
-            f"the step is {found.status}; to go on: tasks-app batch restart {found.batch_id}"
-        )

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import validate
+from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Partition, Plan
+from tasks_app.domain.partition.records import Kind, Partition, Plan
 from tasks_app.domain.partition.sources import File
 
 if TYPE_CHECKING:
@@ -36,5 +37,10 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
         FlatFile(size=BYTES) if isinstance(source, File) else Even(rows=ROWS)
     )
     plan: Plan = planner.plan(connection, source)
+    if step.at_end and any(each.kind is Kind.MARKED for each in plan.partitions):
+        raise PlanError(
+            f"Partitions of step {step.name} take rows that no other has in hand, and would wait "
+            'for each other\'s end. Leave commit="end" away.'
+        )
     judged = planner.file if isinstance(planner, Extract) else source
     return validate(connection, judged, plan, aligned=step.aligned, at_least=step.at_least)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.task import NewTask, TaskId, TaskOptions
-from tasks_app.pool.batch import instances, runs, store
+from tasks_app.pool.batch import instances, runs, steps, store
 from tasks_app.runtime.callers import connection_of
 from tasks_app.runtime.groups import create_group, extend_group
 
@@ -44,7 +44,8 @@ class StepTasks:
         self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
     ) -> list[TaskId]:
         """Create tasks whose end calls the join; not ``then``: only if one of them fails."""
-        join = self.new(step, "join")
+        known = steps.find(connection_of(self._session), self._batch.id)
+        join = self.new(step, "join", of=known[step.name].phase)
         made = create_group(
             self._session, tasks, then=join if then else None, on_failure=join, **more
         )

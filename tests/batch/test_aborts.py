@@ -185,6 +185,23 @@ def test_any_is_done_with_the_first_one_and_calls_the_others_off(yard: Yard) -> 
     assert yard.sql("SELECT count(*) FROM task_pending") == 0
 
 
+def test_what_waits_is_called_off_by_the_join_before_anybody_claims_it(yard: Yard) -> None:
+    yard.rows(100)
+    begun = yard.start(yard.job(yard.step(join="any")))
+    yard.plan()
+    first = yard.parts(begun.batch_id)[0].task_id
+    assert first is not None
+    yard.bench.execute([first])
+    join = yard.sql("SELECT id FROM task_pending WHERE name = 'job:step:join'")
+
+    yard.bench.execute([join])
+
+    assert yard.sql("SELECT count(*) FROM task_pending") == 0
+    assert yard.statuses(begun.batch_id) == ["COMPLETED", *["ABANDONED"] * 3]
+    assert yard.sql("SELECT count(*) FROM task_completed WHERE state = 'CANCELLED'") == 3
+    assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
+
+
 def test_a_partition_that_kills_its_process_is_failed_by_the_join(yard: Yard) -> None:
     """As a poison task: it lies in the error pool, and no handler said a word."""
     yard.rows(100)

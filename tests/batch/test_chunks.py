@@ -109,6 +109,19 @@ def test_who_counts_what_is_left_out_waits_for_others(yard: Yard) -> None:
         assert waits_for.result() == 2
 
 
+def test_what_other_chunks_left_out_counts(yard: Yard) -> None:
+    """Three rows in three chunks, and the limit is two."""
+    yard.rows(100)
+    step = yard.step(refusing(yard, 7, 17, 27), skip_limit=2, max_attempts=1, cuts=())
+
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.FAILED
+    assert "Row 27 of partition 1 fails" in str(yard.parts(view.batch.id)[0].error)
+    assert yard.sql("SELECT count(*) FROM task_batch_skip") == 2
+    assert yard.done == [i for i in range(1, 21) if i not in {7, 17}]
+
+
 def test_only_what_may_be_left_out_is(yard: Yard) -> None:
     yard.rows(10)
     step = yard.step(refusing(yard, 7), skip_limit=5, skips=[LookupError], max_attempts=1, cuts=())
@@ -165,6 +178,37 @@ def test_what_passes_is_waited_out_and_charges_nothing(
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, 21))
     assert yard.sql("SELECT count(*) FROM task_attempt") == 0
+
+
+def test_a_checkpoint_that_cannot_be_written_takes_its_rows_back(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database refuses the second one, once: a sequence knows of no rollback."""
+    monkeypatch.setattr(waits, "FIRST_S", 0.001)
+    yard.rows(30)
+    yard.sql("CREATE SEQUENCE stumbles")
+    yard.sql("""
+        CREATE FUNCTION stumble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.checkpoint IS DISTINCT FROM OLD.checkpoint AND nextval('stumbles') = 2 THEN
+                RAISE EXCEPTION 'not now' USING ERRCODE = '40001';
+            END IF;
+            RETURN NEW;
+        END $$""")
+    yard.sql(
+        "CREATE TRIGGER stumble BEFORE UPDATE ON task_partition"
+        " FOR EACH ROW EXECUTE FUNCTION stumble()"
+    )
+    try:
+        view = yard.run(yard.job(yard.step(cuts=(), max_attempts=1)))
+    finally:
+        yard.sql("DROP TRIGGER stumble ON task_partition")
+        yard.sql("DROP FUNCTION stumble")
+        yard.sql("DROP SEQUENCE stumbles")
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert [calls[0] for calls in yard.calls if calls] == [1, 11, 11, 21]
+    assert yard.done == list(range(1, 31))
+    assert view.tallies["step"].counts[:3] == (30, 30, 0)
 
 
 def test_a_real_deadlock_with_somebody_online(yard: Yard) -> None:

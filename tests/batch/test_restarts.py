@@ -16,6 +16,7 @@ from tasks_app.domain.errors import BatchStateError, InvalidJobError
 from tasks_app.domain.partition.records import Counts
 from tasks_app.pool.batch import advance
 from tasks_app.pool.claim import claim
+from tasks_app.pool.requeue import Requeued, requeue
 from tests.batch.yard import Ranges, Yard
 from tests.factory import claimer
 
@@ -260,6 +261,38 @@ def test_a_step_that_is_new_in_the_code_of_a_run_is_done_in_it(yard: Yard) -> No
     view = yard.view(batch)
     assert (view.batch.status, len(view.steps), job.name) == ("COMPLETED", 2, "job")
     assert yard.done == sorted([*range(1, 21)] * 2)
+
+
+def test_a_join_of_an_earlier_run_changes_nothing(yard: Yard) -> None:
+    """An operator requeues it after the restart."""
+    yard.rows(100)
+
+    def broken(ctx: Any, rows: Any) -> None:
+        if not mended:
+            raise TypeError
+        yard.note(ctx, rows)
+
+    mended: list[bool] = []
+    job = yard.job(yard.step(broken, max_attempts=1))
+    assert yard.run(job).batch.status is BatchStatus.FAILED
+    join = yard.sql("SELECT id FROM task_completed WHERE name = 'job:step:join'")
+    mended.append(True)
+    yard.restart(job)
+    yard.plan()
+    with yard.engine.begin() as connection:
+        assert requeue(connection, join) is Requeued.REQUEUED
+
+    yard.bench.execute([join])
+
+    assert yard.bench.state(join) == "SKIPPED"
+    yard.bench.drain()
+    assert [each.status for each in list_instances(yard)] == ["COMPLETED"]
+    assert yard.done == list(range(1, 101))
+
+
+def list_instances(yard: Yard) -> Any:
+    with yard.engine.connect() as connection:
+        return list_jobs(connection)
 
 
 def test_a_job_that_nobody_declares_cannot_be_started(yard: Yard) -> None:

@@ -164,12 +164,13 @@ def test_one_commit_at_the_end(yard: Yard) -> None:
     assert yard.done == list(range(1, 101))
 
 
-def test_a_handler_may_say_how_many_rows_it_wrote(yard: Yard) -> None:
+@pytest.mark.parametrize(("says", "written"), [(1, 12), (-1, 100), ("many", 100), (True, 100)])
+def test_a_handler_may_say_how_many_rows_it_wrote(yard: Yard, says: Any, written: int) -> None:
     yard.rows(100)
 
-    view = yard.run(yard.job(yard.step(lambda ctx, rows: 1)))
+    view = yard.run(yard.job(yard.step(lambda ctx, rows: says)))
 
-    assert view.tallies["step"].counts.written == 12  # chunks of 10, 10 and 5
+    assert view.tallies["step"].counts.written == written  # chunks of 10, 10 and 5
     assert view.tallies["step"].counts.read == 100
 
 

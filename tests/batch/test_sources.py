@@ -18,8 +18,8 @@ from tasks_app.batch.planners.views import Views
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.partition.marker import Marker
 from tasks_app.domain.partition.sources import Format
-from tasks_app.pool.batch import skips
-from tests.batch.yard import DONE, Yard
+from tasks_app.pool.batch import marks, skips
+from tests.batch.yard import DONE, TODO, Yard
 
 PLACES = {n: [f"place {n}", f"place {n + 3}"] for n in (1, 2, 3)} | {4: ["place 0", None]}
 
@@ -159,3 +159,117 @@ def test_marked_rows_that_fail_are_marked_so(yard: Yard) -> None:
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.sql("SELECT string_agg(DISTINCT mark, ' ' ORDER BY mark) FROM todo") == "done error"
     assert yard.sql("SELECT id FROM todo WHERE mark = 'error'") == 13
+
+
+@pytest.mark.parametrize("marker", [Marker("mark"), None], ids=["in the table", "beside"])
+def test_rows_that_others_have_in_hand_are_waited_for(yard: Yard, marker: Marker | None) -> None:
+    """They may roll back, as here: then the rows are done by who waited."""
+    yard.rows(20)
+    yard.sql("ALTER TABLE todo ADD COLUMN mark text")
+    chunk = lambda ctx, rows: ctx.connection.execute(  # noqa: E731
+        text(DONE), {"ids": [row["id"] for row in rows], "run": 1}
+    )
+    step = Step("s", TODO, planner=Indicator(1, marker=marker), chunk=chunk, commit_every=5)
+    begun = yard.start(yard.job(step))
+    yard.plan()
+
+    with yard.engine.connect() as other:
+        other.execute(text("SET LOCAL idle_in_transaction_session_timeout = '20s'"))
+        if marker is None:
+            taken = marks.take_beside(other, f"job:s#{begun.batch_id}", TODO, 5, 2)
+        else:
+            taken = marks.take(other, TODO, marker, 5)
+        yard.bench.drain()
+        assert len(taken) == 5
+        assert len(yard.done) == 15
+        assert yard.view(begun.batch_id).batch.status is BatchStatus.RUNNING
+        other.rollback()
+    yard.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
+    yard.bench.drain()
+
+    assert yard.view(begun.batch_id).batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("change", "page_by"),
+    [
+        ("ALTER TABLE todo DROP CONSTRAINT todo_pkey", None),
+        ("ALTER TABLE todo ADD COLUMN other int DEFAULT 1", "other"),
+        ("ALTER TABLE todo ADD COLUMN other int", "other"),
+    ],
+    ids=["no primary key", "not unique", "null"],
+)
+def test_rows_that_nothing_tells_apart_are_refused_before_one_is_left_out(
+    yard: Yard, change: str, page_by: str | None
+) -> None:
+    yard.rows(100)
+    yard.sql(change)
+    step = yard.step(
+        source=Table("todo", "place"), planner=Even(2), page_by=page_by, max_attempts=1
+    )
+
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.FAILED
+    assert len(yard.done) == len(set(yard.done)) < 100
+    assert "so pages would leave some out. Give the step page_by" in str(
+        yard.parts(view.batch.id)[0].error
+    )
+
+
+def lines(path: Path, ids: range) -> None:
+    path.write_text("".join(f'{{"id": {i}}}\n' for i in ids))
+
+
+def test_a_file_that_was_changed_between_two_runs_is_not_read_on(yard: Yard, folder: Path) -> None:
+    """Where the first run stopped is a place in the file as it was."""
+    path = folder / "people.jsonl"
+    lines(path, range(10, 60))
+    mended: list[bool] = []
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        if not mended and rows[0]["id"] >= 30:
+            raise ValueError
+        ctx.connection.execute(text(DONE), {"ids": [row["id"] for row in rows], "run": ctx.run})
+
+    options: Any = {"planner": FlatFile(1), "commit_every": 10, "max_attempts": 1}
+    job = yard.job(Step("s", File(str(path), Format.JSON_LINES), chunk=chunk, **options))
+    assert yard.run(job).batch.status is BatchStatus.FAILED
+    mended.append(True)
+    lines(path, range(10, 40))
+
+    view = yard.run(job)
+    assert view.batch.status is BatchStatus.FAILED
+    assert "was changed since" in str(yard.parts(view.batch.id)[0].error)
+    lines(path, range(10, 60))
+
+    assert yard.run(job).batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(10, 60))
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_not_done(yard: Yard, folder: Path) -> None:
+    path = folder / "people.jsonl"
+    lines(path, range(10, 60))
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        lines(path, range(10, 40))
+
+    options: Any = {"planner": FlatFile(1), "commit_every": 10, "max_attempts": 1}
+    step = Step("s", File(str(path), Format.JSON_LINES), chunk=chunk, **options)
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.FAILED
+    assert "became shorter while it was read" in str(yard.parts(view.batch.id)[0].error)
+
+
+def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
+    """Two takers would wait for each other's rows, and roll back, for ever."""
+    yard.rows(10)
+    step = Step("s", TODO, planner=Indicator(2), chunk=yard.note, commit="end")
+
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.FAILED
+    assert 'Leave commit="end" away' in str(view.steps[0].error)
+    assert yard.calls == []

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.errors import TasksError
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, NewTask
 from tasks_app.pool.cancel import Cancelled, cancel, cancel_these
@@ -541,3 +542,39 @@ def test_an_inner_group_that_comes_first_is_waited_for(engine: Engine) -> None:
 
     assert outcome_of(engine, outer) == ((1, 0, None), None)
     assert outcome_of(engine, inner) == ((0, 0, "SUCCEEDED"), "then")
+
+
+def test_an_inner_group_that_comes_late_is_refused(engine: Engine) -> None:
+    outer, tasks = prepared(engine, 1)
+    with two(engine) as (a, b):
+        by_one(a, tasks[0])
+        late = blocked(engine, b, a, lambda connection: group(connection, 1, part_of=outer.id))
+        a.commit()
+        with pytest.raises(TasksError, match="is over or unknown"):
+            late.result()
+        b.rollback()
+
+    assert outcome_of(engine, outer) == ((1, 0, "SUCCEEDED"), "then")
+    with engine.connect() as connection:
+        assert count(connection, "task_group") == 1
+
+
+def test_a_member_that_is_requeued_while_another_fails_the_group_runs_and_calls_nobody(
+    engine: Engine,
+) -> None:
+    made, tasks = prepared(engine, 3, fail_fast=True)
+    with engine.begin() as connection:
+        by_one(connection, tasks[0])
+    with two(engine) as (a, b):
+        by_one(a, tasks[1], Event.FAIL)
+        again = blocked(engine, b, a, lambda connection: requeue(connection, tasks[0].task_id))
+        a.commit()
+        assert again.result() is Requeued.REQUEUED
+        b.commit()
+    with engine.begin() as connection:
+        by_one(connection, claimed_task(connection, tasks[0].task_id))
+        by_one(connection, tasks[2])
+
+    assert outcome_of(engine, made) == ((1, 1, "FAILED"), "else")
+    with engine.connect() as connection:
+        assert count(connection, "task_pending") == 1

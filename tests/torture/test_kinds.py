@@ -8,17 +8,17 @@ import pytest
 
 from torture import matrix
 from torture.failpoints import read
-from torture.kinds import KINDS, OF_A_POOLER, Kind, together
+from torture.kinds import KINDS, OF_A_POOLER, OF_BATCHES, Kind, together
 from torture.surroundings import Surroundings
 
 
 def test_there_are_more_than_forty_and_no_two_have_one_name() -> None:
-    names = [kind.name for kind in (*KINDS, *OF_A_POOLER)]
+    names = [kind.name for kind in (*KINDS, *OF_A_POOLER, *OF_BATCHES)]
 
     assert len(set(names)) == len(names) >= 40
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *OF_A_POOLER], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [*KINDS, *OF_A_POOLER, *OF_BATCHES], ids=lambda kind: kind.name)
 def test_each_kind_does_something(kind: Kind) -> None:
     assert re.fullmatch(r"F\d\d ([a-z]|SIG).*", kind.name)
     assert bool(kind.hurt) != bool(read(kind.failpoints))
@@ -31,6 +31,7 @@ def test_kinds_are_chosen_by_words_of_their_names() -> None:
     assert {kind.name[:3] for kind in matrix.chosen("F17,F18", usual)} == {"F17", "F18"}
     assert matrix.chosen("", usual) == list(KINDS)
     assert matrix.chosen("no such thing", usual) == []
+    assert matrix.chosen("", usual, batches=True) == [*KINDS, *OF_BATCHES]
 
 
 def test_what_happens_to_a_pooler_is_drawn_only_where_there_is_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 COUNT = "tasks_app/pool/groups/count.py"
+MAKE = "tasks_app/pool/groups/make.py"
 SUCCEED = "tasks_app/pool/succeed.py"
 REQUEUE = "tasks_app/pool/requeue.py"
 PROGRESS = "tasks_app/pool/progress.py"
@@ -83,6 +84,46 @@ GROUPS_AND_PROGRESS = (
         "WHERE g.id = :id AND g.outcome IS NULL",
         "WHERE g.id = :id",
         f"{GROUPS}requeue_changes_nothing_of_a_group_that_is_over",
+    ),
+    mutant(
+        "callback of the other end",
+        "A group that failed calls on_failure.",
+        COUNT,
+        "WHEN '{State.FAILED}' THEN c.on_failure END AS given)",
+        "WHEN '{State.FAILED}' THEN c.then_row END AS given)",
+        f"{GROUPS}other_ends_count_as_they_say",
+    ),
+    mutant(
+        "inner group that nobody waits for",
+        "The outer group waits for the callback of the inner one.",
+        MAKE,
+        "SET total = g.total + cardinality(CAST(:ids AS bigint[]))",
+        "SET total = g.total",
+        f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
+    ),
+    mutant(
+        "inner callback that is nobody's member",
+        "The outer group counts the callback of the inner one.",
+        COUNT,
+        "            c.part_of, t.due_at",
+        "            CAST(NULL AS bigint), t.due_at",
+        f"{GROUPS}the_callback_of_an_inner_group_is_waited_for_by_the_outer_one",
+    ),
+    mutant(
+        "inner group in one that is over",
+        "Nothing becomes part of a group that is over.",
+        MAKE,
+        "WHERE g.id = :id AND g.outcome IS NULL RETURNING",
+        "WHERE g.id = :id RETURNING",
+        f"{GROUPS}an_inner_group_that_comes_late_is_refused",
+    ),
+    mutant(
+        "groups forgotten while they go on",
+        "What is forgotten was over.",
+        "tasks_app/pool/groups/prune.py",
+        "g.outcome IS NOT NULL AND g.counted_at",
+        "g.counted_at",
+        f"{GROUPS}groups_that_were_over_long_ago_are_forgotten",
     ),
     mutant(
         "checkpoint without the token",

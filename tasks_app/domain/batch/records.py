@@ -93,6 +93,11 @@ class BatchStep:
     ended_at: datetime | None
     error: str | None
 
+    @property
+    def phase(self) -> str:
+        """What a join that is created now will decide about, and no other time."""
+        return f"{self.status} {self.round}"
+
 
 class PartTally(NamedTuple):
     """How many partitions of a step stand how, and what they have done."""

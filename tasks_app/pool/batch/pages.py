@@ -43,6 +43,7 @@ class Pages:
     """How a partition's rows are read."""
 
     def __init__(self, found: Relation, own: ColumnElement[bool], order: Sequence[Order]) -> None:
+        self._source = found.source
         self._order = order
         self._places: list[int] = []
         self._row: Any = None
@@ -51,12 +52,16 @@ class Pages:
         self._paged = Paged(rows, [each.column for each in order])
 
     def read(self, connection: Connection, after: Sequence[str] | None, size: int) -> list[Any]:
-        """Return the next rows behind ``after``, which :meth:`after` wrote; None: the first."""
+        """Return the next rows behind ``after``, which :meth:`after` wrote; None: the first.
+
+        Raises:
+            PlanError: what orders them is not unique, or null, where this page ends.
+        """
         keys = None
         if after is not None:
             pairs = zip(self._order, after, strict=True)
             keys = tuple(each.key_type.parse(key) for each, key in pairs)
-        result = connection.execute(*self._paged.page(keys, size))
+        result = connection.execute(*self._paged.page(keys, size + 1))
         if self._row is None:
             made = namedtuple("Row", result.keys(), rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
             self._row = partial(tuple.__new__, made)  # as _make does, which also counts
@@ -64,7 +69,8 @@ class Pages:
         cursor: Any = result.cursor  # rows of SQLAlchemy cost as much as it takes to update them
         rows = list(map(self._row, cursor.fetchall()))
         result.close()
-        return rows
+        self._check_end(rows[size - 1 :])
+        return rows[:size]
 
     def is_last(self, _connection: Connection, rows: Sequence[Any], size: int) -> bool:
         """Whether the page was not full."""
@@ -80,6 +86,18 @@ class Pages:
     def name(self, row: Any) -> str:
         """Return the key by which people find the row."""
         return write_key(row[self._places[-1]])
+
+    def _check_end(self, rows: Sequence[Any]) -> None:
+        """Pass if the next page begins behind the last row of this one, and leaves nothing out."""
+        ends = [[row[place] for place in self._places] for row in rows]
+        if any(None in end for end in ends) or (
+            len(rows) > 1 and self.after(rows[:1]) == self.after(rows)
+        ):
+            names = ", ".join(each.name for each in self._order)
+            raise PlanError(
+                f"Rows of {self._source} have the same {names}, or none, so pages would leave "
+                "some out. Give the step page_by, the name of a column that is unique and not null."
+            )
 
 
 def pages_of(

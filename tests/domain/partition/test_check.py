@@ -33,7 +33,9 @@ def facts_of(least: Any = 0, most: Any = 99, **facts: Any) -> Facts:
 
 
 def only(plan: Plan, facts: Facts) -> tuple[str, str, tuple[int, ...]]:
-    (problem,) = check(plan, facts)
+    found = check(plan, facts)
+    assert len(found) == 1
+    problem = found[0]
     return problem.kind, str(problem), problem.numbers
 
 
@@ -160,11 +162,12 @@ def test_values_that_nobody_or_two_own() -> None:
     )
     facts = Facts(KeyType.TEXT, {None: Extent()}, values={"a": 1, "c": 2, "d": 3})
 
-    twice, unowned = check(plan, facts)
+    found = check(plan, facts)
 
+    assert [each.kind for each in found] == [Wrong.OVERLAP, Wrong.UNOWNED]
+    twice, unowned = found
     assert (twice.kind, twice.numbers) == (Wrong.OVERLAP, (1, 2))
     assert str(twice).startswith("'b' belongs to partition 1 ('a', 'b'), partition 2 ('b')")
-    assert unowned.kind is Wrong.UNOWNED
     assert str(unowned).startswith("No partition owns 'c', 'd' (5 rows)")
 
 

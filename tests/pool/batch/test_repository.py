@@ -15,6 +15,7 @@ from tasks_app.domain.partition.ranges import Range, between
 from tasks_app.domain.partition.records import Counts, Kind, Partition, Plan, Status
 from tasks_app.domain.states import Event
 from tasks_app.pool.batch import advance, browse, store
+from tasks_app.pool.release import release
 from tasks_app.pool.settle import settle_one
 from tests.factory import claimed_task, ending
 from tests.pool.interleave import blocked, two
@@ -223,6 +224,25 @@ class TestRuns:
         assert not advance.start(connection, ids[1], task.fence)
 
         assert browse.one(connection, ids[1]) == before
+
+    def test_an_attempt_that_was_given_back_writes_nothing(self, connection: Connection) -> None:
+        """The same task has the partition, but the next attempt of it."""
+        ids = store.insert(connection, "p", plan_of(Range()))
+        first = claimed_task(connection)
+        advance.start(connection, ids[1], first.fence)
+        assert release(connection, [first.fence])
+        second = claimed_task(connection, first.task_id)
+        assert advance.start(connection, ids[1], second.fence)
+        before = browse.one(connection, ids[1])
+
+        with connection.begin_nested() as chunk:
+            assert advance.progress(connection, ids[1], first.fence, Counts(1), {}) is None
+            chunk.rollback()
+        assert not advance.end(connection, ids[1], first.fence, Status.COMPLETED)
+        assert advance.start(connection, ids[1], first.fence) is None
+
+        assert browse.one(connection, ids[1]) == before
+        assert advance.progress(connection, ids[1], second.fence, Counts(1), {})
 
     def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
         self, connection: Connection
