@@ -38,6 +38,7 @@ def rebalance(engine: Engine, new: Bucket, told: Callable[[int], None] = lambda 
             written += passed  # rows that were changed meanwhile lie elsewhere
         with engine.connect() as connection:
             rebucket.index(connection.execution_options(isolation_level="AUTOCOMMIT"), new)
+            connection.invalidate()
         with engine.begin() as connection:
             rebucket.lock(connection, new)
             _refuse_readers(connection, new)

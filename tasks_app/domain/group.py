@@ -63,6 +63,15 @@ class Ended:
     error: str | None
 
 
+class Called(NamedTuple):
+    """A callback that a settle has just inserted, for whoever can tell the broker of its commit."""
+
+    id: int
+    queue: str
+    wait_s: float
+    """Until it is due."""
+
+
 class GroupRow(NamedTuple):
     """A checked group, ready to be inserted; callbacks are rows of the pending pool as JSON."""
 

@@ -39,22 +39,31 @@ def _back(column: str) -> str:
 _GROUPS = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
 
 
-def leave(held: str, *, waits: bool = False) -> TextClause:
+_WENT = "SELECT id, goes_to FROM held"
+_TOLD = """
+    SELECT id, goes_to, NULL AS queue, NULL AS wait_s FROM held
+    UNION ALL SELECT id, NULL, queue, wait_s FROM called WHERE wait_s IS NOT NULL
+"""
+
+
+def leave(held: str, *, waits: bool = False, tells: bool = False) -> TextClause:
     """Return the statement; it yields (id, goes_to) of the rows that moved.
 
     Nothing is joined: what ``held`` has locked is what there is, and its rows are looked up by
     their ids. A join would be planned by a guess at two sizes: of a pool that was empty yesterday
     it took a second. Members of a group that somebody counts just now stay where they are; unless
-    ``waits``, which is for rows that are given as ``:ids``.
+    ``waits``, which is for rows that are given as ``:ids``. ``tells``: callbacks that were inserted
+    come behind them, as ``Called`` has them, with ``goes_to`` null.
     """
     if waits:
         first = f"""{locking(_GROUPS)},
         held AS MATERIALIZED (SELECT * FROM ({held}) AS l WHERE {LOCKED})"""
     else:
         first = f"locked AS MATERIALIZED ({held}), {sparing('locked')}"
-    return _moving(f"""{first},
+    ended = f"""{first},
     ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
-    {counting("ended")}""")
+    {counting("ended")}"""
+    return _moving(ended, _TOLD if tells else _WENT)
 
 
 def leave_uncounted(held: str) -> TextClause:
@@ -62,7 +71,7 @@ def leave_uncounted(held: str) -> TextClause:
     return _moving(f"held AS MATERIALIZED ({held})")
 
 
-def _moving(first: str) -> TextClause:
+def _moving(first: str, told: str = _WENT) -> TextClause:
     return text(f"""
     WITH {first},
     gone AS (
@@ -90,7 +99,7 @@ def _moving(first: str) -> TextClause:
             (task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at, run_ms)
         SELECT id, attempt, event, kind, message, traceback, owner, started_at, {NOW}, run_ms
         FROM held WHERE event IS NOT NULL)
-    SELECT id, goes_to FROM held
+    {told}
     """)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.group import Called
 from tasks_app.domain.states import Event, State, next_state
 from tasks_app.domain.task import Fence, Settlement
 from tasks_app.pool.drivers import commits_itself
@@ -47,7 +48,8 @@ def _held(guard: str, lock: str) -> str:
 
 
 _GROUP, _ONE = (leave_uncounted(_held(_PLAIN, lock)) for lock in (SKIP_LOCKED, WAIT))
-_MEMBERS, _MEMBER = leave(_held(_ENDS, SKIP_LOCKED)), leave(_held(_ENDS, WAIT), waits=True)
+_MEMBERS = leave(_held(_ENDS, SKIP_LOCKED), tells=True)
+_MEMBER = leave(_held(_ENDS, WAIT), waits=True, tells=True)
 
 _SUCCESSES = """
     unnest(
@@ -66,12 +68,16 @@ _HELD = text(f"SELECT p.id FROM {fenced(_ENDS)}")
 
 
 def settle_group(
-    connection: Connection, settlements: Sequence[Settlement], *, now: datetime | None = None
+    connection: Connection,
+    settlements: Sequence[Settlement],
+    *,
+    called: list[Called] | None = None,
+    now: datetime | None = None,
 ) -> dict[int, State]:
     """Settle what can be settled without waiting for a lock; return where each went.
 
     Of the others the fence is lost, or somebody holds their row or counts their group:
-    :func:`still_held` tells.
+    :func:`still_held` tells. Callbacks that were inserted are added to ``called``.
     """
     if not settlements:
         return {}
@@ -83,7 +89,7 @@ def settle_group(
     if len(done) < len(settlements):
         left = [s for s in settlements if s.fence.task_id not in done]
         try:
-            done |= _moved(connection, _MEMBERS, left, now)
+            done |= _moved(connection, _MEMBERS, left, now, called)
         except DBAPIError:
             if not (done and commits_itself(connection)):
                 raise  # else it is known what became of the others; these are asked again
@@ -101,14 +107,18 @@ def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
 
 
 def settle_one(
-    connection: Connection, settlement: Settlement, *, now: datetime | None = None
+    connection: Connection,
+    settlement: Settlement,
+    *,
+    called: list[Called] | None = None,
+    now: datetime | None = None,
 ) -> State | None:
     """Settle one run, waiting for its row and its group; return where it went.
 
-    None: the fence is lost.
+    None: the fence is lost. A callback that was inserted is added to ``called``.
     """
     one = [settlement]
-    moved = _moved(connection, _ONE, one, now) or _moved(connection, _MEMBER, one, now)
+    moved = _moved(connection, _ONE, one, now) or _moved(connection, _MEMBER, one, now, called)
     return moved.get(settlement.fence.task_id)
 
 
@@ -117,9 +127,12 @@ def _moved(
     statement: TextClause,
     settlements: Sequence[Settlement],
     now: datetime | None,
+    called: list[Called] | None = None,
 ) -> dict[int, State]:
-    rows = connection.execute(statement, {**_arrays(settlements), "now": now})
-    return {row.id: State(row.goes_to) for row in rows}
+    rows = connection.execute(statement, {**_arrays(settlements), "now": now}).all()
+    if called is not None:
+        called += [Called(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
+    return {row.id: State(row.goes_to) for row in rows if row.goes_to is not None}
 
 
 def _successes(settlements: Sequence[Settlement]) -> dict[str, Any]:

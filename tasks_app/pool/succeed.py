@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from tasks_app.domain.group import Called
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.groups.count import LOCKED, counting, locking
@@ -19,7 +20,7 @@ _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
 
 
-def _statement(condition: str, first: str = "", also: str = "") -> str:
+def _statement(condition: str, first: str = "", also: str = "", told: str = "") -> str:
     return f"""
     WITH {first}gone AS (
         DELETE FROM {PENDING} p
@@ -28,34 +29,53 @@ def _statement(condition: str, first: str = "", also: str = "") -> str:
         RETURNING p.*) {also}
     INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
     SELECT {_KEPT}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
-    FROM gone
+    FROM gone {told}
 """
 
 
 _GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
 _SUCCEED = _statement("p.batch_id IS NULL")
 _MEMBER = _statement(
-    LOCKED, f"{locking(_GROUP)}, ", f", {counting('gone', succeeds='true', now=_NOW)}"
+    LOCKED,
+    f"{locking(_GROUP)}, ",
+    f", {counting('gone', succeeds='true', now=_NOW)}",
+    "RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)"
+    " FROM called c WHERE c.wait_s IS NOT NULL)",
 )
 """Of a group, which is counted: for those whom the first statement did not find."""
 
 
-def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool:
-    """Write one success, waiting for its row and group; False: the fence is lost: do not commit."""
+def succeed(
+    connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
+) -> bool:
+    """Write one success, waiting for its row and group; False: the fence is lost: do not commit.
+
+    A callback that was inserted is added to ``called``.
+    """
     values = _values(settlement)
-    return (
-        connection.execute(_SUCCEED, values, prepare=True).rowcount == 1
-        or connection.execute(_MEMBER, values, prepare=True).rowcount == 1
-    )
+    if connection.execute(_SUCCEED, values, prepare=True).rowcount == 1:
+        return True
+    return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
 
 
-async def asucceed(connection: psycopg.AsyncConnection[Any], settlement: Settlement) -> bool:
+async def asucceed(
+    connection: psycopg.AsyncConnection[Any],
+    settlement: Settlement,
+    called: list[Called] | None = None,
+) -> bool:
     """Do the same on an async connection."""
     values = _values(settlement)
     cursor = await connection.execute(_SUCCEED, values, prepare=True)
-    if cursor.rowcount != 1:
-        cursor = await connection.execute(_MEMBER, values, prepare=True)
-    return cursor.rowcount == 1
+    if cursor.rowcount == 1:
+        return True
+    cursor = await connection.execute(_MEMBER, values, prepare=True)
+    return _counted(await cursor.fetchone(), called)
+
+
+def _counted(row: Any, called: list[Called] | None) -> bool:
+    if row is not None and row[0] is not None and called is not None:
+        called.append(Called(*row[0]))
+    return row is not None
 
 
 def _values(settlement: Settlement) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
+from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.task import HINT_WAIT, Settlement, TaskId, TaskRow
 from tasks_app.runtime.hinter import Counts, Hint, Hinter
@@ -94,6 +95,17 @@ class Hints:
         ]
         if hints and (hinter := self._current()) is not None:
             hinter.offer(hints)
+
+    def called(self, callbacks: Sequence[Called]) -> None:
+        """Hint at callbacks that ends which this child has just committed have inserted."""
+        if not callbacks or (hinter := self._current()) is None:
+            return
+        committed_at, near = time.monotonic(), NEAR.total_seconds()
+        hinter.offer(
+            Hint(each.queue, each.id, committed_at + max(0.0, each.wait_s))
+            for each in callbacks
+            if each.wait_s <= near
+        )
 
     def offer(self, queue: str, ids: Iterable[int]) -> None:
         """Hint at tasks of whose commit nobody else can tell us."""

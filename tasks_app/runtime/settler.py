@@ -9,6 +9,7 @@ from random import Random
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tasks_app.domain.causes import brief, clean
+from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, Settlement
@@ -103,9 +104,11 @@ class Settler:
         """
         began = time.monotonic()
         while True:
+            called: list[Called] = []
             try:
                 with self._database.single() as connection:
-                    state = settle_one(connection, settlement)
+                    state = settle_one(connection, settlement, called=called)
+                HINTS.called(called)
                 HINTS.again([settlement] if state is State.PENDING else [])
                 if state is not None and settlement.task is not None:
                     HOOKS.tell([of_settlement(settlement, settlement.task, state)])
@@ -146,9 +149,10 @@ class Settler:
 
     def _write(self, settlements: list[Settlement], notices: list[Notice]) -> None:
         """Write a group with one statement; what the database refuses splits it."""
+        called: list[Called] = []
         try:
             with self._database.single() as connection:
-                done = settle_group(connection, settlements)
+                done = settle_group(connection, settlements, called=called)
                 left = [s for s in settlements if s.fence.task_id not in done]
                 held = still_held(connection, [s.fence for s in left]) if left else set()
         except DBAPIError as error:
@@ -156,6 +160,7 @@ class Settler:
                 raise
             self._replace(settlements, error, notices)
             return
+        HINTS.called(called)
         HINTS.again(settlements)
         if HOOKS.wanted:
             notices += [

@@ -12,12 +12,14 @@ from typing import Any
 from sqlalchemy import Connection, Engine, RootTransaction
 
 from tasks_app.domain.causes import brief
+from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
 from tasks_app.runtime.context import NO_COMMIT
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.transaction import HandlerSession, give_back
 
 log = quiet_logger(__name__)
@@ -78,6 +80,7 @@ class SharedTransaction:
         self._connection: Connection | None = None
         self._root: RootTransaction | None = None
         self._sessions: list[HandlerSession] = []
+        self._called: list[Called] = []
 
     @property
     def connection(self) -> Connection:
@@ -115,12 +118,13 @@ class SharedTransaction:
 
     def settle(self, settlements: Sequence[Settlement]) -> dict[int, State]:
         """Write all outcomes, uncommitted; return those that could be, waiting for nobody."""
-        return settle_group(self.connection, settlements)
+        return settle_group(self.connection, settlements, called=self._called)
 
     def commit(self) -> None:
         """Commit all effects and outcomes."""
         with commit_permitted(self.connection):
             self.connection.commit()
+        HINTS.called(self._called)
 
     def close(self) -> None:
         """Tell the sessions that they are committed, for whoever listens; never raises."""

@@ -17,10 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_
 
+from tasks_app.domain.group import Called
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.succeed import asucceed, succeed
 from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
+from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.kept import KeptConnections
 from tasks_app.runtime.reactions import is_unanswered
 
@@ -182,8 +184,9 @@ class PlainTransaction:
         if connection.closed:
             raise RuntimeError(CLOSED)
         raw: Any = connection.connection.driver_connection
+        called: list[Called] = []
         try:
-            if not succeed(raw, settlement):
+            if not succeed(raw, settlement, called):
                 return None
             if session is None:
                 raw.commit()
@@ -194,6 +197,7 @@ class PlainTransaction:
             raise known from error
         if session is not None:
             session.commit_with_outcome()
+        HINTS.called(called)
         return State.SUCCEEDED
 
     def abandon(self) -> None:
@@ -257,8 +261,9 @@ class AsyncTransaction:
             await self.session.flush()
             connection = await self.session.connection()
             raw: Any = (await connection.get_raw_connection()).driver_connection
+            called: list[Called] = []
             try:
-                if not await asucceed(raw, settlement):
+                if not await asucceed(raw, settlement, called):
                     return None
             except psycopg.Error as error:
                 known = _known(error)
@@ -266,6 +271,7 @@ class AsyncTransaction:
                     await connection.invalidate(known)
                 raise known from error
             await self.session.commit_with_outcome()
+            HINTS.called(called)
             return State.SUCCEEDED
 
         return await_(concluded())

@@ -83,6 +83,25 @@ def test_new_rows_and_new_keys_have_it_before_and_after(table: Yard) -> None:
     assert by(table.engine, 5) == 0
 
 
+def test_the_index_may_take_longer_than_statements_of_ours(
+    table: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, spans = rebucket.index, []
+
+    def looking(connection: Any, new: Bucket) -> None:
+        connection.exec_driver_sql("SET statement_timeout = '30s'")
+        index(connection, new)
+        names = ("statement_timeout", "lock_timeout")
+        spans.extend(connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names)
+
+    monkeypatch.setattr(rebucket, "index", looking)
+    rebalance(table.engine, TO)
+
+    assert spans == ["0", "0"]
+    with table.engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() != "30s"
+
+
 def test_it_goes_on_where_it_was_interrupted(table: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     fill, calls = rebucket.fill, [0]
 

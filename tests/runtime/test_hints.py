@@ -17,10 +17,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from tasks_app import NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
+from tasks_app import Fail, NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
 from tasks_app.domain.task import HINT_WAIT
 from tasks_app.runtime import hinter as hinter_room
 from tasks_app.runtime import hints as hints_room
+from tasks_app.runtime.groups import create_group
 from tasks_app.runtime.hinter import Counts, Hint, Hinter
 from tasks_app.runtime.hints import HINTS
 from tests.runtime.bench import Bench
@@ -605,3 +606,70 @@ def offer(hinter: Hinter, task_id: int, queue: str = "q") -> None:
     """Offer one hint and wait for what becomes of it."""
     hinter.offer([Hint(queue, task_id)])
     hinter.flush(10)
+
+
+ENDS = {
+    "plain": {},
+    "with effects": {"effects": True},
+    "fails": {"fails": True},
+    "in a batch": {"effects": True, "batch": True},
+    "async with effects": {"effects": True, "is_async": True},
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=list(ENDS))
+def test_who_ends_the_last_member_hints_at_the_callback(
+    bench: Bench, ear: Ear, end: dict[str, bool]
+) -> None:
+    def handle(ctx: Any) -> None:
+        if end.get("fails"):
+            raise Fail("no")
+
+    if end.get("is_async"):
+
+        @bench.handler("t")
+        async def _(ctx: Any) -> None:
+            await ctx.session.execute(text("SELECT 1"))
+
+    else:
+
+        @bench.handler("t", **({"commit": "batch"} if end.get("batch") else {}))
+        def _(ctx: Any) -> None:
+            handle(ctx)
+            if end.get("effects"):
+                ctx.session.execute(text("SELECT 1"))
+
+    callback = NewTask("then")
+    with bench.engine.begin() as connection:
+        group = create_group(connection, [NewTask("t")] * 2, then=callback, on_failure=callback)
+
+    bench.execute(group.task_ids)
+
+    assert told(ear).count(group.callback_id) == 1
+
+
+def test_a_callback_that_is_for_later_or_for_a_fair_queue_is_the_scans(
+    bench: Bench, ear: Ear
+) -> None:
+    bench.succeeding("t")
+    for options in ({"delay": 60}, {"fair_key": "gold"}, {"enabled": False}):
+        with bench.engine.begin() as connection:
+            then = NewTask("then", None, options)  # type: ignore[arg-type]
+            group = create_group(connection, [NewTask("t")], then=then)
+        bench.execute(group.task_ids)
+
+    assert told(ear) == []
+
+
+def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
+    """What a plain settle returns, and what it costs, is as it was."""
+    from tasks_app.pool import settle, succeed
+
+    for statement in (
+        settle._GROUP.text,
+        settle._ONE.text,
+        settle._SUCCEEDED.text,
+        succeed._SUCCEED,
+    ):
+        assert "called" not in statement
+        assert "task_group" not in statement

@@ -139,7 +139,9 @@ def fill(connection: Connection, new: Bucket, first: int, number: int) -> int:
 
 
 def index(connection: Connection, new: Bucket) -> None:
-    """Build its index while others write; not within a transaction."""
+    """Build its index while others write, however long that takes; not within a transaction."""
+    execute(connection, "SET statement_timeout = 0")  # the connection is not to be used again
+    execute(connection, "SET lock_timeout = 0")
     found = connection.execute(_IS_VALID, {"name": str(new.table), "index": new.index}).scalar()
     schema = f"{identifier(new.table.schema)}." if new.table.schema else ""
     if found is False:  # somebody was interrupted

@@ -27,7 +27,10 @@ def _of(column: str) -> str:
 
 
 def called(now: str = NOW) -> str:
-    """Return the CTE that inserts the callbacks of ``counted`` groups whose outcome is met."""
+    """Return the CTE that inserts the callbacks of ``counted`` groups whose outcome is met.
+
+    It yields them as ``Called`` has them; ``wait_s`` is null for those that are the scan's alone.
+    """
     columns = ", ".join(CARRIED)
     return f"""
     called AS (
@@ -44,7 +47,9 @@ def called(now: str = NOW) -> str:
         CROSS JOIN LATERAL (
             SELECT coalesce(r.due_at, {now})
                 + make_interval(secs => CAST(k.given ->> 'delay' AS float8)) AS due_at) AS t
-        WHERE k.given IS NOT NULL)
+        WHERE k.given IS NOT NULL
+        RETURNING id, queue, CASE WHEN enabled AND fair_key IS NULL
+            THEN CAST(extract(epoch FROM due_at - {now}) AS float8) END AS wait_s)
     """
 
 
