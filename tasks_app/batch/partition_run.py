@@ -34,6 +34,11 @@ OTHERS_WAIT_S = 1.0
 LOOK_EVERY_S = 1.0
 """How often a run looks whether its queue stands still."""
 
+ROLLED_BACK = (
+    "The chunk handler rolled back, and with it went what it did for other rows of the chunk. "
+    "Use ctx.session.begin_nested() around what may fail, or let the error out."
+)
+
 
 def status_after(word: Word) -> Status:
     """Return how a partition stands whose run was told to stop."""
@@ -103,7 +108,10 @@ class PartitionRun:
         began, state = time.monotonic(), copy.deepcopy(self._ctx.state)
         try:
             rows = self._reader.read(self._task.connection, self._after, self._pace.size)
+            within = self._task.connection.get_transaction() or self._task.connection.begin()
             counts = self._process(rows)
+            if self._task.connection.get_transaction() is not within:
+                raise TasksError(ROLLED_BACK)
             after = self._reader.after(rows) if rows else self._after
             last = self._reader.is_last(self._task.connection, rows, self._pace.size)
             if not (rows or last):

@@ -133,6 +133,14 @@ BATCHES = (
         f"{CHUNKS}what_other_chunks_left_out_counts",
     ),
     mutant(
+        "chunk that its handler rolled back",
+        "What is counted stands.",
+        RUN,
+        "if self._task.connection.get_transaction() is not within:",
+        "if False:",
+        f"{CHUNKS}a_handler_that_rolls_back_fails_the_run",
+    ),
+    mutant(
         "halving that loses a half",
         "Of a part that fails both halves are tried.",
         "tasks_app/batch/sift.py",
