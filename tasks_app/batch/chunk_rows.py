@@ -18,6 +18,11 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.outcome import Outcome
 from tasks_app.domain.partition.records import Counts
 
+ROLLED_BACK = (
+    "The chunk handler rolled back, and with it went what it did for other rows of the chunk. "
+    "Use ctx.session.begin_nested() around what may fail, or let the error out."
+)
+
 
 def may_fail(error: Exception) -> bool:
     """Whether one of the rows may be at fault."""
@@ -35,9 +40,20 @@ class ChunkRows:
         self._left_out = left_out
 
     def do(self, rows: Sequence[Any], *, sifts: bool) -> Counts:
-        """Do them; ``sifts``: an earlier try failed, so look for the row."""
+        """Do them; ``sifts``: an earlier try failed, so look for the row.
+
+        Raises:
+            TasksError: the handler rolled back.
+        """
         if not rows and self._step.source is not None:
             return Counts()
+        within = self._ctx.connection.get_transaction() or self._ctx.connection.begin()
+        counts = self._done(rows, sifts=sifts)
+        if self._ctx.connection.get_transaction() is not within:
+            raise TasksError(ROLLED_BACK)
+        return counts
+
+    def _done(self, rows: Sequence[Any], *, sifts: bool) -> Counts:
         if not sifts and not (self._step.at_end and self._step.skip_limit):
             return Counts(len(rows), self._call(rows), 0)
         return self._sift(rows)

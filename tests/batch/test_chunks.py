@@ -211,6 +211,42 @@ def test_a_checkpoint_that_cannot_be_written_takes_its_rows_back(
     assert view.tallies["step"].counts[:3] == (30, 30, 0)
 
 
+@pytest.mark.parametrize("of", ["session", "connection"])
+@pytest.mark.parametrize("options", [{}, {"commit": "end"}, {"skip_limit": 100}])
+def test_a_handler_that_rolls_back_fails_the_run(yard: Yard, of: str, options: Any) -> None:
+    """Its rows would be counted, and passed over, and nothing of them would stand."""
+    yard.rows(30)
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        getattr(ctx, of).execute(text("SELECT 1"))
+        yard.note(ctx, rows)
+        if rows[0].id == 11:
+            getattr(ctx, of).rollback()
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1, **options)))
+
+    assert view.batch.status is BatchStatus.FAILED
+    assert "The chunk handler rolled back" in str(yard.parts(view.batch.id)[0].error)
+    done = 0 if options.get("commit") else 10
+    assert view.tallies["step"].counts[:3] == (done, done, 0)
+    assert yard.done == list(range(1, done + 1))
+
+
+def test_a_handler_may_roll_back_a_savepoint_of_its_own(yard: Yard) -> None:
+    yard.rows(30)
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        yard.note(ctx, rows)
+        savepoint = ctx.session.begin_nested()
+        yard.note(ctx, rows)
+        savepoint.rollback()
+
+    view = yard.run(yard.job(yard.step(chunk, cuts=(), max_attempts=1)))
+
+    assert view.batch.status is BatchStatus.COMPLETED
+    assert yard.done == list(range(1, 31))
+
+
 def test_a_real_deadlock_with_somebody_online(yard: Yard) -> None:
     yard.rows(20)
     met, first = threading.Event(), [True]

@@ -133,6 +133,14 @@ BATCHES = (
         f"{CHUNKS}who_counts_what_is_left_out_waits_for_others",
     ),
     mutant(
+        "chunk that its handler rolled back",
+        "What is counted stands.",
+        "tasks_app/batch/chunk_rows.py",
+        "if self._ctx.connection.get_transaction() is not within:",
+        "if False:",
+        f"{CHUNKS}a_handler_that_rolls_back_fails_the_run",
+    ),
+    mutant(
         "halving that loses a half",
         "Of a part that fails both halves are tried.",
         "tasks_app/batch/sift.py",

@@ -27,7 +27,9 @@ _ENTER = f"""
 """
 
 
-def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool:
+def succeed(
+    connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
+) -> bool:
     """Two transactions: between them the task is nowhere."""
     values = _values(settlement)
     row = connection.execute(_GONE, values).fetchone()
@@ -36,6 +38,20 @@ def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool
     connection.commit()
     connection.execute(_ENTER, {**values, "gone": row[0]})
     return True
+'''
+
+SUCCEEDS = '''\
+def succeed(
+    connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
+) -> bool:
+    """Write one success, waiting for its row and group; False: the fence is lost: do not commit.
+
+    A callback that was inserted is added to ``called``.
+    """
+    values = _values(settlement)
+    if connection.execute(_SUCCEED, values, prepare=True).rowcount == 1:
+        return True
+    return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
 '''
 
 POOL = (
@@ -84,15 +100,7 @@ POOL = (
         "delete committed before insert",
         "A task leaves one pool and enters the other in one transaction.",
         SUCCEED,
-        '''\
-def succeed(connection: psycopg.Connection[Any], settlement: Settlement) -> bool:
-    """Write one success, waiting for its row and group; False: the fence is lost: do not commit."""
-    values = _values(settlement)
-    return (
-        connection.execute(_SUCCEED, values, prepare=True).rowcount == 1
-        or connection.execute(_MEMBER, values, prepare=True).rowcount == 1
-    )
-''',
+        SUCCEEDS,
         LEFT_BEHIND,
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
     ),

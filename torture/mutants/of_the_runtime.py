@@ -77,9 +77,9 @@ RUNTIME = (
         "effect and outcome in two transactions",
         "What a handler writes commits with its outcome, or not at all.",
         TRANSACTION,
-        "            if not succeed(raw, settlement):\n                return None\n",
+        "            if not succeed(raw, settlement, called):\n                return None\n",
         "            raw.commit()\n"
-        "            if not succeed(raw, settlement):\n                return None\n",
+        "            if not succeed(raw, settlement, called):\n                return None\n",
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
     ),
@@ -87,17 +87,17 @@ RUNTIME = (
         "a lost fence is overlooked",
         "Who lost his claim rolls back.",
         TRANSACTION,
-        "            if not succeed(raw, settlement):\n                return None\n",
-        "            succeed(raw, settlement)\n",
+        "            if not succeed(raw, settlement, called):\n                return None\n",
+        "            succeed(raw, settlement, called)\n",
         f"{EFFECTS}test_effects_roll_back_when_the_lease_was_lost_meanwhile",
     ),
     mutant(
         "a lost fence is overlooked in async handlers",
         "Who lost his claim rolls back.",
         TRANSACTION,
-        "                if not await asucceed(raw, settlement):\n"
+        "                if not await asucceed(raw, settlement, called):\n"
         "                    return None\n",
-        "                await asucceed(raw, settlement)\n",
+        "                await asucceed(raw, settlement, called)\n",
         f"{EFFECTS}test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile",
     ),
     mutant(
