@@ -134,5 +134,6 @@ def test_a_prune_is_noted_before_and_after(bench: Bench) -> None:
 
     with bench.engine.connect() as connection:
         after, before = audit.find(connection)
-    assert (before.action, before.what) == ("prune", {"completed": "30d", "errors": "7d"})
+    ages = {"completed": "30d", "errors": "7d", "batches": "365d"}
+    assert (before.action, before.what) == ("prune", ages)
     assert (after.action, after.who, after.number) == ("pruned", "ann", 0)
