@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -245,7 +246,8 @@ class TestOutages:
 
         assert lost == ['{"n":0}', '{"n":1}']
         assert (buffer.counts().lost, written(bench)) == (2, [2])
-        assert "2 tasks of a buffer were lost (OperationalError): t" in caplog.text
+        told = re.findall(r"(\d) tasks of a buffer were lost \(OperationalError\): t", caplog.text)
+        assert sum(map(int, told)) == 2  # in one batch or two, as its thread was faster or slower
         assert "on_lost of a buffer failed: ZeroDivisionError" in caplog.text
         assert '"n"' not in caplog.text
 
