@@ -7,7 +7,7 @@ from torture.mutants.change import mutant
 SPANS = "tasks_app/domain/partition/spans.py"
 CHECK = "tasks_app/domain/partition/check.py"
 PREDICATE = "tasks_app/pool/batch/predicate.py"
-STORE = "tasks_app/pool/batch/store.py"
+DIVIDE = "tasks_app/pool/batch/divide.py"
 JUDGED = "tests/domain/partition/test_check.py::test_"
 OWNED = "tests/batch/test_sources.py::test_each_row_once_whatever_splits_it"
 ONCE = "tests/batch/test_runs.py::test_each_row_is_done_once"
@@ -29,7 +29,7 @@ PARTITIONS = (
         "tasks_app/pool/batch/pages.py",
         "order = [*order[:by_key], _order(connection, found, unique)]",
         "order = order[:by_key] or [_order(connection, found, unique)]",
-        OWNED,
+        f"{OWNED}[todo-Even(parts=3, rows=None, size=None, over1]",
     ),
     mutant(
         "rows that a page's end leaves out",
@@ -186,17 +186,17 @@ PARTITIONS = (
     mutant(
         "replan of what has started",
         "What has started keeps its range.",
-        STORE,
-        "(t.status = '{Status.PLANNED}' OR :started)",
-        "(true OR :started)",
+        DIVIDE,
+        "t.status = '{Status.PLANNED}' AND t.checkpoint IS NULL",
+        "true",
         f"{REPLAN}a_partition_that_a_run_starts_meanwhile_is_left_alone",
     ),
     mutant(
         "replan that does not wait for a start",
         "Who divides a partition holds its row, and looks at it again.",
-        STORE,
-        "        ORDER BY t.id FOR UPDATE)\n    DELETE",
-        "        ORDER BY t.id)\n    DELETE",
+        DIVIDE,
+        "ORDER BY t.id FOR UPDATE",
+        "ORDER BY t.id",
         f"{REPLAN}a_partition_that_a_run_starts_meanwhile_is_left_alone",
     ),
 )
