@@ -6,6 +6,8 @@ one of the slow ones, so that nothing waits behind a slow task that another chil
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 FAST_S = 0.05
 """A handler whose runs take less is known to be fast; before others, outcomes are written."""
 HOLD_S = 0.2
@@ -14,16 +16,20 @@ GROWTH = 4
 """So many times more than before at most: a few fast tasks say little of their neighbours."""
 _WEIGHT = 0.2
 """Of the newest run in the moving average: ten fast runs make up for a slow one."""
+FEW = 5
+"""So many runs of a name make it known: the first ones connect, compile and import."""
 MOST_NAMES = 10_000
 
 
 class Pace:
     """Moving averages in seconds. Threads may learn at the same time; a lost run does no harm."""
 
-    def __init__(self) -> None:
+    def __init__(self, news: Callable[[], object] = lambda: None) -> None:
+        """``news`` is called when there is a name in the snapshot that was not there before."""
+        self._news = news
         self._of_name: dict[str, float] = {}
-        self._once: set[str] = set()
-        """Names that ran once so far: a first run often takes long, and says little."""
+        self._young: dict[str, int] = {}
+        """How often names ran that are not known yet."""
         self._lately_s: float | None = None
         self._group = 1
 
@@ -32,9 +38,8 @@ class Pace:
         known = self._of_name.get(name)
         if known is None:
             self._meet(name, seconds)
-        elif self._once and name in self._once:
-            self._once.discard(name)
-            self._of_name[name] = min(known, seconds)
+        elif self._young and name in self._young:
+            self._grow(name, min(known, seconds))
         else:
             self._of_name[name] = known + _WEIGHT * (seconds - known)
         lately = self._lately_s
@@ -43,9 +48,20 @@ class Pace:
     def _meet(self, name: str, seconds: float) -> None:
         if len(self._of_name) >= MOST_NAMES:
             self._of_name.clear()
-            self._once.clear()
+            self._young.clear()
         self._of_name[name] = seconds
-        self._once.add(name)
+        self._young[name] = 1
+        if seconds >= FAST_S:
+            self._news()
+
+    def _grow(self, name: str, shortest_s: float) -> None:
+        self._of_name[name] = shortest_s
+        runs = self._young.get(name, FEW) + 1
+        if runs < FEW:
+            self._young[name] = runs
+        else:
+            self._young.pop(name, None)
+            self._news()
 
     def is_fast(self, name: str) -> bool:
         """Whether runs of this name are known to be short."""
@@ -60,10 +76,10 @@ class Pace:
         return self._group
 
     def snapshot(self) -> dict[str, float]:
-        """Return the seconds that a run of each name takes; not of fast ones that ran only once."""
-        once = self._once
+        """Return the seconds that a run of each name takes that is known, or was slow."""
+        young = self._young
         return {
             name: seconds
             for name, seconds in list(self._of_name.items())
-            if seconds >= FAST_S or name not in once
+            if seconds >= FAST_S or name not in young
         }

@@ -19,6 +19,8 @@ NEVER_HEARD = float("inf")
 """A name that nobody has run is told at once."""
 PAUSE_S = 0.3
 """Between two writes; on a busy machine the pace of fast tasks jumps about."""
+GREATEST_NEWS = 10.0
+"""What changed by more does not wait for it: a first run that had to connect, say."""
 FASTEST_S = 0.0002
 """As fast as anybody cares: the largest messages of such tasks are still short."""
 
@@ -52,7 +54,7 @@ class PaceReport:
         now = time.monotonic()
         least = NEWS if now >= self._look_at else GREAT_NEWS
         if now < self._told_at + PAUSE_S:
-            least = NEVER_HEARD
+            least = GREATEST_NEWS
         news = {
             name: seconds
             for name, run_s in self._snapshot().items()

@@ -68,7 +68,7 @@ class Runner:
         self._aftermath = aftermath
         self._calls = calls
         self._rng = Random()  # noqa: S311  jitter, not a secret
-        self.pace = Pace()
+        self.pace = Pace(desk.wake.set)
         self._allowance = allowance
         self.locks = LocksOfChild(settings, database, desk)
 

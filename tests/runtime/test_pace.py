@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import event, text
 
-from tasks_app.runtime.pace import GROWTH, HOLD_S, MOST_NAMES, Pace
+from tasks_app.runtime.pace import FEW, GROWTH, HOLD_S, MOST_NAMES, Pace
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
@@ -118,19 +118,41 @@ def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> N
     assert bench.runs == ids
 
 
-def test_a_first_run_that_took_long_is_forgotten_with_the_second() -> None:
+def test_first_runs_that_took_long_are_forgotten_with_the_first_short_one() -> None:
     pace = Pace()
 
-    pace.learn("t", 2.0)
-    pace.learn("t", 0.001)
+    for seconds in (2.0, 0.5, 0.001, 0.3):
+        pace.learn("t", seconds)
+    assert pace.is_fast("t")
+    pace.learn("t", 0.002)
 
     assert pace.snapshot() == {"t": 0.001}
 
 
-def test_a_fast_name_that_ran_once_is_not_told_and_a_slow_one_is() -> None:
-    pace = Pace()
+def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
+    news: list[str] = []
+    pace = Pace(lambda: news.append("!"))
 
-    pace.learn("fast", 0.008)  # ten times what the second run will take
-    pace.learn("slow", 2.0)
+    learned(pace, "fast", 0.008, runs=FEW - 1)
+    assert (pace.snapshot(), news) == ({}, [])
+    learned(pace, "slow", 2.0, runs=1)
+    assert (pace.snapshot(), news) == ({"slow": 2.0}, ["!"])
+    learned(pace, "fast", 0.008, runs=100)
 
-    assert pace.snapshot() == {"slow": 2.0}
+    assert (pace.snapshot(), news) == ({"slow": 2.0, "fast": 0.008}, ["!", "!"])
+
+
+def test_a_child_wakes_its_clerk_for_a_name_that_it_knows_now(bench: Bench) -> None:
+    """Also where no outcome waits to be written, as after handlers that use their connection."""
+
+    @bench.handler("t")
+    def t(ctx: Any) -> None:
+        ctx.connection.execute(text("SELECT 1"))
+
+    child = bench.child(start=False)
+    child.execute(None, [bench.create() for _ in range(FEW - 1)])
+    assert not child.desk.wake.is_set()
+
+    child.execute(None, [bench.create()])
+
+    assert child.desk.wake.is_set()

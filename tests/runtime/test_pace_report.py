@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from tasks_app.runtime import pace_report as room
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.pace import FEW
 from tasks_app.runtime.pace_report import FASTEST_S, PaceReport
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -70,6 +71,16 @@ def test_a_change_by_a_fifth_is_told_after_ten_seconds_and_a_great_one_at_once(
     assert report.after(10, b=0.115) == {"a": 0.13}
 
 
+def test_a_first_run_that_had_to_connect_is_corrected_without_a_pause(
+    bench: Bench, clock: Any
+) -> None:
+    report = Report(bench, clock)
+
+    assert report.after(0, a=0.1) == {"a": 0.1}
+    assert report.after(0.01, a=0.02) == {}
+    assert report.after(0.01, a=0.001) == {"a": 0.001}
+
+
 def test_differences_that_make_no_other_messages_are_no_news(bench: Bench, clock: Any) -> None:
     report = Report(bench, clock)
 
@@ -106,6 +117,6 @@ def test_a_child_tells_what_it_ran(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child()
 
-    child.execute(None, [bench.create(), bench.create()])
+    child.execute(None, [bench.create() for _ in range(FEW)])
 
     assert until(lambda: bench.sql("SELECT run_s FROM task_pace WHERE name = 't'"), 5) is not None
