@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -62,6 +62,9 @@ class Database:
         self._engine: Engine
         self._autocommit: Engine
         self._handler_engine: Engine
+        self._at_hand: list[Connection] = []
+        """One at most, for single statements: to get it from its pool and to give it back takes as
+        long as a statement, for a child that was idle."""
 
     @property
     def engine(self) -> Engine:
@@ -112,12 +115,34 @@ class Database:
                 yield connection
             return
         self._fresh()
-        with self._autocommit.connect() as connection:
+        connection = self._from_hand() or self._autocommit.connect()
+        try:
             yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._keep_at_hand(connection)
+
+    def _from_hand(self) -> Connection | None:
+        with suppress(IndexError):  # another thread was faster
+            return self._at_hand.pop()
+        return None
+
+    def _keep_at_hand(self, connection: Connection) -> None:
+        if not self._at_hand and not connection.invalidated:
+            connection.rollback()  # of nothing: each statement has committed
+            self._at_hand.append(connection)
+        else:
+            connection.close()
+
+    def _empty_hand(self) -> None:
+        while (connection := self._from_hand()) is not None:
+            connection.close()
 
     def dispose(self) -> None:
         """Close all connections."""
         if self._pid == os.getpid():
+            self._empty_hand()
             self._engine.dispose()
             self._handler_engine.dispose()
 
@@ -128,15 +153,22 @@ class Database:
             if self._pid == os.getpid():
                 return
             if self._pid:  # forked: these sockets are the parent's
+                self._at_hand = []
                 self._engine.dispose(close=False)
                 self._handler_engine.dispose(close=False)
             self._engine = self._make(_OURS, 5)
+            event.listen(self._engine, "handle_error", self._heed)
             if not self._prepare:
                 event.listen(self._engine, "begin", settle_in)
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._handler_engine = self._make(_CHECK, self._handlers)
             lend(self._handler_engine)
             self._pid = os.getpid()
+
+    def _heed(self, context: ExceptionContext) -> None:
+        """When one connection is lost, so are likely all: what the pool knows, the hand must."""
+        if context.is_disconnect:
+            self._empty_hand()
 
     def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
         """A pooler takes no options at the start, and deals out its servers anew each time."""

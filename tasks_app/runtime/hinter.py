@@ -83,6 +83,7 @@ class Hinter:
 
     def offer(self, hints: Iterable[Hint]) -> None:
         """Take hints to be sent, or drop them; returns at once."""
+        idle = not self._waiting
         for hint in hints:
             if self._silent(hint.queue):
                 self.counts.silent += 1
@@ -90,8 +91,10 @@ class Hinter:
                 self.counts.dropped += 1
             else:
                 self._waiting.put(hint, hint.at)
-        if self._thread is None and len(self._waiting):
+        if self._thread is None and self._waiting:
             self._start()
+        if idle and self._waiting:
+            time.sleep(0)  # lets the thread begin: else it waits until this one waits for something
 
     def flush(self, patience_s: float) -> None:
         """Wait until what was offered is sent or dropped, at most so long; silent ones never."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
 from psycopg.errors import InvalidSqlStatementName
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.pool.claim import claim
@@ -91,3 +92,50 @@ def test_a_connection_that_died_meanwhile_is_unanswered_once(
     assert is_lost(raised.value)
     with getattr(database, way)() as connection:
         assert connection.execute(OPTIONS).one() == ("off", "1s")
+
+
+def ask_pid(database: Database) -> int:
+    with database.single() as connection:
+        pid: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        return pid
+
+
+def test_a_connection_for_single_statements_stays_at_hand(database_url: str) -> None:
+    database, lent = Database(database_url), list[object]()
+    event.listen(database.engine, "checkout", lambda *_: lent.append(_))
+
+    assert len({ask_pid(database) for _ in range(3)}) == 1
+
+    assert len(lent) == 1
+    database.dispose()
+    assert database.engine.pool.checkedout() == 0
+
+
+def test_it_is_one_and_who_finds_it_taken_uses_the_pool(database_url: str) -> None:
+    database = Database(database_url)
+
+    with database.single() as first, database.single() as second:
+        assert first.connection.driver_connection is not second.connection.driver_connection
+
+    assert database.engine.pool.checkedout() == 1
+    with suppress(DBAPIError), database.single() as connection:
+        connection.execute(text("SELECT 1 / 0"))
+    assert database.engine.pool.checkedout() == 0  # whatever state it is in
+    database.dispose()
+
+
+def test_who_loses_a_connection_tells_of_the_one_at_hand(database_url: str, engine: Engine) -> None:
+    """The server was restarted: one error, not one for each connection."""
+    database = Database(database_url)
+    pids = [ask_pid(database)]
+    with database.begin() as connection:
+        pids.append(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    for pid in pids:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+
+    with pytest.raises(DBAPIError), database.begin() as connection:
+        connection.execute(OPTIONS)
+
+    assert ask_pid(database) not in pids
+    database.dispose()

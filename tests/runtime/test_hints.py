@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -457,6 +458,21 @@ class TestTheHinter:
 
         assert threading.active_count() == before + 1
         assert ear.ids == [1]
+
+    def test_it_need_not_wait_until_the_producer_waits_for_something(
+        self, hinter: Hinter, ear: Ear
+    ) -> None:
+        offer(hinter, 1)
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(60.0)  # who computes is not interrupted
+        try:
+            hinter.offer([Hint("q", 2)])
+            ends = time.monotonic() + 5
+            while len(ear.ids) < 2 and time.monotonic() < ends:
+                pass
+            assert ear.ids == [1, 2]
+        finally:
+            sys.setswitchinterval(usual)
 
     def test_what_comes_while_it_publishes_goes_together(self, hinter: Hinter, ear: Ear) -> None:
         ear.open.clear()
