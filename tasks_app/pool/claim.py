@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -57,7 +58,10 @@ _POLICY = "(SELECT policies FROM handler) -> p.name"
 _MAX_ATTEMPTS = f"coalesce({of_queue('max_attempts')}, ({_POLICY} ->> 0)::smallint)"
 _AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
 
-_DUE_S = 2 + ClaimedTask._fields.index("due_s") - 1
+_END = 1 + len(ClaimedTask._fields)
+"""What a statement returns beyond is not the task's."""
+_IN_TURN = itemgetter(_END, 1 + ClaimedTask._fields.index("due_s"), 0)
+"""By priority, then as they became due."""
 
 _CLAIM = """
     WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), {says},
@@ -218,8 +222,7 @@ def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
             "now": now,
         },
     )
-    ordered = [(row[-1], row[_DUE_S], row[0], row[:-1]) for row in plain(rows)]
-    return [_task(row, token) for *_, row in sorted(ordered)]
+    return [_task(row, token) for row in sorted(plain(rows), key=_IN_TURN)]
 
 
 def fetch_payload(connection: Connection, fence: Fence) -> str | None:
@@ -232,7 +235,7 @@ def fetch_payload(connection: Connection, fence: Fence) -> str | None:
 def claims_of(connection: Connection, owner: str) -> list[ClaimedTask]:
     """Return what a child still holds, lowest id first. Only a read: act on it by the fence."""
     rows = plain(connection.execute(_CLAIMS, {"owner": owner}))
-    return [_task(fields, token) for *fields, token in rows]
+    return [_task(row, row[-1]) for row in rows]
 
 
 def _values(claimer: Claimer, token: UUID) -> dict[str, Any]:
@@ -253,7 +256,7 @@ def _handlers(claimer: Claimer) -> str:
 def _task(row: Sequence[Any], token: UUID) -> ClaimedTask:
     """By ``tuple`` itself: with its eighteen arguments the class takes three times as long."""
     fence = tuple.__new__(Fence, (row[0], row[1], token))
-    return tuple.__new__(ClaimedTask, (fence, *row[2:]))
+    return tuple.__new__(ClaimedTask, (fence, *row[2:_END]))
 
 
 def plain(result: CursorResult[Any]) -> Sequence[Any]:

@@ -19,9 +19,9 @@ from tasks_app.pool.claim import fetch_payload
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.desk import Running
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
+from tasks_app.runtime.running import Running
 from tasks_app.runtime.tally import Tally
 
 

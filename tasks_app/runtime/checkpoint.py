@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.payload import encode_object
 from tasks_app.pool.progress import Note, keep, read
-from tasks_app.runtime.desk import Running
+from tasks_app.runtime.running import Running
 from tasks_app.runtime.transaction import Access, AsyncTransaction
 
 LIMIT = 64 * 1024

@@ -14,7 +14,7 @@ from tasks_app.runtime.transaction import Access, AsyncTransaction
 
 if TYPE_CHECKING:
     from tasks_app.runtime.checkpoint import Checkpoint
-    from tasks_app.runtime.desk import Running
+    from tasks_app.runtime.running import Running
 
 FIRST = 100
 """Rows of the first page, where it is not known how long they take."""

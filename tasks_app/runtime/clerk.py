@@ -24,11 +24,13 @@ from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import still_held
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.departure import Departure
-from tasks_app.runtime.desk import Desk, Errand, Return
+from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.errands import Errand
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.reactions import Remedy, is_unanswered, patience_s, remedy_for
+from tasks_app.runtime.running import Return
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
 from tasks_app.runtime.undertaker import Undertaker
@@ -221,7 +223,7 @@ class Clerk:
 
     def _run_errands(self, most_failed: int = MOST_FAILED_ERRANDS) -> None:
         """Do what others left to us. Who waits for somebody's lock goes behind the others."""
-        errands = self._desk.errands()
+        errands = self._desk.errands.take()
         failed: list[Errand] = []
         trouble: Exception | None = None
         while errands and len(failed) < most_failed:
@@ -232,7 +234,7 @@ class Clerk:
             except Exception as error:
                 failed.append(errand)
                 trouble = error
-        self._desk.errands_left([*errands, *failed])
+        self._desk.errands.leave([*errands, *failed])
         if trouble is not None:
             raise trouble
 

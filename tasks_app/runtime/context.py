@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tasks_app.domain.task import Fence
     from tasks_app.runtime.checkpoint import Checkpoint
     from tasks_app.runtime.chunks import Chunks
-    from tasks_app.runtime.desk import Running
     from tasks_app.runtime.locks.of_runs import HoldOfRun, LocksOfChild, LocksOfRun
+    from tasks_app.runtime.running import Running
     from tasks_app.runtime.transaction import Access
 
 NO_COMMIT = (

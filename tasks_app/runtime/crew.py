@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.runtime.desk import Running
+from tasks_app.runtime.running import Running
 
 log = quiet_logger(__name__)
 

@@ -11,47 +11,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
-from sqlalchemy import Connection
-
 from tasks_app.domain.task import ClaimedTask, Fence, Settlement
-
-Errand = Callable[[Connection], object]
-"""Something that must reach the database, however often it takes; safe to repeat."""
-
-
-@dataclass(slots=True)
-class Running:
-    """A task in a thread's hands. The clerk writes the flags, the handler reads them."""
-
-    task: ClaimedTask
-    since: float
-    cancelled: bool
-    progress: tuple[float, str] | None = None
-    in_crew: bool = False
-    """It is async: it takes no thread."""
-    commits: bool = False
-    """Its transaction is being committed: too late to let go of it."""
-    stops: bool = False
-    """The child stops; whoever can give back in between may do so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Return:
-    """A claim on its way back, due again after ``wait``."""
-
-    task: ClaimedTask
-    wait: timedelta
-    suspect: bool = False
-    """Its connection was lost, perhaps through its own doing: only if no other was lost, too."""
-
-    @property
-    def fence(self) -> Fence:
-        """The fence alone."""
-        return self.task.fence
-
+from tasks_app.runtime.errands import Errand, Errands
+from tasks_app.runtime.in_hand import InHand
+from tasks_app.runtime.running import Return, Running
 
 LONE_WAIT = timedelta(seconds=5)
 """How long a task that runs alone stays away from a child in which others run on and on."""
@@ -65,7 +31,7 @@ ACQUITS_S = 2.0
 class Desk:
     """All claims of one child whose reply has arrived."""
 
-    def __init__(  # noqa: PLR0915  all that a child may hold
+    def __init__(
         self,
         threads: int = 1,
         *,
@@ -89,13 +55,11 @@ class Desk:
         self._turned_away: dict[int, int] = {}
         self._finished: dict[Fence, Settlement] = {}
         self._returning: dict[Fence, Return] = {}
-        self._errands: list[Errand] = []
-        self._errands_out = False
+        self.errands = Errands()
+        """What others left to the clerk."""
         self._acquits_until = 0.0
         self._first_finished_at: float | None = None
-        self._messages: dict[int, int] = {}
-        self._idle_since = time.monotonic()
-        self._gave_back: set[int] = set()
+        self._in_hand = InHand()
         self._lets_go = False
         self.stopping = threading.Event()
         """Set: start nothing more."""
@@ -281,31 +245,28 @@ class Desk:
 
     def errand(self, errand: Errand) -> None:
         """Hand something to the clerk that has to be done until it is answered."""
-        with self._mutex:
-            self._errands.append(errand)
+        self.errands.add(errand)
         self.wake.set()
 
     def open_message(self, dispatch_id: int) -> None:
         """Start with a message in this thread; 0: a hint, which the ledger does not know."""
         with self._mutex:
-            self._messages[threading.get_ident()] = dispatch_id
-            self._gave_back.discard(threading.get_ident())
+            self._in_hand.open(dispatch_id)
 
     def close_message(self) -> None:
         """This thread's message is worked off."""
         with self._mutex:
-            self._messages.pop(threading.get_ident(), None)
-            self._idle_since = time.monotonic()
+            self._in_hand.close()
 
     def idle_s(self) -> float:
         """Return for how long no message has been in any thread's hands; 0: one is."""
         with self._mutex:
-            return 0.0 if self._messages else time.monotonic() - self._idle_since
+            return self._in_hand.idle_s()
 
     @property
     def gave_back(self) -> bool:
         """Whether the clerk gave the rest of this thread's message back."""
-        return threading.get_ident() in self._gave_back
+        return self._in_hand.gave_back
 
     def take_back(self, longer_than_s: float) -> list[int]:
         """If all hands are busy for so long, return all that waits; give their messages.
@@ -316,11 +277,11 @@ class Desk:
             now = time.monotonic()
             slow = [run for run in self._running.values() if now - run.since >= longer_than_s]
             aboard = sum(run.in_crew for run in slow)
-            if len(slow) - aboard >= (len(self._messages) or self._threads) + self._extra:
+            if len(slow) - aboard >= (len(self._in_hand) or self._threads) + self._extra:
                 return self._return_waiting()
             if slow:
                 self._turn_away_the_lone()
-            return self._open_messages() if aboard >= self._places else []
+            return self._in_hand.give_back() if aboard >= self._places else []
 
     def _turn_away_the_lone(self) -> None:
         """What runs alone waits for all: perhaps others are free. At last it has its turn here."""
@@ -343,12 +304,7 @@ class Desk:
             self._returning[task.fence] = Return(task, timedelta(0))
         self._waiting.clear()
         self._crews.clear()
-        return self._open_messages()
-
-    def _open_messages(self) -> list[int]:
-        open_ones = {t: d for t, d in self._messages.items() if t not in self._gave_back}
-        self._gave_back.update(open_ones)
-        return [dispatch_id for dispatch_id in open_ones.values() if dispatch_id]
+        return self._in_hand.give_back()
 
     def returning(self) -> list[Return]:
         """Return the claims to release. They stay until :meth:`drop`."""
@@ -372,19 +328,6 @@ class Desk:
         with self._mutex:
             first = self._first_finished_at
             return None if first is None else time.monotonic() - first
-
-    def errands(self) -> list[Errand]:
-        """Take all errands; say with :meth:`errands_left` which of them are still to be done."""
-        with self._mutex:
-            errands, self._errands = self._errands, []
-            self._errands_out = bool(errands)
-            return errands
-
-    def errands_left(self, errands: Sequence[Errand]) -> None:
-        """Take back what failed, behind what came in meanwhile."""
-        with self._mutex:
-            self._errands += errands
-            self._errands_out = False
 
     def held(self) -> list[Fence]:
         """Return the fences to renew: everything that this child still answers for."""
@@ -416,14 +359,14 @@ class Desk:
     def busy(self) -> bool:
         """Whether a thread of this child has a task or a message in hand."""
         with self._mutex:
-            return bool(self._running or self._messages)
+            return bool(self._running or self._in_hand)
 
     @property
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
             claims = (self._waiting, self._crews, self._running, self._finished, self._returning)
-            return not (any(claims) or self._errands or self._errands_out)
+            return not (any(claims) or self.errands.open)
 
     def stop(self) -> None:
         """Start nothing more, and wake everybody who waits. Once: the clerk says it often."""

@@ -27,12 +27,13 @@ from tasks_app.runtime.allowance import Allowance
 from tasks_app.runtime.calls import Calls, FenceLostError
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database, is_lost
-from tasks_app.runtime.desk import Desk, Running
+from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.locks.of_runs import LocksOfChild
 from tasks_app.runtime.pace import Pace
 from tasks_app.runtime.reactions import is_unanswered, spares_handlers
 from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.running import Running
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.slot import Slot
 from tasks_app.runtime.transaction import Transaction

@@ -14,10 +14,11 @@ from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
-from tasks_app.runtime.desk import Desk, Running
+from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
+from tasks_app.runtime.running import Running
 from tasks_app.runtime.slot import Slot
 
 

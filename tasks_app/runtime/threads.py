@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 
 from tasks_app.domain.task import ClaimedTask
-from tasks_app.runtime.desk import Desk, Running
+from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.running import Running
 
 PATIENCE_S = 0.5
 """Between two looks at the desk without being called."""

@@ -383,7 +383,7 @@ def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(benc
     thread = bench.beside(child.execute, None, ids)
     until(lambda: len(bench.runs) == 2)
 
-    until(lambda: len(child.desk._gave_back) == 1)
+    until(lambda: len(child.desk._in_hand._gave_back) == 1)
     held = len(child.desk.held())
     go_on.set()
     thread.join(10)

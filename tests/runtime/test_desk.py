@@ -248,12 +248,12 @@ def test_errands_count_until_they_are_done() -> None:
     desk = Desk()
     desk.errand(print)
 
-    errands = desk.errands()
+    errands = desk.errands.take()
 
     assert not desk.empty
-    desk.errands_left(errands)
-    assert desk.errands() == [print]
-    desk.errands_left([])
+    desk.errands.leave(errands)
+    assert desk.errands.take() == [print]
+    desk.errands.leave([])
     assert desk.empty
 
 

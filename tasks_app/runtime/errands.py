@@ -1,0 +1,43 @@
+"""Errands: what must reach the database, however often it takes; each is safe to repeat."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection
+
+Errand = Callable[[Connection], object]
+
+
+class Errands:
+    """Any thread adds; the clerk takes all, and leaves again what failed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[Errand] = []
+        self._out = False
+
+    def add(self, errand: Errand) -> None:
+        """Put one behind the others."""
+        with self._lock:
+            self._waiting.append(errand)
+
+    def take(self) -> list[Errand]:
+        """Take all; say with :meth:`leave` which of them are still to be done."""
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+            self._out = bool(taken)
+            return taken
+
+    def leave(self, errands: Sequence[Errand]) -> None:
+        """Take back what failed, behind what came in meanwhile."""
+        with self._lock:
+            self._waiting += errands
+            self._out = False
+
+    @property
+    def open(self) -> bool:
+        """Whether any waits, or is out and may still fail."""
+        with self._lock:
+            return bool(self._waiting) or self._out
