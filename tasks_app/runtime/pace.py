@@ -38,10 +38,12 @@ class Pace:
         known = self._of_name.get(name)
         if known is None:
             self._meet(name, seconds)
-        elif self._young and name in self._young:
+        elif self._young and name in self._young and not known < FAST_S <= seconds:
             self._grow(name, min(known, seconds))
         else:
             self._of_name[name] = known + _WEIGHT * (seconds - known)
+            if self._young:  # slow, but no first run: no need to wait for more
+                self._know(name)
         lately = self._lately_s
         self._lately_s = seconds if lately is None else lately + _WEIGHT * (seconds - lately)
 
@@ -60,7 +62,10 @@ class Pace:
         if runs < FEW:
             self._young[name] = runs
         else:
-            self._young.pop(name, None)
+            self._know(name)
+
+    def _know(self, name: str) -> None:
+        if self._young.pop(name, None) is not None:
             self._news()
 
     def is_fast(self, name: str) -> bool:

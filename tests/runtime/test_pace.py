@@ -121,12 +121,20 @@ def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> N
 def test_first_runs_that_took_long_are_forgotten_with_the_first_short_one() -> None:
     pace = Pace()
 
-    for seconds in (2.0, 0.5, 0.001, 0.3):
+    for seconds in (2.0, 0.5, 0.001, 0.003, 0.002):
         pace.learn("t", seconds)
-    assert pace.is_fast("t")
-    pace.learn("t", 0.002)
 
     assert pace.snapshot() == {"t": 0.001}
+
+
+def test_a_slow_run_after_a_short_one_is_believed_at_once() -> None:
+    pace = Pace()
+
+    pace.learn("t", 0.001)
+    pace.learn("t", 60.0)
+
+    assert not pace.is_fast("t")
+    assert pace.snapshot()["t"] > 10
 
 
 def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
