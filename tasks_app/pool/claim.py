@@ -16,11 +16,10 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, CursorResult, text
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
-from tasks_app.pool.drivers import ask
+from tasks_app.pool.drivers import ask, in_psycopgs_words
 from tasks_app.pool.fences import array
 from tasks_app.pool.plan import Ask
 from tasks_app.pool.queue_defaults import QUEUE_SAYS, of_queue
@@ -82,21 +81,19 @@ _CLAIM = """
 """
 
 
-def _statement(candidates: str, *, order: str, lonely_goes_first: str, more: str = "") -> Any:
-    return text(
-        _CLAIM.format(
-            candidates=candidates,
-            order=order,
-            lonely_goes_first=lonely_goes_first,
-            pending=PENDING,
-            running=State.RUNNING,
-            now=NOW,
-            max_attempts=_MAX_ATTEMPTS,
-            at_most_once=_AT_MOST_ONCE,
-            returned=_RETURNED,
-            more=more,
-            says=QUEUE_SAYS,
-        )
+def _statement(candidates: str, *, order: str, lonely_goes_first: str, more: str = "") -> str:
+    return _CLAIM.format(
+        candidates=candidates,
+        order=order,
+        lonely_goes_first=lonely_goes_first,
+        pending=PENDING,
+        running=State.RUNNING,
+        now=NOW,
+        max_attempts=_MAX_ATTEMPTS,
+        at_most_once=_AT_MOST_ONCE,
+        returned=_RETURNED,
+        more=more,
+        says=QUEUE_SAYS,
     )
 
 
@@ -118,13 +115,14 @@ def _by_id(passes: str) -> str:
         order="id",
         lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
     )
-    return str(statement.compile(dialect=PGDialect_psycopg()))  # type: ignore[no-untyped-call]
+    return in_psycopgs_words(statement)
 
 
 _UNGATED, _ADMITTED = _by_id(UNGATED), _by_id("true")
 
-_NEXT = _statement(
-    f"""
+_NEXT = text(
+    _statement(
+        f"""
     candidate AS MATERIALIZED (
         SELECT p.*
         FROM unnest(CAST(:queues AS text[])) AS q(queue)
@@ -141,10 +139,11 @@ _NEXT = _statement(
         WHERE {runs("q.queue")}
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
     """,
-    order="priority, scan_at, id",
-    # The pool need never run out of others: who is first in line goes first.
-    lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
-    more=", p.priority",
+        order="priority, scan_at, id",
+        # The pool need never run out of others: who is first in line goes first.
+        lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
+        more=", p.priority",
+    )
 )
 
 _WAITING = text(f"""

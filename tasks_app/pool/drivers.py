@@ -124,6 +124,15 @@ def below(connection: Connection, step: Ask | Copy) -> Rows:
         ) from error
 
 
+def in_psycopgs_words(statement: str) -> str:
+    """Return a statement of ours, with values ``:name``, as :func:`ask` takes it."""
+    from sqlalchemy.dialects.postgresql.psycopg import (  # noqa: PLC0415  producers need none
+        PGDialect_psycopg,
+    )
+
+    return str(text(statement).compile(dialect=PGDialect_psycopg()))  # type: ignore[no-untyped-call]
+
+
 @functools.lru_cache(256)
 def _neutral(sql: str) -> TextClause:
     """Return the statement for SQLAlchemy's other drivers."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from tasks_app.domain.states import State
 from tasks_app.pool.afar import HAS_GATE, WAITS
+from tasks_app.pool.drivers import ask, in_psycopgs_words
+from tasks_app.pool.plan import Ask
 from tasks_app.pool.standstill import runs
 from tasks_app.pool.tables import BREAKER, DISPATCH, GATE, NOW, PENDING, QUEUE, SCHEDULE
 
@@ -42,7 +44,7 @@ class Glance:
         return not (self.out or self.expired or near)
 
 
-_GLANCE = text(f"""
+_GLANCE = in_psycopgs_words(f"""
     WITH RECURSIVE {WAITS}
     SELECT EXISTS (SELECT FROM {DISPATCH}) AS out,
         EXISTS (SELECT FROM {PENDING} p
@@ -59,13 +61,5 @@ _GLANCE = text(f"""
 
 def glance(connection: Connection, *, now: datetime | None = None) -> Glance:
     """Look from afar."""
-    row = connection.execute(_GLANCE, {"now": now}).one()
-    return Glance(
-        row.out,
-        row.expired,
-        row.next_due,
-        row.next_fire_s,
-        row.next_look_s,
-        row.gates,
-        row.breakers,
-    )
+    (row,) = ask(connection, Ask(_GLANCE, {"now": now}))
+    return Glance(*row)
