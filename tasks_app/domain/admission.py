@@ -28,7 +28,9 @@ QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
 LONGEST_KEY = 255
 HEADERS_LIMIT = 8 * 1024
 _KNOWN = frozenset(TaskOptions.__annotations__)
-_KEYS = frozenset({"biz_key", "unique_key", "order_key", "limit_key"})
+_NO_OPTIONS: Mapping[str, Any] = {}
+_KEYS_IN_ORDER = TaskRow._fields[1:5]
+_KEYS, _NO_KEYS = frozenset(_KEYS_IN_ORDER), (None,) * len(_KEYS_IN_ORDER)
 _MEMORABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
 """Types whose values cannot change, and of which equal ones mean the same."""
 T = TypeVar("T")
@@ -41,22 +43,31 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     Raises:
         InvalidTaskError: with the path of the bad value and what is allowed.
     """
-    options: Mapping[str, Any] = new.options
     name = new.task if spec is None else spec.name
-    biz_key = unique_key = order_key = limit_key = None
+    if new.options:
+        keys, terms = _keys_and_terms(name, spec, new.options)
+    else:
+        keys, terms = _NO_KEYS, _terms(name, spec, _NO_OPTIONS)
+    payload = _payload(_given(new, spec), spec, limit)
+    return tuple.__new__(TaskRow, (payload, *keys, *terms))  # the class takes longer
+
+
+def _keys_and_terms(
+    name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]
+) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
+    keys = _NO_KEYS
     if not _KEYS.isdisjoint(options):
-        biz_key, unique_key = _key(options, "biz_key"), _key(options, "unique_key")
-        order_key, limit_key = _key(options, "order_key"), _key(options, "limit_key")
+        keys = tuple([_key(options, key) for key in _KEYS_IN_ORDER])
         options = {k: v for k, v in options.items() if k not in _KEYS}
     terms = _terms(name, spec, options)
+    _, unique_key, order_key, _ = keys
     if unique_key is None and terms[-1] is not None:
         raise InvalidTaskError("options.unique_key", "is None, yet has a scope or policy", "a key")
     if order_key is None and any(terms[-3:-1]):
         raise InvalidTaskError(
             "options.order_key", "is None, yet has a policy or is strict", "a key"
         )
-    payload = _payload(_given(new, spec), spec, limit)
-    return TaskRow._make((payload, biz_key, unique_key, order_key, limit_key, *terms))
+    return keys, terms
 
 
 def _terms(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -47,10 +47,12 @@ def encode_object(
     """
     if value is None:
         return "{}"
+    if type(value) is dict:
+        return encode(value, path, limit, to_json)
     plain: Any = value
-    if not isinstance(value, dict) and isinstance(value, BaseModel):
+    if isinstance(value, BaseModel):
         plain = dump_model(value, path, round_trip=True)
-    if not isinstance(plain, dict | Mapping):
+    if not isinstance(plain, Mapping):
         raise InvalidTaskError(
             path,
             f"is of type {type(plain).__name__}",

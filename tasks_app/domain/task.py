@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 from uuid import UUID
@@ -101,7 +101,7 @@ class NewTask:
     task: Any
     """A task name, the handler itself, or a Celery task or signature."""
     payload: Mapping[str, Any] | BaseModel | None = None
-    options: TaskOptions = field(default_factory=TaskOptions)
+    options: TaskOptions | None = None
     args: Sequence[Any] | None = None
     """With ``kwargs``, instead of a payload: what a Celery task is called with."""
     kwargs: Mapping[str, Any] | None = None

@@ -79,7 +79,7 @@ class _Now:
 
     def put(self, new: NewTask) -> PoolResult:
         task_id = create_task(
-            self._session, new.task, args=new.args, kwargs=new.kwargs, **new.options
+            self._session, new.task, args=new.args, kwargs=new.kwargs, **(new.options or {})
         )
         self._since_commit += 1
         return PoolResult(task_id)

@@ -88,5 +88,5 @@ def _arguments(
     return args, kwargs
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def _given(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (options or {}).items() if value is not None}
