@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.admission import admit
 from tasks_app.domain.states import Event
-from tasks_app.domain.task import ClaimedTask, NewTask, Settlement, TaskId
+from tasks_app.domain.task import ClaimedTask, NewTask, Settlement, TaskId, TaskRow
 from tasks_app.pool.claim import Claimer, claim
 from tasks_app.pool.create import create_one
 
@@ -33,6 +33,11 @@ def pending_task(
             text(f"UPDATE task_pending SET {sets} WHERE id = :id"), {**columns, "id": task_id}
         )
     return task_id
+
+
+def on_terms(row: TaskRow, **changes: Any) -> TaskRow:
+    """Return the row on other terms, past admission."""
+    return row._replace(terms=row.terms._replace(**changes))
 
 
 def claimer(

@@ -17,7 +17,7 @@ from tasks_app.domain.gates import OrderPolicy
 from tasks_app.domain.handler import HandlerSpec, explain
 from tasks_app.domain.payload import check_text, dump_model, encode_object
 from tasks_app.domain.retry import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
-from tasks_app.domain.task import NewTask, TaskOptions, TaskRow
+from tasks_app.domain.task import KEYS, NewTask, TaskOptions, TaskRow, Terms
 from tasks_app.domain.unique import KeyRule, parse_rule
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ LONGEST_KEY = 255
 HEADERS_LIMIT = 8 * 1024
 _KNOWN = frozenset(TaskOptions.__annotations__)
 _NO_OPTIONS: Mapping[str, Any] = {}
-_KEYS_IN_ORDER = TaskRow._fields[1:5]
-_KEYS, _NO_KEYS = frozenset(_KEYS_IN_ORDER), (None,) * len(_KEYS_IN_ORDER)
+_KEYS = frozenset(KEYS)
+_NO_KEYS: tuple[str | None, ...] = (None,) * len(KEYS)
 _MEMORABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
 """Types whose values cannot change, and of which equal ones mean the same."""
 T = TypeVar("T")
@@ -49,33 +49,36 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     else:
         keys, terms = _NO_KEYS, _terms(name, spec, _NO_OPTIONS)
     payload = _payload(_given(new, spec), spec, limit)
-    return tuple.__new__(TaskRow, (payload, *keys, *terms))  # the class takes longer
+    return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
 
 
 def _keys_and_terms(
     name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]
-) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
+) -> tuple[tuple[str | None, ...], Terms]:
     keys = _NO_KEYS
     if not _KEYS.isdisjoint(options):
-        keys = tuple([_key(options, key) for key in _KEYS_IN_ORDER])
+        keys = tuple([_key(options, key) for key in KEYS])
         options = {k: v for k, v in options.items() if k not in _KEYS}
     terms = _terms(name, spec, options)
     _, unique_key, order_key, _ = keys
-    if unique_key is None and terms[-1] is not None:
+    if unique_key is None and terms.rule is not None:
         raise InvalidTaskError("options.unique_key", "is None, yet has a scope or policy", "a key")
-    if order_key is None and any(terms[-3:-1]):
+    if order_key is None and (terms.order_skips or terms.strict_order):
         raise InvalidTaskError(
             "options.order_key", "is None, yet has a policy or is strict", "a key"
         )
     return keys, terms
 
 
-def _terms(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> tuple[Any, ...]:
+def _terms(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> Terms:
     """Return a row's terms; producers repeat themselves, so they are remembered."""
-    types = tuple(map(type, options.values())) if options else ()
-    if type(name) is str and _MEMORABLE.issuperset(types) and not options.get("wait_first"):
-        return _remembered_terms(name, spec, tuple(options.items()), types)
-    return _checked_terms(name, spec, options).terms
+    if type(name) is str:
+        if not options:
+            return _remembered_terms(name, spec, (), ())
+        types = tuple(map(type, options.values()))
+        if _MEMORABLE.issuperset(types) and not options.get("wait_first"):
+            return _remembered_terms(name, spec, tuple(options.items()), types)
+    return _checked_terms(name, spec, options)
 
 
 @lru_cache(1024)
@@ -84,11 +87,11 @@ def _remembered_terms(
     spec: HandlerSpec | None,
     options: tuple[tuple[str, Any], ...],
     _types: tuple[type, ...],  # for True == 1, and one of them may be refused
-) -> tuple[Any, ...]:
-    return _checked_terms(name, spec, dict(options)).terms
+) -> Terms:
+    return _checked_terms(name, spec, dict(options))
 
 
-def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> TaskRow:
+def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> Terms:
     for option in given:
         if option not in _KNOWN:
             raise InvalidTaskError(f"options.{option}", "is unknown", ", ".join(sorted(_KNOWN)))
@@ -99,12 +102,7 @@ def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]
     delay = _span(options, "delay")
     if run_at is not None and delay is not None:
         raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
-    return TaskRow(
-        payload="{}",
-        biz_key=None,
-        unique_key=None,
-        order_key=None,
-        limit_key=None,
+    return Terms(
         name=check_name(name),
         queue=check_queue(_queue(options, spec)),
         priority=_integer(options, "priority", 0, 9) if "priority" in options else 5,

@@ -128,7 +128,7 @@ def member(row: TaskRow, group_id: int) -> TaskRow:
     Raises:
         InvalidTaskError: it asks for something else.
     """
-    rule = row.rule
+    rule = row.terms.rule
     if row.unique_key is not None:
         if rule is not None and rule.on_conflict not in {
             OnConflict.RETURN_EXISTING,
@@ -138,7 +138,7 @@ def member(row: TaskRow, group_id: int) -> TaskRow:
                 "options.on_conflict", f"is {rule.on_conflict} in a group", OnConflict.RAISE
             )
         rule = (rule or KeyRule())._replace(on_conflict=OnConflict.RAISE)
-    return row._replace(batch_id=group_id, rule=rule)
+    return row._replace(terms=row.terms._replace(batch_id=group_id, rule=rule))
 
 
 def _callback(which: str, row: TaskRow | None) -> str | None:
@@ -150,28 +150,28 @@ def _callback(which: str, row: TaskRow | None) -> str | None:
             "is given",
             "none: a group calls once, and a key that is taken would stop it",
         )
-    if row.strict_order:
+    if row.terms.strict_order:
         raise InvalidTaskError(
             f"{which}.options.strict_order", "is given", "none: nobody takes turns to call"
         )
     columns = {
-        "name": row.name,
-        "queue": row.queue,
-        "priority": row.priority,
+        "name": row.terms.name,
+        "queue": row.terms.queue,
+        "priority": row.terms.priority,
         "biz_key": row.biz_key,
         "order_key": row.order_key,
         "limit_key": row.limit_key,
-        "enabled": row.enabled,
-        "retry_level": row.retry_level,
-        "max_attempts": row.max_attempts,
-        "retry": row.retry,
-        "due_at": row.run_at and row.run_at.isoformat(),
-        "delay": row.delay.total_seconds(),
-        "expires_at": row.expires_at and row.expires_at.isoformat(),
-        "timeout_ms": row.timeout_ms,
-        "hard_timeout_ms": row.hard_timeout_ms,
-        "order_skips": row.order_skips,
-        "fair_key": row.fair_key,
+        "enabled": row.terms.enabled,
+        "retry_level": row.terms.retry_level,
+        "max_attempts": row.terms.max_attempts,
+        "retry": row.terms.retry,
+        "due_at": row.terms.run_at and row.terms.run_at.isoformat(),
+        "delay": row.terms.delay.total_seconds(),
+        "expires_at": row.terms.expires_at and row.terms.expires_at.isoformat(),
+        "timeout_ms": row.terms.timeout_ms,
+        "hard_timeout_ms": row.terms.hard_timeout_ms,
+        "order_skips": row.terms.order_skips,
+        "fair_key": row.terms.fair_key,
     }
     given = json.dumps({name: value for name, value in columns.items() if value is not None})
-    return f'{given[:-1]}, "payload": {row.payload}, "headers": {row.headers or "null"}}}'
+    return f'{given[:-1]}, "payload": {row.payload}, "headers": {row.terms.headers or "null"}}}'

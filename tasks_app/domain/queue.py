@@ -160,7 +160,7 @@ def _defaults(options: QueueOptions) -> dict[str, Any]:
     task: TaskOptions = {**given}  # type: ignore[typeddict-item]
     row = admit(NewTask("default", None, task), None, 100)
     columns = {"timeout": "timeout_ms", "hard_timeout": "hard_timeout_ms"}
-    said = {columns.get(word, word): getattr(row, columns.get(word, word)) for word in given}
+    said = {columns.get(word, word): getattr(row.terms, columns.get(word, word)) for word in given}
     if given.get("retry") is not None:
-        said["max_attempts"] = row.max_attempts
+        said["max_attempts"] = row.terms.max_attempts
     return said

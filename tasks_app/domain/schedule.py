@@ -14,15 +14,15 @@ from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.missed import FireAll, Missed, parse_missed
 from tasks_app.domain.overlap import Overlap
-from tasks_app.domain.task import TaskRow
+from tasks_app.domain.task import KEYS, TaskRow, Terms
 from tasks_app.domain.timing import UTC_NAME, Timing, check_instant, timing_of, written
 
 LONGEST_JITTER = timedelta(days=1)
 _KEPT = (
-    *("biz_key", "unique_key", "order_key", "limit_key", "retry_level", "max_attempts", "retry"),
-    *("timeout_ms", "hard_timeout_ms", "order_skips", "strict_order", "fair_key"),
+    *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
+    *("strict_order", "fair_key"),
 )
-"""Columns of a new task that a schedule keeps among its options, where they say something."""
+"""Terms of a new task that a schedule keeps among its options beside keys, if they say a thing."""
 _UNTIMED = ("run_at", "expires_at")
 
 
@@ -133,14 +133,13 @@ class Schedule(Plan):
             options = json.loads(self.options)
             headers = {**options.get("headers", {}), **_origin(self.name, fire_at)}
             wait = timedelta(seconds=options.get("delay_s", 0)) + self.jitter * rng.random()
-            kept = {name: options.get(name) for name in _KEPT}
+            kept, keys = ({name: options.get(name) for name in some} for some in (_KEPT, KEYS))
             kept["retry_level"] = options.get("retry_level", 0)
         except (TypeError, ValueError, AttributeError):
             raise InvalidScheduleError(
                 "options", "cannot be read", "what create_schedule writes"
             ) from None
-        return TaskRow(
-            payload=self.payload,
+        terms = Terms(
             name=self.task,
             queue=self.queue,
             priority=self.priority,
@@ -152,6 +151,7 @@ class Schedule(Plan):
             schedule_id=self.id,
             **kept,
         )
+        return TaskRow(self.payload, **keys, terms=terms)
 
 
 def plan_of(row: TaskRow, when: When) -> Plan:
@@ -161,7 +161,7 @@ def plan_of(row: TaskRow, when: When) -> Plan:
         InvalidScheduleError: something is wrong, or makes no sense for a task that is repeated.
     """
     for name in _UNTIMED:
-        if getattr(row, name) is not None:
+        if getattr(row.terms, name) is not None:
             raise InvalidScheduleError(f"options.{name}", "is one instant", "cron, every or at")
     zone = when.get("timezone") or UTC_NAME
     kind, expression = written(
@@ -175,8 +175,8 @@ def plan_of(row: TaskRow, when: When) -> Plan:
         raise InvalidScheduleError("ends_at", "is before starts_at", "an instant after it")
     return Plan(
         task=row.name,
-        queue=row.queue,
-        priority=row.priority,
+        queue=row.terms.queue,
+        priority=row.terms.priority,
         payload=row.payload,
         options=json.dumps(_options(row), sort_keys=True),
         kind=str(kind),
@@ -201,11 +201,13 @@ def check_schedule_name(name: object) -> str:
 
 
 def _options(row: TaskRow) -> dict[str, Any]:
-    options = {name: value for name in _KEPT if (value := getattr(row, name))}
-    if row.delay:
-        options["delay_s"] = row.delay.total_seconds()
-    if row.headers is not None:
-        options["headers"] = json.loads(row.headers)
+    terms = row.terms
+    options = {name: value for name in _KEPT if (value := getattr(terms, name))}
+    options |= {name: value for name in KEYS if (value := getattr(row, name))}
+    if terms.delay:
+        options["delay_s"] = terms.delay.total_seconds()
+    if terms.headers is not None:
+        options["headers"] = json.loads(terms.headers)
     return options
 
 

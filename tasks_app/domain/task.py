@@ -107,21 +107,14 @@ class NewTask:
     kwargs: Mapping[str, Any] | None = None
 
 
-class TaskRow(NamedTuple):
-    """A checked task, ready to be inserted. JSON fields are text, spans are from the insert on.
+class Terms(NamedTuple):
+    """What a task has in common with many others. Spans are from the insert on."""
 
-    What each task has for itself comes first; the rest, its terms, many tasks have in common.
-    """
-
-    payload: str
-    biz_key: str | None
-    unique_key: str | None
-    order_key: str | None
-    limit_key: str | None
     name: str
     queue: str
     priority: int
     headers: str | None
+    """JSON text."""
     enabled: bool
     retry_level: int
     max_attempts: int | None
@@ -146,19 +139,27 @@ class TaskRow(NamedTuple):
     rule: KeyRule | None = None
     """Scope and policy of the unique_key, where either was given."""
 
+
+class TaskRow(NamedTuple):
+    """A checked task, ready to be inserted: what it has for itself, and its terms."""
+
+    payload: str
+    """JSON text."""
+    biz_key: str | None
+    unique_key: str | None
+    order_key: str | None
+    limit_key: str | None
+    terms: Terms
+    """Rows that were admitted on the same terms share one object."""
+
     @property
-    def terms(self) -> tuple[Any, ...]:
-        """All but payload and keys."""
-        return self[_OWN:]
-
-    @classmethod
-    def of_terms(cls, terms: tuple[Any, ...]) -> Self:
-        """Return a row that has these terms, and nothing of its own."""
-        return cls._make(("", *(None,) * (_OWN - 1), *terms))
+    def name(self) -> str:
+        """The task's name."""
+        return self.terms.name
 
 
-_OWN = 5
-"""How many fields of a row are its own."""
+KEYS = TaskRow._fields[1:-1]
+"""What a row may have for itself beside its payload."""
 
 
 class Run(NamedTuple):

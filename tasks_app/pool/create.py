@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
 from tasks_app.domain.task import TaskId, TaskRow
-from tasks_app.domain.unique import OnConflict
+from tasks_app.domain.unique import KeyRule, OnConflict
 from tasks_app.pool import keys
 from tasks_app.pool.drivers import acarry_out, carry_out, commits_itself, copies
 from tasks_app.pool.meetings import met_in_the_pool, met_in_the_table
@@ -22,6 +22,7 @@ from tasks_app.pool.tables import PENDING
 if TYPE_CHECKING:
     from tasks_app.pool.raw import AsyncRaw, Raw
 
+T = TypeVar("T")
 CHUNK = 2_000
 """Rows with a unique_key per statement."""
 TRIES = 10
@@ -86,9 +87,9 @@ async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[Ta
 
 
 def _one(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
-    if row.strict_order:
+    if row.terms.strict_order:
         yield in_turn([row])
-    if row.rule is not None and row.rule.outlives_the_index:
+    if row.terms.rule is not None and row.terms.rule.outlives_the_index:
         return (yield from _one_of_the_table(row, now))
     insert = Ask(*insertion(row, now))
     for _ in range(TRIES):
@@ -117,7 +118,7 @@ def _many(
 ) -> Plan[list[TaskId]]:
     if not rows:
         return []
-    rules = [row.rule for row in rows if row.unique_key is not None]
+    rules = [row.terms.rule for row in rows if row.unique_key is not None]
     raises = any(rule.on_conflict is OnConflict.RAISE for rule in rules if rule)
     restarts = min(RESTARTS, RESTARTED // len(rules)) if len(rules) > 1 and undoable else 0
     if not raises and not restarts:
@@ -151,16 +152,16 @@ def _all(
         _KeyBecameFreeError: nobody has a key any more that somebody had, and they are to be locked
             ``in_order``.
     """
-    strict = [row for row in rows if row.strict_order]
+    strict = [row for row in rows if row.order_key is not None and row.terms.strict_order]
     if strict:
         yield in_turn(strict)
     ids, clock = yield from _ids(len(rows))
     made = list(map(TaskId, ids))
-    plain = [i for i, row in enumerate(rows) if copy and row.unique_key is None]
     keyed = [i for i, row in enumerate(rows) if not copy or row.unique_key is not None]
     keyed.sort(key=lambda i: (rows[i].name, rows[i].unique_key or ""))
-    table = [i for i in keyed if (rule := rows[i].rule) is not None and rule.outlives_the_index]
-    pool = [i for i in keyed if (rule := rows[i].rule) is None or not rule.outlives_the_index]
+    rules = {i: rows[i].terms.rule or KeyRule() for i in keyed}
+    table = [i for i in keyed if rules[i].outlives_the_index]
+    pool = [i for i in keyed if not rules[i].outlives_the_index]
     met = []
     for places, is_table in ((pool, False), (table, True)):
         for start in range(0, len(places), CHUNK):
@@ -177,10 +178,14 @@ def _all(
         if holder is None and in_order:
             raise _KeyBecameFreeError
         made[i] = holder if holder is not None else (yield from _one(rows[i], now))
-    if plain:
-        copied = [ids[i] for i in plain], [rows[i] for i in plain]
-        yield Copy(*copy_of(*copied, clock, now))
+    if len(keyed) < len(rows):
+        plain = _without(set(keyed), ids), _without(set(keyed), rows)
+        yield Copy(*copy_of(*plain, clock, now))
     return made
+
+
+def _without(places: set[int], values: Sequence[T]) -> Sequence[T]:
+    return [each for i, each in enumerate(values) if i not in places] if places else values
 
 
 def _ids(number: int) -> Plan[tuple[Sequence[int], datetime]]:
@@ -191,6 +196,6 @@ def _ids(number: int) -> Plan[tuple[Sequence[int], datetime]]:
 
 def _elusive(row: TaskRow) -> TasksError:
     return TasksError(
-        f"unique_key {row.unique_key!r} of {row.name} is held by a task that this transaction "
-        "cannot see. Use READ COMMITTED, or try the transaction again."
+        f"unique_key {row.unique_key!r} of {row.name} is held by a task that this "
+        "transaction cannot see. Use READ COMMITTED, or try the transaction again."
     )

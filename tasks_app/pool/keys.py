@@ -106,7 +106,7 @@ def _values(
     ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
 ) -> Mapping[str, Any]:
     kinds = dict.fromkeys(row.terms for row in rows)
-    rules = [terms[-1] or KeyRule() for terms in kinds]
+    rules = [terms.rule or KeyRule() for terms in kinds]
     return {
         **values_of(ids, rows, now),
         "k_scope": [str(rule.scope) for rule in rules],

@@ -42,7 +42,7 @@ def met_in_the_pool(row: TaskRow, now: datetime | None) -> Plan[TaskId | None]:
     Raises:
         UniqueKeyTakenError: the policy says so.
     """
-    rule = row.rule or _NO_RULE
+    rule = row.terms.rule or _NO_RULE
     if rule.on_conflict in _CHANGES:
         for (task_id,) in (yield _change(row, rule, _BY_KEY, None, now)):
             return TaskId.held(task_id, _OUTCOMES[rule.on_conflict])
@@ -70,7 +70,7 @@ def met_in_the_table(row: TaskRow, new_id: int | None, now: datetime | None) -> 
     Raises:
         UniqueKeyTakenError: the policy says so.
     """
-    rule = row.rule or _NO_RULE
+    rule = row.terms.rule or _NO_RULE
     for holder, scope, is_over in (yield keys.holder(row, now)):
         if not is_over:
             changes = rule.on_conflict in _CHANGES
@@ -105,8 +105,8 @@ def _change(
         "unique_key": row.unique_key,
         "id": holder,
         "payload": row.payload,
-        "run_at": row.run_at,
-        "delay": row.delay.total_seconds(),
+        "run_at": row.terms.run_at,
+        "delay": row.terms.delay.total_seconds(),
         "now": now,
     }
     return Ask(sql, values)

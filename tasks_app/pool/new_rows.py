@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import compress, groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
-from tasks_app.domain.task import TaskRow
+from tasks_app.domain.task import KEYS, TaskRow, Terms
 from tasks_app.pool.tables import PENDING
 
 _DEFAULTS = {
@@ -33,9 +33,6 @@ _DEFAULTS = {
     "fair_key": None,
 }
 """What the table puts into the columns that are left out."""
-_OWN = TaskRow._fields.index("name")
-_KEYS = TaskRow._fields[1:_OWN]
-"""What a row may have for itself beside its payload."""
 _ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
 _LINES = 1_000
 """Of COPY that are sent together: the server reads while we write the next."""
@@ -43,25 +40,25 @@ _LINES = 1_000
 
 def insertion(row: TaskRow, now: datetime | None) -> tuple[str, Mapping[str, Any]]:
     """Return the INSERT of one row, which returns its id, and its values."""
-    keys = tuple([value is not None for value in row[1:_OWN]])
-    sql, constants = _insertion(row.terms, keys, now)
-    return sql, {**constants, "payload": row.payload, **dict(zip(_KEYS, row[1:_OWN], strict=True))}
+    payload, *own, terms = row
+    keys = tuple([value is not None for value in own])
+    sql, constants = _insertion(terms, keys, now)
+    return sql, {**constants, "payload": payload, **dict(zip(KEYS, own, strict=True))}
 
 
 @lru_cache(1024)
 def _insertion(
-    terms: tuple[Any, ...], keys: tuple[bool, ...], now: datetime | None
+    terms: Terms, keys: tuple[bool, ...], now: datetime | None
 ) -> tuple[str, Mapping[str, Any]]:
-    row = TaskRow.of_terms(terms)
-    values = {"name": row.name} | {
-        column: getattr(row, column)
+    values = {"name": terms.name} | {
+        column: getattr(terms, column)
         for column, default in _DEFAULTS.items()
-        if getattr(row, column) != default
+        if getattr(terms, column) != default
     }
     columns = {column: f"%({column})s" for column in values}
     columns["payload"] = "CAST(%(payload)s AS jsonb)"
-    columns |= {key: f"%({key})s" for key in compress(_KEYS, keys)}
-    columns |= _moments(row, now)
+    columns |= {key: f"%({key})s" for key in compress(KEYS, keys)}
+    columns |= _moments(terms, now)
     sql = f"""
         INSERT INTO {PENDING} ({", ".join(columns)}) VALUES ({", ".join(columns.values())})
         {_ON_CONFLICT if "unique_key" in columns else ""} RETURNING id
@@ -69,26 +66,26 @@ def _insertion(
     return sql, {
         **values,
         "now": now,
-        "run_at": row.run_at,
-        "delay": row.delay.total_seconds(),
-        "hint_wait": row.hint_wait.total_seconds(),
+        "run_at": terms.run_at,
+        "delay": terms.delay.total_seconds(),
+        "hint_wait": terms.hint_wait.total_seconds(),
     }
 
 
-def _moments(row: TaskRow, now: datetime | None) -> dict[str, str]:
+def _moments(terms: Terms, now: datetime | None) -> dict[str, str]:
     """Return SQL for when the row was made, is due and is scanned, unless all of that is now."""
     instant = "CAST(%(now)s AS timestamptz)" if now else "statement_timestamp()"
-    due = "CAST(%(run_at)s AS timestamptz)" if row.run_at else instant
-    if row.delay:
+    due = "CAST(%(run_at)s AS timestamptz)" if terms.run_at else instant
+    if terms.delay:
         due += " + make_interval(secs => CAST(%(delay)s AS double precision))"
     scan = due
-    if row.hint_wait:
+    if terms.hint_wait:
         scan += " + make_interval(secs => CAST(%(hint_wait)s AS double precision))"
     columns = {"created_at": instant, "due_at": due, "scan_at": scan}
     return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
 
 
-OWN = {"id": "bigint", "payload": "text", **dict.fromkeys(_KEYS, "text"), "kind": "int"}
+OWN = {"id": "bigint", "payload": "text", **dict.fromkeys(KEYS, "text"), "kind": "int"}
 SHARED = {
     "kind": "int",
     "name": "text",
@@ -158,9 +155,8 @@ def values_of(
 ) -> dict[str, Any]:
     """Return rows as arrays. The terms of each kind are sent once."""
     kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(_TERMS, rows)))}
-    shared = [TaskRow.of_terms(terms) for terms in kinds]
     values: dict[str, Any] = {
-        f"k_{name}": [getattr(kind, name) for kind in shared] for name in SHARED if name != "kind"
+        f"k_{name}": [getattr(terms, name) for terms in kinds] for name in SHARED if name != "kind"
     }
     for span in ("k_delay", "k_hint_wait"):
         values[span] = [wait.total_seconds() for wait in values[span]]
@@ -169,14 +165,13 @@ def values_of(
         "k_kind": list(kinds.values()),
         "n_id": list(ids),
         "n_payload": [row.payload for row in rows],
-        **{f"n_{key}": [getattr(row, key) for row in rows] for key in _KEYS},
-        "n_kind": [kinds[_TERMS(row)] for row in rows],
+        **{f"n_{key}": [getattr(row, key) for row in rows] for key in KEYS},
+        "n_kind": [kinds[row.terms] for row in rows],
         "now": now,
     }
 
 
-_TERMS = itemgetter(slice(_OWN, None))
-"""As ``TaskRow.terms``, in a fraction of its time."""
+_TERMS = attrgetter("terms")
 _MOMENTS = ("created_at", "due_at", "scan_at")
 
 
@@ -188,30 +183,30 @@ def copy_of(
     What rows have in common becomes text once for each run of such rows.
     """
     runs = [(terms, list(run)) for terms, run in groupby(rows, _TERMS)]
-    kinds = {terms: TaskRow.of_terms(terms) for terms, _ in runs}
+    kinds = dict.fromkeys(terms for terms, _ in runs)
     columns = [
         column
         for column, default in _DEFAULTS.items()
-        if any(getattr(kind, column) != default for kind in kinds.values())
+        if any(getattr(terms, column) != default for terms in kinds)
     ]
-    moments = {terms: _instants(kind, now or clock) for terms, kind in kinds.items()}
+    moments = {terms: _instants(terms, now or clock) for terms in kinds}
     if all(each == clock for three in moments.values() for each in three):
         moments = dict.fromkeys(kinds, ())
     ends = {
-        terms: _line(kind.name, *(getattr(kind, column) for column in columns), *moments[terms])
-        for terms, kind in kinds.items()
+        terms: _line(terms.name, *(getattr(terms, column) for column in columns), *moments[terms])
+        for terms in kinds
     }
-    keys = [key for key in _KEYS if any(map(attrgetter(key), rows))]
+    keys = [key for key in KEYS if any(map(attrgetter(key), rows))]
     written = ["id", "idempotency_key", "payload", *keys, "name", *columns]
     written += _MOMENTS if any(moments.values()) else ()
     sql = f"COPY {PENDING} ({', '.join(written)}) FROM STDIN"
     return sql, _pieces(iter(ids), [(ends[terms], run) for terms, run in runs], keys)
 
 
-def _instants(row: TaskRow, instant: datetime) -> tuple[datetime, ...]:
+def _instants(terms: Terms, instant: datetime) -> tuple[datetime, ...]:
     """Return when the row was made, is due and is scanned: a day has 24 hours in any zone."""
-    due = (row.run_at or instant).astimezone(UTC) + row.delay
-    return instant, due, due + row.hint_wait
+    due = (terms.run_at or instant).astimezone(UTC) + terms.delay
+    return instant, due, due + terms.hint_wait
 
 
 def _pieces(

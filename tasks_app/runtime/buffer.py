@@ -112,7 +112,7 @@ class TaskBuffer:
             TaskBufferFullError: the database has not kept up for as long as ``block``.
         """
         row = admitted(NewTask(task, payload, options, args, kwargs))
-        if row.rule is not None and row.rule.on_conflict is OnConflict.RAISE:
+        if row.terms.rule is not None and row.terms.rule.on_conflict is OnConflict.RAISE:
             raise InvalidTaskError(
                 "options.on_conflict", "is raise: nobody would hear it", POLICIES
             )

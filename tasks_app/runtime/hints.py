@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, event
@@ -21,7 +22,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.task import HINT_WAIT, Settlement, TaskId, TaskRow
+from tasks_app.domain.task import HINT_WAIT, Settlement, TaskId, TaskRow, Terms
 from tasks_app.runtime.hinter import Counts, Hint, Hinter
 from tasks_app.runtime.publisher import HintPublisher
 
@@ -66,8 +67,10 @@ class Hints:
         if hinter is None or self._hinting(session, rows) is None:
             return rows
         return [
-            row._replace(hint_wait=HINT_WAIT)
-            if _is_due(row) and row.expires_at is None and hinter.reliable(row.queue)
+            row._replace(terms=_hinted(row.terms))
+            if _is_due(row.terms)
+            and row.terms.expires_at is None
+            and hinter.reliable(row.terms.queue)
             else row
             for row in rows
         ]
@@ -80,9 +83,9 @@ class Hints:
         transaction = hinting.get_nested_transaction() or hinting.get_transaction()
         if transaction is not None:
             hinting.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(
-                Hint(row.queue, int(task_id), inserted_at + row.delay.total_seconds())
+                Hint(row.terms.queue, int(task_id), inserted_at + row.terms.delay.total_seconds())
                 for row, task_id in zip(rows, ids, strict=True)
-                if task_id.created and _is_near(row)
+                if task_id.created and _is_near(row.terms)
             )
 
     def again(self, settlements: Iterable[Settlement]) -> None:
@@ -179,17 +182,23 @@ class Hints:
             notes.pop(transaction, None)
 
 
-def _is_near(row: TaskRow) -> bool:
-    """Whether the row is due before a scan has surely seen it coming.
+@lru_cache(1024)
+def _hinted(terms: Terms) -> Terms:
+    return terms._replace(hint_wait=HINT_WAIT)
+
+
+def _is_near(terms: Terms) -> bool:
+    """Whether the task is due before a scan has surely seen it coming.
 
     What has a share of a fair queue is the scan's: a hint would pass by all others.
     """
-    return row.enabled and row.run_at is None and row.delay <= NEAR and row.fair_key is None
+    near = terms.delay <= NEAR
+    return near and terms.enabled and terms.run_at is None and terms.fair_key is None
 
 
-def _is_due(row: TaskRow) -> bool:
-    """Whether the row may run as soon as it is there, whatever the time is."""
-    return row.enabled and row.run_at is None and not row.delay and row.fair_key is None
+def _is_due(terms: Terms) -> bool:
+    """Whether the task may run as soon as it is there, whatever the time is."""
+    return terms.enabled and terms.run_at is None and not terms.delay and terms.fair_key is None
 
 
 HINTS = Hints()

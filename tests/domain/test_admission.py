@@ -13,7 +13,7 @@ from tasks_app.domain.admission import admit
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.retry import Exponential, Fixed, parse_policy
-from tasks_app.domain.task import NewTask, TaskOptions, TaskRow
+from tasks_app.domain.task import NewTask, TaskOptions, TaskRow, Terms
 
 LIMIT = 64 * 1024
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -40,15 +40,14 @@ def refusal(*args, **options) -> InvalidTaskError:
 
 
 def test_a_name_alone_is_a_task_with_defaults() -> None:
-    assert row() == TaskRow(
+    assert row() == TaskRow("{}", None, None, None, None, terms=terms())
+
+
+def terms() -> Terms:
+    return Terms(
         name="t",
         queue="default",
         priority=5,
-        biz_key=None,
-        unique_key=None,
-        order_key=None,
-        limit_key=None,
-        payload="{}",
         headers=None,
         enabled=True,
         retry_level=0,
@@ -84,12 +83,16 @@ def test_every_option_arrives_in_the_row() -> None:
         headers={"trace": "1"},
     )
 
-    assert (admitted.queue, admitted.priority, admitted.delay) == ("q", 0, timedelta(seconds=90))
+    assert (admitted.terms.queue, admitted.terms.priority, admitted.terms.delay) == (
+        "q",
+        0,
+        timedelta(seconds=90),
+    )
     assert (admitted.biz_key, admitted.unique_key) == ("order:1", "u")
-    assert (admitted.max_attempts, admitted.retry) == (7, "fixed 5s")
-    assert (admitted.timeout_ms, admitted.hard_timeout_ms) == (1500, 60_000)
-    assert (admitted.expires_at, admitted.enabled) == (NOON, False)
-    assert admitted.headers == '{"trace":"1"}'
+    assert (admitted.terms.max_attempts, admitted.terms.retry) == (7, "fixed 5s")
+    assert (admitted.terms.timeout_ms, admitted.terms.hard_timeout_ms) == (1500, 60_000)
+    assert (admitted.terms.expires_at, admitted.terms.enabled) == (NOON, False)
+    assert admitted.terms.headers == '{"trace":"1"}'
 
 
 def test_every_option_of_the_public_face_is_known() -> None:
@@ -217,14 +220,15 @@ def test_a_bad_name_is_refused(name) -> None:
 
 @pytest.mark.parametrize("name", ["a", "_", "A.b:c-d_9", "x" * 255])
 def test_a_good_name_is_admitted(name: str) -> None:
-    assert row(name).name == name
+    assert row(name).terms.name == name
 
 
 def test_an_order_key_has_a_policy_and_may_be_strict() -> None:
     plain, skips = row(order_key="k"), row(order_key="k", order_policy="skips", strict_order=True)
 
-    assert (plain.order_key, plain.order_skips, plain.strict_order) == ("k", None, False)
-    assert (skips.order_skips, skips.strict_order) == (True, True)
+    assert plain.order_key == "k"
+    assert (plain.terms.order_skips, plain.terms.strict_order) == (None, False)
+    assert (skips.terms.order_skips, skips.terms.strict_order) == (True, True)
     assert row(limit_key="tenant:7").limit_key == "tenant:7"
 
 
@@ -249,7 +253,7 @@ def test_run_at_together_with_delay_is_refused() -> None:
 def test_run_at_in_any_zone_is_admitted_as_the_instant_that_it_is() -> None:
     there = NOON.astimezone(timezone(timedelta(hours=5, minutes=30)))
 
-    assert row(run_at=there).run_at == NOON
+    assert row(run_at=there).terms.run_at == NOON
 
 
 def test_wait_first_without_known_waits_is_refused() -> None:
@@ -262,35 +266,35 @@ def test_wait_first_without_known_waits_is_refused() -> None:
 def test_wait_first_waits_level_one_and_gives_each_level_one_run() -> None:
     admitted = row(wait_first=True, retry=NINE)
 
-    assert admitted.delay == timedelta(seconds=5)
-    assert admitted.retry_level == 1
-    assert admitted.max_attempts == 9
+    assert admitted.terms.delay == timedelta(seconds=5)
+    assert admitted.terms.retry_level == 1
+    assert admitted.terms.max_attempts == 9
 
 
 def test_wait_first_takes_the_waits_of_a_known_handler() -> None:
     admitted = row(spec=a_spec(retry=parse_policy("7s,1m"), max_attempts=3), wait_first=True)
 
-    assert (admitted.delay, admitted.retry_level) == (timedelta(seconds=7), 1)
-    assert (admitted.retry, admitted.max_attempts) == (None, 2)
+    assert (admitted.terms.delay, admitted.terms.retry_level) == (timedelta(seconds=7), 1)
+    assert (admitted.terms.retry, admitted.terms.max_attempts) == (None, 2)
 
 
 def test_wait_first_leaves_a_number_of_attempts_that_the_handler_gave_alone() -> None:
     spec = a_spec(retry=parse_policy("7s,1m"), max_attempts=20)
 
-    assert row(spec=spec, wait_first=True).max_attempts is None
+    assert row(spec=spec, wait_first=True).terms.max_attempts is None
 
 
 def test_wait_first_comes_on_top_of_a_delay() -> None:
-    assert row(wait_first=True, retry="fixed 5s", delay=60).delay == timedelta(seconds=65)
+    assert row(wait_first=True, retry="fixed 5s", delay=60).terms.delay == timedelta(seconds=65)
 
 
 def test_a_level_table_implies_one_attempt_more_than_it_has_levels() -> None:
-    assert row(retry=NINE).max_attempts == 10
+    assert row(retry=NINE).terms.max_attempts == 10
 
 
 def test_max_attempts_wins_over_what_the_policy_implies() -> None:
-    assert row(retry=NINE, max_attempts=2).max_attempts == 2
-    assert row(retry=NINE, max_attempts=2, wait_first=True).max_attempts == 2
+    assert row(retry=NINE, max_attempts=2).terms.max_attempts == 2
+    assert row(retry=NINE, max_attempts=2, wait_first=True).terms.max_attempts == 2
 
 
 def test_a_policy_object_is_stored_as_its_text() -> None:
@@ -298,23 +302,23 @@ def test_a_policy_object_is_stored_as_its_text() -> None:
 
     admitted = row(retry=policy)
 
-    assert (admitted.retry, admitted.max_attempts) == ("exponential 1s x3 cap 5m", 6)
+    assert (admitted.terms.retry, admitted.terms.max_attempts) == ("exponential 1s x3 cap 5m", 6)
 
 
 def test_without_a_policy_of_its_own_a_task_leaves_it_to_its_handler() -> None:
     admitted = row(spec=a_spec(retry=parse_policy(NINE), max_attempts=10))
 
-    assert (admitted.retry, admitted.max_attempts) == (None, None)
+    assert (admitted.terms.retry, admitted.terms.max_attempts) == (None, None)
 
 
 def test_a_known_handler_gives_name_and_queue() -> None:
     admitted = row(spec=a_spec(queue="points"))
 
-    assert (admitted.name, admitted.queue) == ("points.grant", "points")
+    assert (admitted.terms.name, admitted.terms.queue) == ("points.grant", "points")
 
 
 def test_the_tasks_own_queue_wins_over_its_handlers() -> None:
-    assert row(spec=a_spec(queue="points"), queue="slow").queue == "slow"
+    assert row(spec=a_spec(queue="points"), queue="slow").terms.queue == "slow"
 
 
 def test_a_model_of_the_handlers_own_type_with_aliases_is_admitted() -> None:
@@ -362,8 +366,7 @@ class TestWhatIsRemembered:
         first = row(payload={"n": 1}, biz_key="a", unique_key="b", priority=3, delay="5s")
         second = row(payload={"n": 2}, biz_key="c", priority=3, delay="5s")
 
-        assert first.terms is not second.terms
-        assert first.terms == second.terms
+        assert first.terms is second.terms
         assert (first.payload, first.biz_key, first.unique_key) == ('{"n":1}', "a", "b")
         assert (second.payload, second.biz_key, second.unique_key) == ('{"n":2}', "c", None)
 
@@ -386,29 +389,30 @@ class TestWhatIsRemembered:
         before = row(retry=waits)
         waits.append("9s")
 
-        assert (before.retry, row(retry=waits).retry) == ("5s", "5s,9s")
+        assert (before.terms.retry, row(retry=waits).terms.retry) == ("5s", "5s,9s")
 
     def test_headers_that_change_are_read_again(self) -> None:
         headers = {"a": 1}
         before = row(headers=headers)
         headers["a"] = 2
 
-        assert (before.headers, row(headers=headers).headers) == ('{"a":1}', '{"a":2}')
+        assert (before.terms.headers, row(headers=headers).terms.headers) == ('{"a":1}', '{"a":2}')
 
     def test_a_handler_that_is_declared_anew(self) -> None:
-        assert row(spec=a_spec(queue="a")).queue == "a"
-        assert row(spec=a_spec(queue="b")).queue == "b"
-        assert row("points.grant").queue == "default"
+        assert row(spec=a_spec(queue="a")).terms.queue == "a"
+        assert row(spec=a_spec(queue="b")).terms.queue == "b"
+        assert row("points.grant").terms.queue == "default"
 
     def test_a_random_first_wait_is_drawn_each_time(self) -> None:
-        waits = {row(wait_first=True, retry="exponential 1h x2 cap 9h").delay for _ in range(9)}
+        policy = "exponential 1h x2 cap 9h"
+        waits = {row(wait_first=True, retry=policy).terms.delay for _ in range(9)}
 
         assert len(waits) == 9
 
     def test_instants_differ_though_they_look_alike(self) -> None:
         there = NOON.replace(tzinfo=timezone(timedelta(hours=5)))
 
-        assert row(run_at=NOON).run_at != row(run_at=there).run_at
+        assert row(run_at=NOON).terms.run_at != row(run_at=there).terms.run_at
 
 
 VALUES = st.one_of(
@@ -435,8 +439,8 @@ def test_any_options_at_all_are_admitted_or_refused_by_path(options, payload) ->
     except InvalidTaskError as error:
         refused = error
     else:
-        assert 0 <= admitted.priority <= 9
-        assert timedelta(0) <= admitted.delay
+        assert 0 <= admitted.terms.priority <= 9
+        assert timedelta(0) <= admitted.terms.delay
         return
 
     assert refused.path.startswith(("options.", "payload"))

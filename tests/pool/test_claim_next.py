@@ -14,7 +14,7 @@ from tasks_app.pool.claim import claim_next
 from tasks_app.pool.create import create_one
 from tasks_app.pool.park import park
 from tasks_app.pool.scan import due
-from tests.factory import claimer, pending_task, row_of
+from tests.factory import claimer, on_terms, pending_task, row_of
 from tests.pool.interleave import two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -27,7 +27,7 @@ def next_ids(connection: Connection, most: int = 10, queues=("default",), who=No
 
 
 def hinted_row() -> TaskRow:
-    return admit(NewTask("t"), None, 65536)._replace(hint_wait=HINT_WAIT)
+    return on_terms(admit(NewTask("t"), None, 65536), hint_wait=HINT_WAIT)
 
 
 def test_tasks_come_by_priority_then_due_at_then_id(connection: Connection) -> None:

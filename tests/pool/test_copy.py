@@ -21,7 +21,7 @@ from tasks_app.domain.task import HINT_WAIT, NewTask, TaskRow
 from tasks_app.pool import create
 from tasks_app.pool.create import create_many, create_one
 from tasks_app.pool.new_rows import copy_of
-from tests.factory import count, row_of
+from tests.factory import count, on_terms, row_of
 from tests.pool.interleave import two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -58,7 +58,7 @@ def test_rows_of_many_kinds_are_copied_as_they_would_be_inserted(
     connection: Connection, statements: list[str]
 ) -> None:
     rows = [a_row(payload={"n": n}, **kind) for n, kind in enumerate(KINDS)]
-    rows.append(a_row()._replace(hint_wait=HINT_WAIT))
+    rows.append(on_terms(a_row(), hint_wait=HINT_WAIT))
     ones = [create_one(connection, row, now=NOON) for row in rows]
     before = inserts(statements)
 
@@ -207,7 +207,7 @@ def test_a_row_that_the_table_refuses_is_sqlalchemys_error_and_undoes_the_savepo
         kept = create_one(a, a_row())
         savepoint = a.begin_nested()
         with pytest.raises(IntegrityError, match="numbers_are_sane"):
-            create_many(a, [a_row(), a_row()._replace(priority=10)])
+            create_many(a, [a_row(), on_terms(a_row(), priority=10)])
         savepoint.rollback()
         a.commit()
 
@@ -267,7 +267,7 @@ def test_an_async_connection_of_sqlalchemy_copies_too(engine: Engine) -> None:
             ids = await connection.run_sync(create_many, [a_row()] * 3)
             with pytest.raises(IntegrityError, match="numbers_are_sane"):
                 async with connection.begin_nested():
-                    await connection.run_sync(create_many, [a_row()._replace(priority=10)])
+                    await connection.run_sync(create_many, [on_terms(a_row(), priority=10)])
         await asynchronous.dispose()
         return ids
 

@@ -13,7 +13,7 @@ from tasks_app.domain.admission import admit
 from tasks_app.domain.task import NewTask, TaskRow
 from tasks_app.pool import raw
 from tasks_app.pool.create import CHUNK, create_many, create_one
-from tests.factory import claimed_task, count, pending_task, pool_of_task, row_of
+from tests.factory import claimed_task, count, on_terms, pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_every_column_of_a_row_is_written_by_one_and_by_many_alike(connection: C
         enabled=False,
         headers={"trace": "x"},
     )
-    row = row._replace(hint_wait=timedelta(seconds=3))
+    row = on_terms(row, hint_wait=timedelta(seconds=3))
 
     one = create_one(connection, row, now=NOON)
     (many,) = create_many(connection, [row], now=NOON)
@@ -274,7 +274,7 @@ def test_a_key_whose_holder_this_snapshot_cannot_see_is_an_error_and_not_a_secon
 
 def test_one_bad_row_of_a_batch_leaves_nothing_of_it(engine: Engine) -> None:
     with two(engine) as (a, b):
-        bad = a_row()._replace(priority=10)  # past admission, as a bug of ours would be
+        bad = on_terms(a_row(), priority=10)  # past admission, as a bug of ours would be
 
         with pytest.raises(Exception, match="numbers_are_sane"):
             create_many(a, [a_row(), bad])
@@ -316,7 +316,7 @@ class TestBelowSqlalchemy:
                 pytest.raises(IntegrityError, match="numbers_are_sane") as error,
                 connection.begin_nested(),
             ):
-                create_one(connection, a_row()._replace(priority=10))
+                create_one(connection, on_terms(a_row(), priority=10))
 
             assert sent[1] == error.value.statement
             assert error.value.params["priority"] == 10

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from tasks_app.pool.create import create_many
 from tasks_app.pool.park import park
 from tasks_app.pool.upcoming import upcoming
-from tests.factory import claimed_task, pending_task
+from tests.factory import claimed_task, on_terms, pending_task
 from tests.pool.test_create import a_row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -47,8 +47,8 @@ def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
 
 
 def test_what_is_due_and_left_to_its_hint_is_not_upcoming(connection: Connection) -> None:
-    row = a_row()._replace(hint_wait=SECOND / 2)
-    create_many(connection, [row, a_row()._replace(delay=SECOND / 4)], now=NOON)
+    row = on_terms(a_row(), hint_wait=SECOND / 2)
+    create_many(connection, [row, on_terms(a_row(), delay=SECOND / 4)], now=NOON)
 
     assert [task.due_in_s for task in upcoming(connection, QUEUES, SECOND, now=NOON)] == [0.25]
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from tasks_app import InvalidTaskError, TaskBuffer, TaskBufferFullError, TasksError
 from tasks_app.runtime import buffer as buffer_room
 from tasks_app.runtime import delivery as delivery_room
+from tests.factory import on_terms
 from tests.runtime.bench import Bench
 from tests.runtime.test_hints import Ear, ear, told  # noqa: F401  a fixture
 from tests.waiting import until
@@ -274,7 +275,7 @@ class TestOutages:
         admitted = buffer_room.admitted
 
         def past_admission(new):  # as a bug of ours would be
-            return admitted(new)._replace(priority=10 if new.payload["n"] == 3 else 5)
+            return on_terms(admitted(new), priority=10 if new.payload["n"] == 3 else 5)
 
         monkeypatch.setattr(buffer_room, "admitted", past_admission)
         with TaskBuffer(bench.engine, every=LONG) as buffer:

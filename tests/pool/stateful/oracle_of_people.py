@@ -18,24 +18,24 @@ Created = list[tuple[TaskRow, int, bool]]
 
 
 def new_row(row: TaskRow, task_id: int, now: datetime) -> Row:
-    due = (row.run_at or now) + row.delay
+    due = (row.terms.run_at or now) + row.terms.delay
     return Row(
         id=task_id,
         name=row.name,
-        queue=row.queue,
-        priority=row.priority,
+        queue=row.terms.queue,
+        priority=row.terms.priority,
         biz_key=row.biz_key,
         unique_key=row.unique_key,
         payload=json.loads(row.payload),
-        enabled=row.enabled,
-        max_attempts=row.max_attempts,
+        enabled=row.terms.enabled,
+        max_attempts=row.terms.max_attempts,
         due_at=due,
-        scan_at=due + row.hint_wait,
-        expires_at=row.expires_at,
+        scan_at=due + row.terms.hint_wait,
+        expires_at=row.terms.expires_at,
         created_at=now,
-        retry_level=row.retry_level,
+        retry_level=row.terms.retry_level,
         order_key=row.order_key,
-        order_skips=row.order_skips,
+        order_skips=row.terms.order_skips,
     )
 
 

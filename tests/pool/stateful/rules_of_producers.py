@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.admission import admit
 from tasks_app.domain.task import NewTask, TaskRow
 from tasks_app.pool.create import create_many, create_one
+from tests.factory import on_terms
 from tests.pool.stateful.oracle_of_people import create
 from tests.pool.stateful.picks import Picks
 from tests.pool.stateful.seats import GIVE_UP, seats, ways_out
@@ -70,7 +71,7 @@ class Producers(Picks):
         if wish["wait_first"]:
             wish["retry"] = "5s,30s"
         row = admit(NewTask(name, {"n": n}, wish), None, 65536)
-        return row._replace(hint_wait=timedelta(seconds=3)) if hinted else row
+        return on_terms(row, hint_wait=timedelta(seconds=3)) if hinted else row
 
     def produce(
         self, seat: int, rows: list[TaskRow], way_out: str = GIVE_UP, *, one: bool = False
