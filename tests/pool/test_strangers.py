@@ -102,6 +102,12 @@ ILLEGAL = [
     ("keys_are_valid", {"unique_key": "repeat('x', 256)"}),
     ("keys_are_valid", {"biz_key": "''"}),
     ("keys_are_valid", {"biz_key": "repeat('x', 256)"}),
+    ("keys_are_valid", {"fair_key": "''"}),
+    ("keys_are_valid", {"biz_key": "'b'", "unique_key": "'u'", "fair_key": "repeat('x', 256)"}),
+    ("numbers_are_sane", {"outages": "0"}),
+    ("numbers_are_sane", {"attempt": "1", "failures": "0", "crashes": "2"}),
+    ("moments_are_readable", {"outage_since": "'infinity'"}),
+    ("names_are_valid", {"name": "'a'", "queue": "'a b'"}),
 ]
 
 
