@@ -14,6 +14,8 @@ from tasks_app.domain.group import Called
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.groups.count import LOCKED, counting, locking
+from tasks_app.pool.plan import Ask
+from tasks_app.pool.raw import ado, do
 from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
 
 _KEPT = ", ".join(CARRIED)
@@ -34,7 +36,7 @@ def _statement(condition: str, first: str = "", also: str = "", told: str = "") 
 
 
 _GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
-_SUCCEED = _statement("p.batch_id IS NULL")
+_SUCCEED = _statement("p.batch_id IS NULL", told="RETURNING id")
 _MEMBER = _statement(
     LOCKED,
     f"{locking(_GROUP)}, ",
@@ -53,7 +55,7 @@ def succeed(
     A callback that was inserted is added to ``called``.
     """
     values = _values(settlement)
-    if connection.execute(_SUCCEED, values, prepare=True).rowcount == 1:
+    if do(connection, Ask(_SUCCEED, values)):
         return True
     return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
 
@@ -65,8 +67,7 @@ async def asucceed(
 ) -> bool:
     """Do the same on an async connection."""
     values = _values(settlement)
-    cursor = await connection.execute(_SUCCEED, values, prepare=True)
-    if cursor.rowcount == 1:
+    if await ado(connection, Ask(_SUCCEED, values)):
         return True
     cursor = await connection.execute(_MEMBER, values, prepare=True)
     return _counted(await cursor.fetchone(), called)

@@ -17,6 +17,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tasks_app.runtime.borrowed import lend
+from tasks_app.runtime.chained import chain
 from tasks_app.runtime.forks import keep_from_forks
 from tasks_app.runtime.reactions import spares_handlers
 
@@ -163,6 +164,7 @@ class Database:
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._handler_engine = self._make(_CHECK, self._handlers)
             lend(self._handler_engine)
+            chain(self._handler_engine)
             self._pid = os.getpid()
 
     def _heed(self, context: ExceptionContext) -> None:

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from sqlalchemy import Connection, Engine
 
-from tasks_app.runtime.borrowed import left_a_setting
+from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
+from tasks_app.runtime.chained import commit, unchain
 from tasks_app.runtime.database import Database
 
 
@@ -44,6 +45,21 @@ class KeptConnections:
             connection.close()
         else:
             self._kept[threading.get_ident()] = connection
+
+    def commit(self, connection: Connection, *, more: bool) -> None:
+        """Commit; with ``more`` the transaction of this thread's next run is begun, too."""
+        with commit_permitted(connection):
+            commit(connection, more=more)
+
+    def rest(self) -> None:
+        """End this thread's transaction, if one was begun for a run that did not come."""
+        kept = self._kept.get(threading.get_ident())
+        if kept is not None:
+            try:
+                unchain(kept)
+            except Exception:  # the database is away, say
+                self._kept.pop(threading.get_ident(), None)
+                kept.invalidate()
 
     def close(self) -> None:
         """Close all, when no thread runs a task any more."""

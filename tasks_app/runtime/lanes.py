@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Lane(Protocol):
     """One way to call handlers."""
 
-    def transaction(self) -> Transaction:
-        """Return a new, unopened transaction."""
+    def transaction(self, *, more: bool = False) -> Transaction:
+        """Return a new, unopened transaction; ``more``: the thread's next run follows at once."""
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the handler under its time limit and return what it returned."""
@@ -40,9 +40,13 @@ class SyncLane:
         self._aftermath = aftermath
         self._kept = KeptConnections(database)
 
-    def transaction(self) -> PlainTransaction:
+    def transaction(self, *, more: bool = False) -> PlainTransaction:
         """Return a new transaction on this thread's connection."""
-        return PlainTransaction(self._kept)
+        return PlainTransaction(self._kept, more=more)
+
+    def rest(self) -> None:
+        """Leave this thread's connection without a transaction: no run follows just now."""
+        self._kept.rest()
 
     def close(self) -> None:
         """Close the connections, when no thread runs a task any more."""
@@ -77,7 +81,7 @@ class AsyncLane:
         self._connections = connections
         self._engine: AsyncEngine | None = None
 
-    def transaction(self) -> AsyncTransaction:
+    def transaction(self, *, more: bool = False) -> AsyncTransaction:  # noqa: ARG002  a Lane's
         """Return a new transaction on the loop's engine."""
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)

@@ -99,13 +99,18 @@ class Runner:
             if self._aftermath.unfit:
                 self._desk.stop()
 
-    def attempt(self, run: Running, spec: HandlerSpec, limit: float | None) -> Settlement | None:
+    def attempt(
+        self, run: Running, spec: HandlerSpec, limit: float | None, *, more: bool = False
+    ) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
-        Returns its success, if that may be written together with others; all else is seen to.
+        With ``more``, this thread's next run follows at once, or :meth:`rest` is called.
+
+        Returns:
+            Its success, if that may be written together with others; all else is seen to.
         """
         task = run.task
-        transaction = self._calls.lane(spec).transaction()
+        transaction = self._calls.lane(spec).transaction(more=more)
         deadline = None if limit is None else run.since + limit
         context = TaskContext(
             run, transaction, deadline, handler_log, self.locks, commits=not spec.batched
@@ -131,6 +136,10 @@ class Runner:
             transaction.abandon()
             context.end_locks()
         return None
+
+    def rest(self) -> None:
+        """Leave nothing open for a next run of this thread's."""
+        self._calls.plain.rest()
 
     def _attempt(
         self,

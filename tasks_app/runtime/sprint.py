@@ -70,6 +70,7 @@ class Sprints:
                 following = self._one(following)
         finally:
             self._slot.finish(announced)
+            self._runner.rest()
 
     def _suits(self, task: ClaimedTask) -> bool:
         """Whether it is known to be short, and has nothing of its own to be looked after."""
@@ -84,7 +85,8 @@ class Sprints:
     def _one(self, run: Running) -> Running | None:
         """Run one task, which is announced; return the next one, started."""
         name = run.task.name
-        settlement = self._runner.attempt(run, self._ways[name].spec, None)
+        more = self._desk.waiting > 0
+        settlement = self._runner.attempt(run, self._ways[name].spec, None, more=more)
         self._runner.pace.learn(name, time.monotonic() - run.since)
         if self._aftermath.unfit or not self._slot.runs:
             self._desk.stop()

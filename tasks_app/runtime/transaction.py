@@ -118,8 +118,10 @@ class Transaction(Access, Protocol):
 class PlainTransaction:
     """Of a plain handler."""
 
-    def __init__(self, kept: KeptConnections) -> None:
+    def __init__(self, kept: KeptConnections, *, more: bool = False) -> None:
+        """``more``: another run of this thread's follows at once."""
         self._kept = kept
+        self._more = more
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
 
@@ -188,8 +190,6 @@ class PlainTransaction:
         try:
             if not succeed(raw, settlement, called):
                 return None
-            if session is None:
-                raw.commit()
         except psycopg.Error as error:
             known = _known(error)
             if is_unanswered(known):
@@ -197,6 +197,8 @@ class PlainTransaction:
             raise known from error
         if session is not None:
             session.commit_with_outcome()
+        else:
+            self._kept.commit(connection, more=self._more)
         HINTS.called(called)
         return State.SUCCEEDED
 
