@@ -60,6 +60,16 @@ class Service:
         self._process.wait()
 
 
+def left_over(variable: str) -> list[int]:
+    """Return the processes of a run that was killed: they have this variable, and live on."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if variable in process.environ():
+                found.append(process.pid)
+    return found
+
+
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
     """Sum the CPU time of these processes and of the children that they have buried."""
     total = 0.0

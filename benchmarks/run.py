@@ -6,6 +6,7 @@ So the machine's moods hit all alike, and a session that runs out of time lacks 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from benchmarks.environments import FOLDER, PROJECT, MissingError
 from benchmarks.figures import read
 from benchmarks.machine import commit, machine
 from benchmarks.plan import SCENARIOS, Entry, Scenario
+from benchmarks.processes import left_over
 from benchmarks.report import goal_rows
 from benchmarks.servers import Servers, servers
 from benchmarks.stage import Stage
@@ -59,6 +61,14 @@ class Choice:
 
 def run(choice: Choice, output: Path | None) -> int:
     """Measure what was chosen; return 1 if anything failed."""
+    if others := left_over("BENCH_MARKS"):
+        pids = " ".join(map(str, others))
+        print(
+            "Processes of another run are alive, and would take this one's messages. "
+            f"End them: kill {pids}",
+            file=sys.stderr,
+        )
+        return 1
     path = output or _default_output(choice)
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, failures = time.monotonic(), 0

@@ -92,10 +92,18 @@ def _draw(world: World) -> str:
 
 
 def _matrix(options: argparse.Namespace) -> int:
+    kinds = matrix.chosen(options.only, options.surroundings, batches=options.batches)
+    if not kinds:
+        print(
+            f"No kind here has {options.only!r} in its name. Separate words by commas, as in "
+            '--only "F11,F24".',
+            file=sys.stderr,
+        )
+        return 2
     lines = []
     started = time.monotonic()
     for line in matrix.try_kinds(
-        matrix.chosen(options.only, options.surroundings, batches=options.batches),
+        kinds,
         matrix.seeds(options.seeds, options.first_seed),
         options.jobs,
         options.surroundings,

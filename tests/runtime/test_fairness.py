@@ -252,8 +252,8 @@ def test_what_has_a_share_is_not_hinted() -> None:
     from tasks_app.domain.admission import admit
     from tasks_app.runtime.hints import _is_due, _is_near
 
-    keyed = admit(NewTask("t", None, {"fair_key": "a"}), None, 100)
-    plain = admit(NewTask("t"), None, 100)
+    keyed = admit(NewTask("t", None, {"fair_key": "a"}), None, 100).terms
+    plain = admit(NewTask("t"), None, 100).terms
 
     assert (_is_due(keyed), _is_near(keyed)) == (False, False)
     assert (_is_due(plain), _is_near(plain)) == (True, True)

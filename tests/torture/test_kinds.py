@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
+import torture.__main__ as command
 from torture import matrix
 from torture.failpoints import read
 from torture.kinds import KINDS, OF_A_POOLER, OF_BATCHES, Kind, together
@@ -53,3 +55,13 @@ def test_a_page_names_what_its_runs_stood_on_and_how_to_have_it_again() -> None:
         "a PostgreSQL 16 behind a PgBouncer in transaction mode, a RabbitMQ" in surroundings.words
     )
     assert Surroundings().options == ""
+
+
+def test_words_that_name_no_kind_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["torture", "matrix", "--only", "F17 F18"])
+
+    assert command.main() == 2
+
+    assert "Separate words by commas" in capsys.readouterr().err

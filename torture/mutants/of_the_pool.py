@@ -49,7 +49,7 @@ def succeed(
     A callback that was inserted is added to ``called``.
     """
     values = _values(settlement)
-    if connection.execute(_SUCCEED, values, prepare=True).rowcount == 1:
+    if do(connection, Ask(_SUCCEED, values)):
         return True
     return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
 '''

@@ -84,6 +84,14 @@ RUNTIME = (
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
     ),
     mutant(
+        "a transaction begun for nobody stays open",
+        "When no run follows, no transaction does.",
+        "tasks_app/runtime/sprint.py",
+        "            self._runner.rest()\n",
+        "            pass\n",
+        "tests/runtime/test_chained.py::test_a_run_that_wants_no_transaction_leaves_none_open",
+    ),
+    mutant(
         "a lost fence is overlooked",
         "Who lost his claim rolls back.",
         TRANSACTION,
