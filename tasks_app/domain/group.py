@@ -154,24 +154,25 @@ def _callback(which: str, row: TaskRow | None) -> str | None:
         raise InvalidTaskError(
             f"{which}.options.strict_order", "is given", "none: nobody takes turns to call"
         )
+    terms = row.terms
     columns = {
-        "name": row.terms.name,
-        "queue": row.terms.queue,
-        "priority": row.terms.priority,
+        "name": terms.name,
+        "queue": terms.queue,
+        "priority": terms.priority,
         "biz_key": row.biz_key,
         "order_key": row.order_key,
         "limit_key": row.limit_key,
-        "enabled": row.terms.enabled,
-        "retry_level": row.terms.retry_level,
-        "max_attempts": row.terms.max_attempts,
-        "retry": row.terms.retry,
-        "due_at": row.terms.run_at and row.terms.run_at.isoformat(),
-        "delay": row.terms.delay.total_seconds(),
-        "expires_at": row.terms.expires_at and row.terms.expires_at.isoformat(),
-        "timeout_ms": row.terms.timeout_ms,
-        "hard_timeout_ms": row.terms.hard_timeout_ms,
-        "order_skips": row.terms.order_skips,
-        "fair_key": row.terms.fair_key,
+        "enabled": terms.enabled,
+        "retry_level": terms.retry_level,
+        "max_attempts": terms.max_attempts,
+        "retry": terms.retry,
+        "due_at": terms.run_at and terms.run_at.isoformat(),
+        "delay": terms.delay.total_seconds(),
+        "expires_at": terms.expires_at and terms.expires_at.isoformat(),
+        "timeout_ms": terms.timeout_ms,
+        "hard_timeout_ms": terms.hard_timeout_ms,
+        "order_skips": terms.order_skips,
+        "fair_key": terms.fair_key,
     }
     given = json.dumps({name: value for name, value in columns.items() if value is not None})
-    return f'{given[:-1]}, "payload": {row.payload}, "headers": {row.terms.headers or "null"}}}'
+    return f'{given[:-1]}, "payload": {row.payload}, "headers": {terms.headers or "null"}}}'
