@@ -235,7 +235,8 @@ RUNTIME = (
         "A hint tells of what is committed.",
         "tasks_app/runtime/hints.py",
         "        inserted_at = time.monotonic()  # later",
-        "        self.offer(rows[0].queue, ids)\n        inserted_at = time.monotonic()  # later",
+        "        self.offer(rows[0].terms.queue, ids)\n"
+        "        inserted_at = time.monotonic()  # later",
         "tests/runtime/test_hints.py::TestWhatIsTold::test_a_committed_task_and_not_before",
         "tests/runtime/test_hints.py::TestWhatIsTold::test_nothing_of_a_rollback",
     ),
