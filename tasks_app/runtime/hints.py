@@ -192,13 +192,13 @@ def _is_near(terms: Terms) -> bool:
 
     What has a share of a fair queue is the scan's: a hint would pass by all others.
     """
-    near = terms.delay <= NEAR
-    return near and terms.enabled and terms.run_at is None and terms.fair_key is None
+    near = terms.run_at is None and terms.delay <= NEAR
+    return near and terms.enabled and terms.fair_key is None
 
 
 def _is_due(terms: Terms) -> bool:
     """Whether the task may run as soon as it is there, whatever the time is."""
-    return terms.enabled and terms.run_at is None and not terms.delay and terms.fair_key is None
+    return not terms.delay and _is_near(terms)
 
 
 HINTS = Hints()

@@ -59,7 +59,8 @@ class KeptConnections:
                 unchain(kept)
             except Exception:  # the database is away, say
                 self._kept.pop(threading.get_ident(), None)
-                kept.invalidate()
+                with suppress(Exception):
+                    kept.invalidate()
 
     def close(self) -> None:
         """Close all, when no thread runs a task any more."""
