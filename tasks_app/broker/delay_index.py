@@ -23,7 +23,7 @@ from tasks_app.broker.envelope import Envelope
 from tasks_app.broker.line import Line
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.upcoming import Upcoming
-from tasks_app.runtime.hinter import DEEP
+from tasks_app.runtime.hint_line import DEEP
 
 KEPT_S = 60
 """Without another entry the index is forgotten after so long; nothing is entered so far ahead."""

@@ -7,7 +7,7 @@ current app, listens to no signals and knows no tasks. It makes no queues either
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 from kombu.exceptions import ChannelError
@@ -21,19 +21,49 @@ from tasks_app.domain.settings import Settings
 NO_SUCH_QUEUE = "404"
 
 
+class Kept(NamedTuple):
+    """A socket of Redis, for the lists of one channel."""
+
+    channel: Any
+    pool: Any
+    socket: Any
+
+    def write(self, queue: str, text: str, *, check_health: bool = True) -> None:
+        """Send the command that puts a text into a list."""
+        command = ["LPUSH", self.channel._q_for_pri(queue, 0), text]  # noqa: SLF001
+        if self.channel.global_keyprefix:
+            command = self.channel.client._prefix_args(command)  # noqa: SLF001  as kombu's BRPOP
+        self.socket.send_command(*command, check_health=check_health)
+
+
 class CeleryHints:
-    """Publishes hints for one thread of one process. It connects when it is first used."""
+    """Publishes hints of one process, for one thread at a time. It connects when first used."""
 
     def __init__(self, settings: Settings) -> None:
         app = Celery("tasks_app", set_as_current=False, fixups=[])
         app.conf.update(configuration(settings), task_always_eager=False)
         self._line = Line(app)
         self._envelope = Envelope(app)
-        self._kept: tuple[Any, Any] | None = None
+        self._kept: Kept | None = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
         """Send one message that no ledger knows."""
         self._line.do(lambda channel: self._put(channel, queue, ids))
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:
+        """Send one over a socket of Redis that is open; the answer is left to :meth:`finish`.
+
+        What was sent before was answered, so the system takes these few bytes at once.
+        """
+        if self._kept is None or self._kept.socket._sock is None:  # noqa: SLF001  it would connect
+            return False
+        self._kept.write(queue, self._envelope.text(queue, None, ids), check_health=False)
+        return True
+
+    def finish(self) -> None:
+        """Read the answer."""
+        assert self._kept is not None  # noqa: S101  as something was started
+        self._kept.socket.read_response()
 
     def depth(self, queue: str) -> int | None:
         """Return how many messages wait in the queue, or None: no worker has made it yet."""
@@ -50,22 +80,17 @@ class CeleryHints:
 
         The socket is kept from one to the next; to get one costs as much as all the rest.
         """
-        command = ["LPUSH", channel._q_for_pri(queue, 0), text]  # noqa: SLF001
-        if channel.global_keyprefix:
-            command = channel.client._prefix_args(command)  # noqa: SLF001  as kombu does for BRPOP
         pool = channel.client.connection_pool
-        if self._kept is None or self._kept[0] is not pool:
-            self._kept = pool, pool.get_connection()
-        _, socket = self._kept
-        socket.send_command(*command)
-        socket.read_response()
+        if self._kept is None or self._kept.pool is not pool:
+            self._kept = Kept(channel, pool, pool.get_connection())
+        self._kept.write(queue, text)
+        self._kept.socket.read_response()
 
     def _give_back(self) -> None:
         """Let the pool have the socket again: for a look at a queue it would open another."""
         if self._kept is not None:
-            pool, socket = self._kept
-            self._kept = None
-            pool.release(socket)
+            kept, self._kept = self._kept, None
+            kept.pool.release(kept.socket)
 
     def _depth(self, channel: Any, queue: str) -> int | None:
         self._give_back()

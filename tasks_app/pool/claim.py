@@ -7,7 +7,7 @@ and again by a nested loop and then takes more than n rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -22,9 +22,9 @@ from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
 from tasks_app.pool.drivers import ask, in_psycopgs_words
 from tasks_app.pool.fences import array
 from tasks_app.pool.plan import Ask
-from tasks_app.pool.queue_defaults import QUEUE_SAYS, of_queue
-from tasks_app.pool.standstill import is_free, runs
-from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, admits, admits_by_id
+from tasks_app.pool.queue_defaults import NO_QUEUE_SAYS, QUEUE_SAYS, of_queue
+from tasks_app.pool.standstill import ALL_RUN, is_free, runs
+from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, UNLIMITED, admits, admits_by_id
 
 PAYLOADS_UP_TO = 16 * 1024
 """Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
@@ -42,19 +42,23 @@ class Claimer:
     """Like ``max_attempts``: one entry for each of ``names``."""
 
 
-_RETURNED = f"""
+def _returned(of: Callable[[str], str] = of_queue) -> str:
+    """Return a fence without its token, then the other fields of a :class:`ClaimedTask` in order.
+
+    ``of`` returns the value that the row or its queue has in a column.
+    """
+    return f"""
     p.id, p.attempt, p.name, p.queue, p.biz_key,
     CASE WHEN pg_column_size(p.payload) <= {PAYLOADS_UP_TO} THEN p.payload::text END AS payload,
     p.headers::text AS headers, p.failures, p.crashes, p.retry_level, p.max_attempts,
-    p.at_most_once, {of_queue("retry")}, {of_queue("timeout_ms")}, {of_queue("hard_timeout_ms")},
+    p.at_most_once, {of("retry")}, {of("timeout_ms")}, {of("hard_timeout_ms")},
     p.idempotency_key::text AS key_text,
     date_part('epoch', p.created_at) AS created_s, date_part('epoch', p.due_at) AS due_s,
     p.cancel_requested_at IS NOT NULL AS cancel_requested
 """
-"""A fence without its token, then the other fields of a :class:`ClaimedTask` in their order."""
+
 
 _POLICY = "(SELECT policies FROM handler) -> p.name"
-_MAX_ATTEMPTS = f"coalesce({of_queue('max_attempts')}, ({_POLICY} ->> 0)::smallint)"
 _AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
 
 _END = 1 + len(ClaimedTask._fields)
@@ -63,15 +67,7 @@ _IN_TURN = itemgetter(_END, 1 + ClaimedTask._fields.index("due_s"), 0)
 """By priority, then as they became due."""
 
 _CLAIM = """
-    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), {says},
-    {candidates},
-    taken AS MATERIALIZED (
-        SELECT * FROM candidate WHERE NOT alone AND NOT {lonely_goes_first}
-        UNION ALL
-        (SELECT * FROM candidate
-         WHERE alone
-           AND ({lonely_goes_first} OR NOT EXISTS (SELECT FROM candidate WHERE NOT alone))
-         ORDER BY {order} LIMIT 1))
+    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), {taken}
     UPDATE {pending} p
     SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
         lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
@@ -81,20 +77,30 @@ _CLAIM = """
 """
 
 
-def _statement(candidates: str, *, order: str, lonely_goes_first: str, more: str = "") -> str:
+def _update(taken: str, of: Callable[[str], str] = of_queue, more: str = "") -> str:
     return _CLAIM.format(
-        candidates=candidates,
-        order=order,
-        lonely_goes_first=lonely_goes_first,
+        taken=taken,
         pending=PENDING,
         running=State.RUNNING,
         now=NOW,
-        max_attempts=_MAX_ATTEMPTS,
+        max_attempts=f"coalesce({of('max_attempts')}, ({_POLICY} ->> 0)::smallint)",
         at_most_once=_AT_MOST_ONCE,
-        returned=_RETURNED,
+        returned=_returned(of),
         more=more,
-        says=QUEUE_SAYS,
     )
+
+
+def _statement(candidates: str, *, order: str, lonely_goes_first: str, more: str = "") -> str:
+    taken = f"""{QUEUE_SAYS},
+    {candidates},
+    taken AS MATERIALIZED (
+        SELECT * FROM candidate WHERE NOT alone AND NOT {lonely_goes_first}
+        UNION ALL
+        (SELECT * FROM candidate
+         WHERE alone
+           AND ({lonely_goes_first} OR NOT EXISTS (SELECT FROM candidate WHERE NOT alone))
+         ORDER BY {order} LIMIT 1))"""
+    return _update(taken, more=more)
 
 
 _ALONE = f"(p.crashes >= 1 OR {_AT_MOST_ONCE})"
@@ -102,16 +108,19 @@ _CANDIDATE = f"p.id, p.priority, p.scan_at, {_ALONE} AS alone"
 _KNOWN = "(SELECT policies FROM handler) ? p.name"
 
 
+def _of_message(columns: str, passes: str) -> str:
+    return f"""
+        SELECT {columns} FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_KNOWN} AND {READY}
+          AND {admits_by_id(Event.CLAIM)} AND {passes}
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED"""
+
+
 def _by_id(passes: str) -> str:
     """Return it in psycopg's words: what SQLAlchemy does with it takes as long as the server."""
+    rows = _of_message(_CANDIDATE, f"{is_free()} AND {runs('p.queue')} AND {passes}")
     statement = _statement(
-        f"""
-    candidate AS MATERIALIZED (
-        SELECT {_CANDIDATE} FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {_KNOWN} AND {READY} AND {is_free()}
-          AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")} AND {passes}
-        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
-    """,
+        f"candidate AS MATERIALIZED ({rows})",
         order="id",
         lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
     )
@@ -119,6 +128,15 @@ def _by_id(passes: str) -> str:
 
 
 _UNGATED, _ADMITTED = _by_id(UNGATED), _by_id("true")
+
+_UNHINDERED = in_psycopgs_words(
+    _update(
+        "taken AS MATERIALIZED ("
+        + _of_message("p.id", f"NOT {_ALONE} AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}")
+        + ")",
+        of="p.{}".format,
+    )
+)
 
 _NEXT = text(
     _statement(
@@ -158,7 +176,7 @@ _PAYLOAD = text(f"""
 """)
 
 _CLAIMS = text(f"""
-    WITH {QUEUE_SAYS} SELECT {_RETURNED}, p.lease_token FROM {PENDING} p
+    WITH {QUEUE_SAYS} SELECT {_returned()}, p.lease_token FROM {PENDING} p
     WHERE p.state = '{State.RUNNING}' AND p.owner = :owner ORDER BY p.id
 """)
 
@@ -178,11 +196,36 @@ def claim(
     ``at_most_once``, or was on board of a crash, is only ever taken alone: then the list has one
     entry and a second call may find more.
     """
+    statement = _ADMITTED if admitted else _UNGATED
+    return _claimed(connection, statement, ids, claimer, token, now)
+
+
+def claim_unhindered(
+    connection: Connection,
+    ids: Sequence[int],
+    claimer: Claimer,
+    token: UUID,
+    *,
+    now: datetime | None = None,
+) -> list[ClaimedTask]:
+    """Take what :func:`claim` would, or a part of it, or nothing: at two thirds of its price.
+
+    It knows no exceptions. Nothing is taken while any queue or name stands still or is limited, or
+    any queue has defaults of its own; and nothing ever that would have to run alone.
+    """
+    return _claimed(connection, _UNHINDERED, ids, claimer, token, now)
+
+
+def _claimed(
+    connection: Connection,
+    statement: str,
+    ids: Sequence[int],
+    claimer: Claimer,
+    token: UUID,
+    now: datetime | None,
+) -> list[ClaimedTask]:
     values = {**_values(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
-    taken = {
-        row[0]: _task(row, token)
-        for row in ask(connection, Ask(_ADMITTED if admitted else _UNGATED, values))
-    }
+    taken = {row[0]: _task(row, token) for row in ask(connection, Ask(statement, values))}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
 

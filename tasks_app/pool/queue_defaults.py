@@ -11,10 +11,13 @@ _DEFAULTS = {
     "hard_timeout_ms": "integer",
 }
 _SAID = ", ".join(f"g.{column}" for column in _DEFAULTS)
+_SAYS_ANYTHING = f"num_nonnulls({_SAID}) > 0"
 QUEUE_SAYS = f"""says AS MATERIALIZED (
     SELECT jsonb_object_agg(g.queue, jsonb_build_array({_SAID})) AS defaults
-    FROM {QUEUE} g WHERE num_nonnulls({_SAID}) > 0)"""
+    FROM {QUEUE} g WHERE {_SAYS_ANYTHING})"""
 """A CTE that the expressions below read."""
+NO_QUEUE_SAYS = f"NOT EXISTS (SELECT FROM {QUEUE} g WHERE {_SAYS_ANYTHING})"
+"""The condition that every row has what it says itself."""
 
 
 def of_queue(column: str) -> str:

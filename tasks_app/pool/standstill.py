@@ -56,6 +56,13 @@ def runs(queue: str) -> str:
     return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY({_STANDS_STILL})"
 
 
+ALL_RUN = f"""NOT EXISTS (SELECT FROM {PAUSE} z WHERE {STOPS})
+    AND NOT EXISTS (SELECT FROM {QUEUE} g WHERE g.shut IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM {WINDOW})
+    AND NOT EXISTS (SELECT FROM {BREAKER} b WHERE b.state <> 'closed')"""
+"""The condition that no queue and no name stands still, or does at other hours."""
+
+
 LOOK_EVERY_S = 1.0
 """How often who runs for long looks whether its queue stands still."""
 

@@ -78,11 +78,16 @@ READY = f"""p.enabled AND p.due_at <= {NOW}
     AND (p.expires_at IS NULL OR p.expires_at > {NOW})"""
 """The condition that the row's time has come."""
 
-UNGATED = f"""p.order_key IS NULL AND p.limit_key IS NULL
+_WITHOUT_KEYS = "p.order_key IS NULL AND p.limit_key IS NULL"
+UNGATED = f"""{_WITHOUT_KEYS}
     AND (NOT EXISTS (SELECT FROM {LIMIT})
         OR p.queue <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'queue'))
         AND p.name <> ALL (ARRAY(SELECT l.target FROM {LIMIT} l WHERE l.kind = 'name')))"""
 """The condition that nothing but its own row decides when a task runs."""
+
+UNLIMITED = f"""{_WITHOUT_KEYS}
+    AND NOT EXISTS (SELECT FROM {LIMIT} l WHERE l.kind IN ('queue', 'name'))"""
+"""The same where this is so of all tasks without keys."""
 
 
 def admits(event: Event, alias: str = "p") -> str:

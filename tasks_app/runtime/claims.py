@@ -13,7 +13,7 @@ from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask
-from tasks_app.pool.claim import Claimer, claim, claim_next, waiting
+from tasks_app.pool.claim import Claimer, claim, claim_next, claim_unhindered, waiting
 from tasks_app.pool.gates import in_front
 from tasks_app.pool.release import release_token
 from tasks_app.pool.settle import settle_nothing
@@ -31,6 +31,8 @@ log = quiet_logger(__name__)
 NEXT_TIME = float("inf")
 FAIR_S = 1.0
 """So long it is remembered which queues are fair."""
+HINDERED_S = 1.0
+"""So long nothing is claimed the short way after that found nothing and the long way did."""
 
 
 class Claims:
@@ -56,8 +58,10 @@ class Claims:
         self._turn = 0
         self._fronts: defaultdict[object, Front] = defaultdict(Front)
         self._gatekeeper = gatekeeper
+        self._hindered_until = 0.0
+        """The short way is not tried before; see HINDERED_S."""
         self._gated = False
-        """Gates stood before the tasks that were claimed by their ids last."""
+        """Gates stood before the tasks that were claimed by their ids the long way last."""
         self._gates_at: dict[tuple[str, ...], float] = {}
         """When those that gates stand before have their next turn, for each set of names."""
         specs = tuple(registry)
@@ -79,6 +83,7 @@ class Claims:
             return
         with self._database.single() as connection:
             for _ in range(2):  # from the second time on the driver prepares a statement
+                claim_unhindered(connection, [], self._all, uuid4())
                 claim(connection, [], self._all, uuid4())
                 settle_nothing(connection)
         self._rehearsed = True
@@ -88,9 +93,6 @@ class Claims:
         token = uuid4()
         try:
             claimed = self._by_id(ids, token)
-            if not claimed:  # none of the kind that the last message was of
-                self._gated = not self._gated
-                claimed = self._by_id(ids, token)
         except SQLAlchemyError as error:
             self._doubt(token, error)
             return None
@@ -98,6 +100,25 @@ class Claims:
         return claimed
 
     def _by_id(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+        now = time.monotonic()
+        if now < self._hindered_until:
+            return self._the_long_way(ids, token)
+        with self._database.single() as connection:
+            claimed = claim_unhindered(connection, ids, self._all, token)
+        if not claimed:
+            claimed = self._the_long_way(ids, token)
+            if claimed:
+                self._hindered_until = now + HINDERED_S
+        return claimed
+
+    def _the_long_way(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
+        claimed = self._of_kind(ids, token)
+        if not claimed:  # none of the kind that the last message was of
+            self._gated = not self._gated
+            claimed = self._of_kind(ids, token)
+        return claimed
+
+    def _of_kind(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
         if self._gated:
             return self._gatekeeper.claim(ids, self._all, token)
         with self._database.single() as connection:

@@ -1,42 +1,29 @@
-"""The hinter: the one thread of a process that tells the broker what was committed.
+"""The hinter: tells the broker what was committed, by a thread that waits for its answers.
 
-Whoever offers it ids never waits for it. It publishes at once; what comes while it sends, or while
-many were sent just now, goes out together. When the broker fails or has enough, it drops hints: the
-scan finds the tasks.
+Whoever offers it ids never waits for it. Where the line is known and free they go out at once, from
+the thread that offers them: to wake another takes as long as to send. What comes while something is
+under way, or while many were sent just now, goes out together.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty
 from typing import NamedTuple
 
-from tasks_app.domain.logs import quiet_logger
 from tasks_app.runtime.due_queue import DueQueue
+from tasks_app.runtime.hint_line import Counts, HintLine, Message
 from tasks_app.runtime.publisher import HintPublisher
 
-log = quiet_logger(__name__)
-
-WINDOW_S = 0.005
-"""Between two rounds, in the long run: more than 200 messages a second hinder those who work."""
-BURST = 8
-"""Rounds that need not keep that distance, after a quiet time as long as they would take."""
 MOST_IDS = 500
 """Per round; a message holds no more."""
+MOST_AT_ONCE = 100
+"""Ids that are sent from the thread that offers them: they surely fit into the socket's buffer."""
 MOST_WAITING = 10_000
 """Hints that wait while the broker is slow: about one megabyte. More are dropped."""
-DEEP = 32
-"""Messages in a queue from which on a hint helps nobody: the scan fills it in better order."""
-LOOK_EVERY = 16
-"""Messages between two looks at a queue's depth: so many may this process put on top."""
-DEEP_SILENCE_S = 1.0
-"""How long a deep queue gets no hints: the scan comes as often."""
-SILENCE_S, LONGEST_SILENCE_S = 2.0, 60.0
-"""How long a broker that failed gets no hints; doubles with each failure."""
 
 
 class Hint(NamedTuple):
@@ -48,44 +35,30 @@ class Hint(NamedTuple):
     """Not before this instant of the monotonic clock."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What became of this process's hints. Producers count without a lock: nearly exact."""
-
-    sent: int = 0
-    dropped: int = 0
-    """Too many waited already."""
-    failed: int = 0
-    """The broker did not take them, or perhaps."""
-    silent: int = 0
-    """Not tried: the broker had just failed, or the queue was deep or did not exist."""
-
-
 class Hinter:
-    """Takes hints of all threads, sends them from one, which starts with the first hint."""
+    """Takes hints of all threads; its own thread starts with the first one."""
 
     def __init__(self, connect: Callable[[], HintPublisher]) -> None:
         self.counts = Counts()
-        self._connect = connect
-        self._publisher: HintPublisher | None = None
-        self._waiting: DueQueue[Hint | threading.Event] = DueQueue()
+        self._line = HintLine(connect, self.counts)
+        self._waiting: DueQueue[Hint | threading.Event | None] = DueQueue()
+        """None: there is an answer to be waited for."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._works = False
-        self._patience_s = SILENCE_S
-        self._silent_until = 0.0
-        self._deep_until: dict[str, float] = {}
-        self._unlooked: dict[str, int] = {}
 
     def reliable(self, queue: str) -> bool:
         """Whether a hint for the queue will most likely go out: the last one did."""
-        return self._works and not self._silent(queue) and len(self._waiting) < MOST_WAITING
+        works = self._line.works and not self._line.silent(queue)
+        return works and len(self._waiting) < MOST_WAITING
 
     def offer(self, hints: Iterable[Hint]) -> None:
         """Take hints to be sent, or drop them; returns at once."""
+        given = list(hints)
         idle = not self._waiting
-        for hint in hints:
-            if self._silent(hint.queue):
+        if idle and self._start_now(given):
+            return
+        for hint in given:
+            if self._line.silent(hint.queue):
                 self.counts.silent += 1
             elif len(self._waiting) >= MOST_WAITING:
                 self.counts.dropped += 1
@@ -98,11 +71,23 @@ class Hinter:
 
     def flush(self, patience_s: float) -> None:
         """Wait until what was offered is sent or dropped, at most so long; silent ones never."""
-        if self._thread is None or self._waits_for_broker():
+        if self._thread is None or self._line.waits_for_broker():
             return
         sent = threading.Event()
         self._waiting.put(sent)
         sent.wait(patience_s)
+
+    def _start_now(self, hints: Sequence[Hint]) -> bool:
+        """Let hints go out from this thread, if they are due, and of one queue."""
+        if not 0 < len(hints) <= MOST_AT_ONCE:
+            return False
+        queue, now = hints[0].queue, time.monotonic()
+        if any(hint.queue != queue or hint.at > now for hint in hints):
+            return False
+        started = self._line.start(Message(queue, [hint.task_id for hint in hints]))
+        if started:
+            self._waiting.put(None)
+        return started
 
     def _start(self) -> None:
         if not self._starting.acquire(blocking=False):
@@ -115,22 +100,16 @@ class Hinter:
         finally:
             self._starting.release()
 
-    def _silent(self, queue: str) -> bool:
-        return self._waits_for_broker() or time.monotonic() < self._deep_until.get(queue, 0.0)
-
-    def _waits_for_broker(self) -> bool:
-        return time.monotonic() < self._silent_until
-
     # -- in the thread
 
     def _run(self) -> None:
-        booked_until = 0.0
         while True:
             first = self._waiting.get()
-            now = time.monotonic()
-            if booked_until > now + BURST * WINDOW_S:
-                time.sleep(booked_until - now - BURST * WINDOW_S)
-            booked_until = max(booked_until, time.monotonic()) + WINDOW_S
+            if first is None:
+                self._line.send(())
+                continue
+            if rest_s := self._line.rest_s():
+                time.sleep(rest_s)
             self._round(first)
 
     def _round(self, first: Hint | threading.Event) -> None:
@@ -140,59 +119,13 @@ class Hinter:
         for item in (first, *self._more()):
             if isinstance(item, Hint):
                 messages.setdefault(item.queue, []).append(item.task_id)
-            else:
+            elif item is not None:
                 flushed.append(item)
-        for queue, ids in messages.items():
-            self._send(queue, ids)
+        self._line.send(Message(queue, ids) for queue, ids in messages.items())
         for event in flushed:
             event.set()
 
-    def _more(self) -> Iterator[Hint | threading.Event]:
+    def _more(self) -> Iterator[Hint | threading.Event | None]:
         with suppress(Empty):
             for _ in range(MOST_IDS - 1):
                 yield self._waiting.get_due()
-
-    def _send(self, queue: str, ids: list[int]) -> None:
-        if self._silent(queue):
-            self.counts.silent += len(ids)
-            return
-        try:
-            if self._publisher is None:
-                self._publisher = self._connect()
-            if queue not in self._unlooked and self._is_deep(queue, self._publisher):
-                self.counts.silent += len(ids)
-                return
-            self._publisher.publish(queue, ids)
-        except BaseException as error:  # celeryconfig.py is imported in here, and may even exit
-            self.counts.failed += len(ids)
-            self._fall_silent(error)
-            return
-        self.counts.sent += len(ids)
-        self._works = True
-        self._patience_s = SILENCE_S
-        self._unlooked[queue] += 1
-        if self._unlooked[queue] >= LOOK_EVERY:  # behind the message: nobody waits for the answer
-            try:
-                self._is_deep(queue, self._publisher)
-            except Exception as error:
-                self._fall_silent(error)
-
-    def _is_deep(self, queue: str, publisher: HintPublisher) -> bool:
-        """Look, and leave a deep queue alone; what other processes add is bounded likewise."""
-        depth = publisher.depth(queue)
-        if depth is None or depth >= DEEP:
-            self._unlooked.pop(queue, None)
-            self._deep_until[queue] = time.monotonic() + DEEP_SILENCE_S
-            return True
-        self._unlooked[queue] = 0
-        return False
-
-    def _fall_silent(self, error: BaseException) -> None:
-        if self._patience_s == SILENCE_S:  # once per outage
-            log.warning(
-                "the broker takes no hints (%s): tasks start at the next scan until it does",
-                type(error).__name__,
-            )
-        self._works = False
-        self._silent_until = time.monotonic() + self._patience_s
-        self._patience_s = min(2 * self._patience_s, LONGEST_SILENCE_S)

@@ -23,7 +23,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.task import HINT_WAIT, Settlement, TaskId, TaskRow, Terms
-from tasks_app.runtime.hinter import Counts, Hint, Hinter
+from tasks_app.runtime.hint_line import Counts
+from tasks_app.runtime.hinter import Hint, Hinter
 from tasks_app.runtime.publisher import HintPublisher
 
 if TYPE_CHECKING:

@@ -38,10 +38,22 @@ class DelayIndex(Protocol):
 
 
 class HintPublisher(Protocol):
-    """Sends hints, on a connection that nobody else uses. Raises whatever it likes."""
+    """Sends hints, on a connection that nobody else uses. Raises whatever it likes.
+
+    Never used by two threads at a time.
+    """
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
-        """Send one message that no ledger knows."""
+        """Send one message that no ledger knows, and wait until the broker has it."""
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:
+        """Send one and wait for nothing; False: that cannot be done just now.
+
+        After True :meth:`finish` comes before anything else.
+        """
+
+    def finish(self) -> None:
+        """Wait until the broker has what was started."""
 
     def depth(self, queue: str) -> int | None:
         """Return how many messages wait in the queue, or None: no worker has made it yet."""

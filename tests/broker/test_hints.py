@@ -7,15 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from redis import Redis
 
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.hints import CeleryHints
 from tasks_app.domain.settings import Settings
+from tasks_app.runtime.hint_line import Counts
 from tasks_app.runtime.hinter import Hint, Hinter
 from tasks_app.runtime.hints import EXIT_PATIENCE_S
 from tests.broker.conftest import House
@@ -230,6 +233,38 @@ def test_how_many_wait_is_known_on_every_broker_and_a_dead_connection_is_replace
             hints._line.drop()
 
     assert depths == [1, 2, 3]
+
+
+@pytest.mark.parametrize("loss", ["none", "cut"])
+def test_what_goes_out_from_the_producers_thread_arrives_once_whatever_becomes_of_its_socket(
+    house: House, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = urlsplit(house.broker.url_of(15))
+    with (
+        FaultProxy((url.hostname, url.port)) as proxy,  # type: ignore[arg-type]
+        Redis.from_url(url.geturl()) as redis,
+    ):
+        through = url._replace(netloc=url.netloc.replace(f":{url.port}", f":{proxy.port}"))
+        hints = CeleryHints(Settings(broker_url=through.geturl()))
+        hinter, started, start = Hinter(lambda: hints), list[bool](), hints.start
+
+        def noting(queue: str, ids: Sequence[int]) -> bool:
+            started.append(start(queue, ids))
+            return started[-1]
+
+        monkeypatch.setattr(hints, "start", noting)
+        assert not hints.start("q", [1]), "nothing is connected yet"
+        for n in range(3):
+            hinter.offer([Hint("q", n)])
+            hinter.flush(20)
+            if loss == "cut":
+                proxy.cut()
+
+        assert redis.llen("tasks_app:q") == 3
+        assert hinter.counts == Counts(sent=3)
+        assert started == [False, True, True]
+        redis.delete("tasks_app:q")
+        hints._line.drop()
 
 
 def hint(house: House, *ids: int) -> None:

@@ -19,7 +19,7 @@ from tasks_app.domain.task import Cause, Fence, Settlement
 from tasks_app.embedded import Postgres
 from tasks_app.pool import ledger, settle
 from tasks_app.pool.browse import find, get
-from tasks_app.pool.claim import claim, claim_next, waiting
+from tasks_app.pool.claim import claim, claim_next, claim_unhindered, waiting
 from tasks_app.pool.condition import due_work
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.park import park
@@ -93,6 +93,14 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "upcoming": (lambda c, n: upcoming(c, ["q1"], timedelta(hours=2), n), 10),
     "claim": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), GROUP),
     "claim_one": (lambda c, n: claim(c, DUE[:n], claimer(*NAMES), uuid4()), 1),
+    "claim_unhindered": (
+        lambda c, n: claim_unhindered(c, DUE[:n], claimer(*NAMES), uuid4()),
+        GROUP,
+    ),
+    "claim_unhindered_one": (
+        lambda c, n: claim_unhindered(c, DUE[:n], claimer(*NAMES), uuid4()),
+        1,
+    ),
     # It locks as many of each priority that the queue has, five here.
     "claim_next": (lambda c, n: claim_next(c, ["q0"], n // 5, claimer(*NAMES), uuid4()), GROUP),
     "waiting": (lambda c, n: waiting(c, DUE[:n]), GROUP),

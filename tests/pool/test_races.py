@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, ClaimedTask
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
-from tasks_app.pool.claim import claim, claim_next
+from tasks_app.pool.claim import claim, claim_next, claim_unhindered
 from tasks_app.pool.park import park
 from tasks_app.pool.release import release, release_token
 from tasks_app.pool.renew import renew
@@ -74,13 +74,14 @@ def test_claim_then_claim_before_the_commit_the_second_skips_the_row(pair: Pair)
     assert take(b, [mine, free]) == [free]
 
 
+@pytest.mark.parametrize("way", [claim, claim_unhindered])
 def test_claim_reads_then_another_claim_commits_then_the_first_re_checks_and_takes_nothing(
-    engine: Engine, pair: Pair
+    engine: Engine, pair: Pair, way: Callable[..., Any]
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
-        half_way = stop(b, lambda c: take(c, [task_id]))
+        half_way = stop(b, lambda c: way(c, [task_id], claimer(), uuid4()))
 
         assert take(a, [task_id]) == [task_id]
         a.commit()

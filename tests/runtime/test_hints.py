@@ -20,10 +20,12 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from tasks_app import Fail, NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
 from tasks_app.domain.task import HINT_WAIT
+from tasks_app.runtime import hint_line as line_room
 from tasks_app.runtime import hinter as hinter_room
 from tasks_app.runtime import hints as hints_room
 from tasks_app.runtime.groups import create_group
-from tasks_app.runtime.hinter import Counts, Hint, Hinter
+from tasks_app.runtime.hint_line import Counts
+from tasks_app.runtime.hinter import Hint, Hinter
 from tasks_app.runtime.hints import HINTS
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -47,6 +49,12 @@ class Ear:
             raise self.error
         self.messages.append((queue, list(ids)))
         self.instants += [time.monotonic()] * len(ids)
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:
+        return False
+
+    def finish(self) -> None:
+        raise AssertionError("nothing was started")
 
     def depth(self, queue: str) -> int | None:
         self.looks += 1
@@ -395,7 +403,7 @@ class TestTheScanMeanwhile:
         self, bench: Bench, session: Session, ear: Ear
     ) -> None:
         self.committed(session)
-        ear.depths["deep"] = hinter_room.DEEP
+        ear.depths["deep"] = line_room.DEEP
         self.committed(session, queue="deep")
 
         assert wait_of(bench, self.committed(session, queue="deep")) == timedelta(0)
@@ -489,8 +497,8 @@ class TestTheHinter:
     def test_a_few_in_a_row_go_out_each_at_once(
         self, hinter: Hinter, ear: Ear, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(hinter_room, "WINDOW_S", 3600.0)
-        few = range(hinter_room.BURST // 2)  # a flush may take a round of its own
+        monkeypatch.setattr(line_room, "WINDOW_S", 3600.0)
+        few = range(line_room.BURST // 2)  # a flush may take a round of its own
         for n in few:
             offer(hinter, n)
 
@@ -504,8 +512,8 @@ class TestTheHinter:
         hinter.flush(10)
 
         assert ear.ids == list(range(2_000))
-        booked = (time.monotonic() - began) / hinter_room.WINDOW_S
-        assert len(ear.messages) <= booked + hinter_room.BURST + 2
+        booked = (time.monotonic() - began) / line_room.WINDOW_S
+        assert len(ear.messages) <= booked + line_room.BURST + 2
 
     def test_whoever_offers_never_waits_and_memory_is_bounded(
         self, hinter: Hinter, ear: Ear
@@ -527,9 +535,9 @@ class TestTheHinter:
         for n in range(7):
             begun = time.monotonic()
             offer(hinter, n)
-            silences.append(round(hinter._silent_until - begun))
+            silences.append(round(hinter._line._silent_until - begun))
             offer(hinter, 100 + n)
-            hinter._silent_until = 0.0  # it is over
+            hinter._line._silent_until = 0.0  # it is over
         ear.error = None
         offer(hinter, 200)
         ear.error = ConnectionError()
@@ -550,7 +558,7 @@ class TestTheHinter:
 
         hinter = Hinter(connect)
         offer(hinter, 1)
-        hinter._silent_until = 0.0
+        hinter._line._silent_until = 0.0
         offer(hinter, 2)
 
         assert ear.ids == [2]
@@ -559,20 +567,20 @@ class TestTheHinter:
     def test_a_deep_queue_is_looked_at_every_few_messages_and_then_left_alone(
         self, hinter: Hinter, ear: Ear
     ) -> None:
-        for n in range(hinter_room.LOOK_EVERY - 1):
+        for n in range(line_room.LOOK_EVERY - 1):
             offer(hinter, n)
         assert ear.looks == 1
-        ear.depths["q"] = hinter_room.DEEP
-        offer(hinter, hinter_room.LOOK_EVERY - 1)
+        ear.depths["q"] = line_room.DEEP
+        offer(hinter, line_room.LOOK_EVERY - 1)
         assert ear.looks == 2  # behind the message that went out
         offer(hinter, 100)
         offer(hinter, 101)
         offer(hinter, 102, "other")
 
         assert ear.looks == 3
-        assert ear.ids == [*range(hinter_room.LOOK_EVERY), 102]
+        assert ear.ids == [*range(line_room.LOOK_EVERY), 102]
         assert hinter.counts.silent == 2
-        hinter._deep_until.clear()  # it is over
+        hinter._line._deep_until.clear()  # it is over
         offer(hinter, 103)
         assert ear.looks == 4
         assert 103 not in ear.ids
@@ -588,7 +596,7 @@ class TestTheHinter:
         ear.open.clear()
         hinter.offer([Hint("q", 1)])
         hinter.flush(0.01)
-        hinter._silent_until = float("inf")
+        hinter._line._silent_until = float("inf")
         began = time.monotonic()
         hinter.flush(1000)
 

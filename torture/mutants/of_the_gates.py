@@ -65,8 +65,8 @@ GATES = (
         "a claim that overlooks gates",
         "A plain claim takes nothing that a gate stands before.",
         "tasks_app/pool/tables.py",
-        "p.order_key IS NULL AND p.limit_key IS NULL\n",
-        "true\n",
+        '"p.order_key IS NULL AND p.limit_key IS NULL"',
+        '"true"',
         f"{RACES}a_plain_claim_takes_nothing_that_a_gate_stands_before",
     ),
     mutant(
@@ -123,8 +123,8 @@ GATES = (
         "a breaker that holds nothing",
         "What depends on something that is down is not claimed.",
         "tasks_app/pool/standstill.py",
-        "b.state <> 'closed')",
-        "b.state = 'none')",
+        "unnest(b.names) FROM {BREAKER} b WHERE b.state <> 'closed')",
+        "unnest(b.names) FROM {BREAKER} b WHERE b.state = 'none')",
         f"{BREAKER}TestHolding::test_its_tasks_are_not_claimed_and_others_are",
     ),
     mutant(

@@ -177,8 +177,8 @@ POOL = (
         "a claim without a lock",
         "Of two that claim a row one skips it.",
         CLAIM,
-        "ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)",
-        "ORDER BY p.id)",
+        'ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED"""',
+        'ORDER BY p.id"""',
         "tests/pool/test_claim_races.py::"
         "test_eight_processes_race_over_ten_copies_of_each_id_and_each_is_claimed_once",
     ),
@@ -187,12 +187,12 @@ POOL = (
         "Compare and set: what another has claimed since we read it is not there to take.",
         CLAIM,
         """\
-          AND {admits_by_id(Event.CLAIM)} AND {runs("p.queue")} AND {passes}
-        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)""",
+          AND {admits_by_id(Event.CLAIM)} AND {passes}
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED""",
         """\
           AND p.id IN (SELECT o.id FROM {PENDING} o WHERE o.state = '{State.PENDING}')
-          AND {runs("p.queue")} AND {passes}
-        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)""",
+          AND {passes}
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED""",
         f"{RACES}claim_reads_then_another_claim_commits_then_the_first_re_checks_and_takes_nothing",
     ),
     mutant(
@@ -203,6 +203,24 @@ POOL = (
         "ORDER BY p.scan_at, p.id LIMIT :most) AS p",
         "tests/pool/test_claim_next.py::test_two_workers_that_ask_at_once_get_different_tasks",
         f"{RACES}claim_next_reads_then_a_claim_commits_then_it_re_checks_and_takes_nothing",
+    ),
+    mutant(
+        "the short claim knows no pauses",
+        "The short way takes nothing while anything stands before anybody.",
+        CLAIM,
+        "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}",
+        "AND {UNLIMITED} AND {NO_QUEUE_SAYS}",
+        "tests/pool/test_claim_unhindered.py::"
+        "test_it_takes_nothing_while_anything_stands_before_anybody",
+    ),
+    mutant(
+        "the short claim takes what must run alone",
+        "What was on board of a crash runs alone, whichever way it was claimed.",
+        CLAIM,
+        'f"NOT {_ALONE} AND {UNLIMITED}',
+        'f"{UNLIMITED}',
+        "tests/pool/test_claim_unhindered.py::"
+        "test_a_row_that_is_not_there_to_take_with_others_is_left",
     ),
     mutant(
         "a claim before its time",

@@ -244,9 +244,17 @@ RUNTIME = (
         "rows wait for hints that do not come",
         "A row is left to its hint only while hints work.",
         "tasks_app/runtime/hinter.py",
-        "return self._works and not self._silent(queue) and len(self._waiting) < MOST_WAITING",
+        "return works and len(self._waiting) < MOST_WAITING",
         "return True",
         "tests/runtime/test_hints.py::TestTheScanMeanwhile::test_it_does_not_when_hints_fail",
+    ),
+    mutant(
+        "a hint that nobody answered is forgotten",
+        "What a producer's thread sent over a connection that was dead already is sent again.",
+        "tasks_app/runtime/hint_line.py",
+        "            self._send(started)  # over",
+        "            pass  # over",
+        "tests/runtime/test_hint_line.py::test_what_is_not_answered_is_sent_again",
     ),
     mutant(
         "a connection is lent with what the last run set",
