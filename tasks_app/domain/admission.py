@@ -15,7 +15,7 @@ from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.gates import OrderPolicy
 from tasks_app.domain.handler import HandlerSpec, explain
-from tasks_app.domain.payload import check_text, dump_model, encode_object
+from tasks_app.domain.payload import check_text, dump_model, encode_object, encode_plain
 from tasks_app.domain.retry import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
 from tasks_app.domain.task import KEYS, NewTask, TaskOptions, TaskRow, Terms
 from tasks_app.domain.unique import KeyRule, parse_rule
@@ -50,6 +50,19 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
         keys, terms = _NO_KEYS, _terms(name, spec, _NO_OPTIONS)
     payload = _payload(_given(new, spec), spec, limit)
     return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
+
+
+def admit_alike(new: NewTask, terms: Terms, limit: int) -> TaskRow | None:
+    """Return the same row at half of the price, if the task has nothing but a plain payload.
+
+    ``terms`` are those of a task of the same name, with no options, whose handler asks nothing of
+    payloads. None: look closer.
+    """
+    if new.options or new.args is not None or new.kwargs is not None:
+        return None
+    payload = new.payload
+    text = encode_plain(payload, limit) if type(payload) is dict else None
+    return None if text is None else tuple.__new__(TaskRow, (text, *_NO_KEYS, terms))
 
 
 def _keys_and_terms(

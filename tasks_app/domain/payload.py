@@ -67,10 +67,10 @@ def encode(value: Any, path: str, limit: int, to_json: ToJson | None = None) -> 
     Raises:
         InvalidTaskError: with the path of the first bad value.
     """
-    return _encode_plain(value, limit) or _encode_checked(value, path, limit, to_json)
+    return encode_plain(value, limit) or _encode_checked(value, path, limit, to_json)
 
 
-def _encode_plain(value: Any, limit: int) -> str | None:
+def encode_plain(value: Any, limit: int) -> str | None:
     """Write what nearly all payloads are made of in a tenth of the time; None: look closer."""
     if type(value) not in _CONTAINERS or _spare(value, limit, 1) < 0:
         return None

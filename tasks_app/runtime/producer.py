@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, Unpack
 
 from pydantic import BaseModel
 
-from tasks_app.domain.admission import admit
+from tasks_app.domain.admission import admit, admit_alike
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.task import NewTask, TaskId, TaskOptions, TaskRow
@@ -156,10 +156,26 @@ def admitted(new: NewTask) -> TaskRow:
 
 
 def _admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
-    rows = []
+    """Return the rows of all; most tasks of a big call are like the one before."""
+    limit = payload_limit()
+    rows: list[TaskRow] = []
+    like, terms = None, None
     for place, new in enumerate(tasks):
-        try:
-            rows.append(admitted(new))
-        except InvalidTaskError as error:
-            raise error.at(f"tasks[{place}]") from None
+        row = admit_alike(new, terms, limit) if terms and new.task is like else None
+        if row is None:
+            try:
+                row = admitted(new)
+            except InvalidTaskError as error:
+                raise error.at(f"tasks[{place}]") from None
+            plain = not new.options and _takes_anything(new.task)
+            like, terms = (new.task, row.terms) if plain else (None, None)
+        rows.append(row)
     return rows
+
+
+def _takes_anything(task: object) -> bool:
+    """Whether a name is nobody's here, or that of a handler that asks nothing of its payload."""
+    if not isinstance(task, str):
+        return False
+    spec = HANDLERS.get(task)
+    return spec is None or spec.payload_type is None

@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.payload import (
     _encode_checked,
-    _encode_plain,
     decode,
     encode,
     encode_object,
+    encode_plain,
 )
 
 LIMIT = 64 * 1024
@@ -227,7 +227,7 @@ ANY_JSON = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=4), ANY_JSON, max_size=4))
 def test_the_short_way_admits_only_what_the_long_way_does_and_writes_the_same(value) -> None:
-    short = _encode_plain(value, 200)
+    short = encode_plain(value, 200)
     if short is None:
         return
 
@@ -244,7 +244,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("value", PLAIN, ids=range(len(PLAIN)))
 def test_usual_payloads_go_the_short_way(value) -> None:
-    assert _encode_plain(value, LIMIT) is not None
+    assert encode_plain(value, LIMIT) is not None
 
 
 def test_a_huge_value_in_few_objects_is_not_unfolded_by_the_short_way() -> None:

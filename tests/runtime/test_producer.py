@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from sqlalchemy.orm import Session
 from tasks_app import (
     InvalidTaskError,
     NewTask,
+    TaskContext,
     acreate_task,
     acreate_tasks,
     cancel_task,
@@ -28,6 +30,8 @@ from tasks_app import (
     get_task,
     requeue_task,
 )
+from tasks_app.runtime import producer
+from tasks_app.runtime.producer import _admitted_many, admitted
 from tests.runtime.bench import Bench
 
 
@@ -137,6 +141,70 @@ def test_one_bad_task_refuses_all_and_says_which(bench: Bench) -> None:
 
     assert refused.value.path == "tasks[1].payload.x"
     assert names(bench) == []
+
+
+A = "t"
+MIXTURE = [
+    NewTask(A, {"n": 1}),
+    NewTask(A, {"n": [1.5, {"a": None}]}),
+    NewTask(A),
+    NewTask(A, {}),
+    NewTask(A, {"n": 1e17, "m": (2, [-0.0])}),
+    NewTask(A, Order(order_id=1)),
+    NewTask(A, {"n": "\x7f"}, {"queue": "other", "biz_key": "b"}),
+    NewTask(A, {"n": 2}, {}),
+    NewTask(A, {"n": 3}, {"priority": 1}),
+    NewTask(A, args=[1], kwargs={"b": 2}),
+    NewTask(A, kwargs={}),
+    NewTask(A, MappingProxyType({"n": 4})),
+    NewTask(A, {"n": 5}),
+    NewTask("other", {"n": 5}),
+    NewTask("other", {"n": 1e300}),
+    NewTask("strict", {"order_id": "6"}),
+    NewTask("strict", {"order_id": 7}),
+    NewTask(A, {"n": 8}),
+]
+
+
+@pytest.fixture
+def strict(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of this process that takes orders only."""
+
+    @bench.handler("strict", queue="slow")
+    def strict(_ctx: TaskContext, _order: Order) -> None: ...
+
+    monkeypatch.setattr(producer, "HANDLERS", bench.registry)
+
+
+@pytest.mark.usefixtures("strict")
+def test_many_are_admitted_as_each_by_itself() -> None:
+    assert _admitted_many(MIXTURE) == [admitted(task) for task in MIXTURE]
+
+
+BAD = [
+    *(NewTask(A, {"n": bad}) for bad in (float("nan"), "\x00", 2**63, object())),
+    NewTask(A, {1: 1}),  # type: ignore[dict-item]
+    NewTask(A, [1]),  # type: ignore[arg-type]
+    NewTask(A, {"n": "x" * 100_000}),
+    NewTask(A, {"n": 1}, {"queue": ""}),
+    NewTask(A, {"n": 1}, args=[1]),
+    NewTask("", {}),
+    NewTask(None, {}),
+    NewTask("strict", {"order_id": "x"}),
+]
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_what_is_refused_by_itself_is_refused_behind_its_like(bad: NewTask, before: int) -> None:
+    with pytest.raises(InvalidTaskError) as alone:
+        admitted(bad)
+    fine = NewTask(bad.task or A, {"order_id": 1})
+    with pytest.raises(InvalidTaskError) as among:
+        _admitted_many([fine] * before + [bad])
+
+    assert among.value.path == f"tasks[{before}].{alone.value.path}"
 
 
 def test_a_refused_task_leaves_the_transaction_usable(bench: Bench) -> None:
