@@ -21,6 +21,7 @@ from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import HINT_WAIT, ClaimedTask, Fence
 from tasks_app.pool.drivers import ask, in_psycopgs_words
 from tasks_app.pool.fences import array
+from tasks_app.pool.places import BEHIND, NUMBERED, Place, place_values
 from tasks_app.pool.plan import Ask
 from tasks_app.pool.queue_defaults import NO_QUEUE_SAYS, QUEUE_SAYS, of_queue
 from tasks_app.pool.standstill import ALL_RUN, is_free, runs
@@ -63,6 +64,7 @@ _AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
 
 _END = 1 + len(ClaimedTask._fields)
 """What a statement returns beyond is not the task's."""
+_QUEUE = 1 + ClaimedTask._fields.index("queue")
 _IN_TURN = itemgetter(_END, 1 + ClaimedTask._fields.index("due_s"), 0)
 """By priority, then as they became due."""
 
@@ -143,13 +145,14 @@ _NEXT = text(
         f"""
     candidate AS MATERIALIZED (
         SELECT p.*
-        FROM unnest(CAST(:queues AS text[])) AS q(queue)
+        FROM unnest(CAST(:queues AS text[])) WITH ORDINALITY AS q(queue, number)
         CROSS JOIN generate_series(0, 9) AS r(priority)
+        {NUMBERED}
         CROSS JOIN LATERAL (
             SELECT {_CANDIDATE} FROM {PENDING} p
             WHERE p.queue = q.queue AND p.priority = r.priority
               AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
-              AND p.scan_at > coalesce({NOW} - CAST(:within AS interval), '-infinity')
+              AND {BEHIND}
               AND (p.scan_at <= {NOW} OR p.parked IS NULL)
               AND {admits(Event.CLAIM)} AND {_KNOWN} AND {READY} AND {is_free()} AND {UNGATED}
               AND (CAST(:lonely AS boolean) OR NOT {_ALONE})
@@ -160,7 +163,7 @@ _NEXT = text(
         order="priority, scan_at, id",
         # The pool need never run out of others: who is first in line goes first.
         lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
-        more=", p.priority",
+        more=", p.priority, date_part('epoch', p.scan_at)",
     )
 )
 
@@ -244,15 +247,16 @@ def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
     *,
     lonely: bool = True,
     within: timedelta | None = None,
+    places: dict[tuple[str, int], Place] | None = None,
     now: datetime | None = None,
 ) -> list[ClaimedTask]:
     """Take up to ``most`` due tasks straight from the pool, in order of priority.
 
     Also those that the scan leaves to their hint: who claims here hears no hints. Without
     ``lonely`` none that would have to run alone. ``within`` leaves out what is due for longer, and
-    does not read it.
+    does not read it. It begins behind ``places``, which are moved on behind what was taken.
     """
-    rows = connection.execute(
+    found = connection.execute(
         _NEXT,
         {
             **_values(claimer, token),
@@ -262,9 +266,15 @@ def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
             "within": within,
             "hint_wait": HINT_WAIT,
             "now": now,
+            **place_values(queues, places),
         },
     )
-    return [_task(row, token) for row in sorted(plain(rows), key=_IN_TURN)]
+    rows = sorted(plain(found), key=_IN_TURN)
+    if places is not None:
+        for row in rows:
+            line, place = (row[_QUEUE], row[_END]), (row[_END + 1], row[0])
+            places[line] = max(place, places.get(line, place))
+    return [_task(row, token) for row in rows]
 
 
 def fetch_payload(connection: Connection, fence: Fence) -> str | None:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.states import State
+from tasks_app.pool.places import BEHIND, NUMBERED, SINCE, Places, place_values
 from tasks_app.pool.standstill import is_free, runs
 from tasks_app.pool.tables import NOW, PENDING, UNGATED, has_pending
 
@@ -39,7 +40,6 @@ class Due:
         return zip(self.ids, self.names, self.scan_at, strict=True)
 
 
-_SINCE = f"coalesce({NOW} - CAST(:within AS interval), '-infinity')"
 _DUE = text(f"""
     SELECT q.queue, d.* FROM unnest(CAST(:queues AS text[]), CAST(:most AS int[]))
         WITH ORDINALITY AS q(queue, most, number)
@@ -52,31 +52,25 @@ _DUE = text(f"""
             array_agg(p.id) FILTER (WHERE NOT {is_free()}) AS held
         FROM (
             SELECT p.* FROM generate_series(0, 9) AS r(priority)
-            CROSS JOIN LATERAL (SELECT 10 * (q.number - 1) + r.priority + 1 AS place) AS n
+            {NUMBERED}
             CROSS JOIN LATERAL (
                 SELECT p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.priority, p.queue,
                     p.order_key, p.limit_key, p.parked
                 FROM {PENDING} p
                 WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND p.scan_at <= {NOW}
-                  AND (p.scan_at, p.id) > (
-                    coalesce(to_timestamp((CAST(:after_at AS float8[]))[n.place]), {_SINCE}),
-                    coalesce((CAST(:after_id AS bigint[]))[n.place], 0))
+                  AND {BEHIND}
                 ORDER BY p.scan_at, p.id LIMIT q.most) AS p
             ORDER BY p.priority, p.scan_at, p.id LIMIT q.most) AS p) AS d
-    WHERE {runs("q.queue")} AND {has_pending("q.queue", _SINCE)} AND d.ids IS NOT NULL
+    WHERE {runs("q.queue")} AND {has_pending("q.queue", SINCE)} AND d.ids IS NOT NULL
 """)
-
-
-Place = tuple[float, int]
-"""A row's scan_at, in seconds since 1970, and its id: where it stands among those like it."""
 
 
 def due(
     connection: Connection,
     wanted: Mapping[str, int],
     *,
-    after: Mapping[tuple[str, int], Place] | None = None,
+    after: Places | None = None,
     within: timedelta | None = None,
     now: datetime | None = None,
 ) -> list[Due]:
@@ -85,12 +79,9 @@ def due(
     Queues without any are left out, and those that stand still. ``after`` says for queues and
     priorities where to begin. ``within`` leaves out what is due for longer, and does not read it.
     """
-    values = {"queues": list(wanted), "most": list(wanted.values()), "within": within, "now": now}
-    places: list[Place | None] = []
-    if after:
-        places = [after.get((queue, priority)) for queue in wanted for priority in range(10)]
-    values["after_at"] = [place and place[0] for place in places]
-    values["after_id"] = [place and place[1] for place in places]
+    queues = list(wanted)
+    values = {"queues": queues, "most": list(wanted.values()), "within": within, "now": now}
+    values |= place_values(queues, after)
     return [
         Due(
             row.queue,

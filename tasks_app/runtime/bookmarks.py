@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from tasks_app.pool.scan import Due, Place
+from tasks_app.pool.places import Place
+from tasks_app.pool.scan import Due
 
 
 class Bookmarks:

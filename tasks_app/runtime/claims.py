@@ -20,10 +20,10 @@ from tasks_app.pool.settle import settle_nothing
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.fairness import Fairness
-from tasks_app.runtime.front import Front
 from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.lull import Lull
+from tasks_app.runtime.passes import Passes
 from tasks_app.runtime.registry import Registry
 
 log = quiet_logger(__name__)
@@ -56,7 +56,7 @@ class Claims:
         self._fair: set[str] = set()
         self._fair_until = 0.0
         self._turn = 0
-        self._fronts: defaultdict[object, Front] = defaultdict(Front)
+        self._passes: defaultdict[object, Passes] = defaultdict(Passes)
         self._gatekeeper = gatekeeper
         self._hindered_until = 0.0
         """The short way is not tried before; see HINDERED_S."""
@@ -177,19 +177,28 @@ class Claims:
         return claimed or (0 if turn else self._of_gates(queues, most, claimer))
 
     def _ungated(self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool) -> int:
-        token = uuid4()
-        front = self._fronts[claimer.names, lonely, tuple(queues)]
-        began = time.monotonic()
-        within = front.within(began)
-        try:
-            with self._database.single() as connection:
-                claimed = claim_next(
-                    connection, queues, most, claimer, token, lonely=lonely, within=within
-                )
-        except SQLAlchemyError as error:
-            self._doubt(token, error)
-            raise
-        front.was_read(began, within, left=len(claimed))
+        passes = self._passes[claimer.names, lonely, tuple(queues)]
+        goes_on = True
+        claimed: list[ClaimedTask] = []
+        while goes_on and not claimed:
+            token, began = uuid4(), time.monotonic()
+            within, goes_on = start = passes.start(began)
+            try:
+                with self._database.single() as connection:
+                    claimed = claim_next(
+                        connection,
+                        queues,
+                        most,
+                        claimer,
+                        token,
+                        lonely=lonely,
+                        within=within,
+                        places=passes.places,
+                    )
+            except SQLAlchemyError as error:
+                self._doubt(token, error)
+                raise
+            passes.was_read(began, start, left=len(claimed))
         self._receive(claimed)
         return len(claimed)
 
@@ -237,7 +246,7 @@ class Claims:
 
     def begin_at_the_front(self) -> None:
         """Let the next claims from the pool read all that is due."""
-        self._fronts.clear()
+        self._passes.clear()
 
     def all_async(self, claimed: Sequence[ClaimedTask]) -> bool:
         """Whether none of them takes a thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from tasks_app.domain.task import HINT_WAIT, NewTask, TaskRow
 from tasks_app.pool.claim import claim_next
 from tasks_app.pool.create import create_one
 from tasks_app.pool.park import park
+from tasks_app.pool.places import Place
 from tasks_app.pool.scan import due
 from tests.factory import claimer, on_terms, pending_task, row_of
 from tests.pool.interleave import two
@@ -133,3 +135,39 @@ def test_rows_that_the_scan_leaves_to_their_hint_are_taken_and_parked_ones_are_n
 
     assert due(connection, {"default": 9}, now=NOON) == []
     assert next_ids(connection, now=NOON) == [hinted]
+
+
+def test_it_goes_on_behind_what_was_taken_in_each_queue_and_priority(
+    connection: Connection,
+) -> None:
+    first = [pending_task(connection, queue=q, priority=p, now=NOON) for q in "ab" for p in (1, 2)]
+    places: dict[tuple[str, int], Place] = {}
+
+    def taken(most: int = 9) -> list[int]:
+        found = claim_next(
+            connection, ["a", "b", "c"], most, claimer(), uuid4(), places=places, now=LATER
+        )
+        return [task.task_id for task in found]
+
+    assert sorted(taken()) == first
+    assert places == {
+        (q, p): (NOON.timestamp(), i)
+        for (q, p), i in zip(itertools.product("ab", (1, 2)), first, strict=True)
+    }
+    instant, moment = timedelta(microseconds=1), NOON
+    before = pending_task(connection, queue="a", priority=1, run_at=moment - instant)
+    same = pending_task(connection, queue="a", priority=1, run_at=moment)
+    behind = pending_task(connection, queue="b", priority=2, run_at=moment + instant)
+    other = pending_task(connection, queue="c", priority=1, run_at=moment - instant)
+
+    assert sorted(taken()) == [same, behind, other]
+    assert places["b", 2] == ((moment + instant).timestamp(), behind)
+    places.clear()
+    assert taken() == [before]
+
+
+def test_places_stay_where_nothing_is_found(connection: Connection) -> None:
+    places: dict[tuple[str, int], Place] = {("default", 5): (NOON.timestamp(), 7)}
+
+    assert not claim_next(connection, ["default"], 9, claimer(), uuid4(), places=places)
+    assert places == {("default", 5): (NOON.timestamp(), 7)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -72,3 +72,17 @@ def test_who_looks_ahead_does_not_read_what_is_over(dead: Connection) -> None:
     ahead = plan(dead, lambda c: upcoming(c, ["default"], timedelta(seconds=1)), "ahead")
 
     assert ahead.buffers < whole.buffers / 3, (ahead, whole)
+
+
+def test_who_goes_on_behind_what_was_taken_does_not_read_what_is_over(dead: Connection) -> None:
+    after = (datetime.now(UTC) - timedelta(minutes=1)).timestamp()
+
+    def going_on(connection: Connection) -> None:
+        places = {("default", 5): (after, 0)}
+        claim_next(connection, ["default"], 1, claimer("t"), uuid4(), places=places)
+        assert len(places) == 1
+
+    whole = plan(dead, lambda c: VERBS["claim_next"](c, None), "whole")
+    behind = plan(dead, going_on, "behind")
+
+    assert behind.buffers < whole.buffers / 3, (behind, whole)
