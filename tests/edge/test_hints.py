@@ -26,7 +26,8 @@ from tasks_app.broker.hints import CeleryHints
 from tasks_app.domain.settings import Settings
 from tasks_app.embedded.valkey import Valkey
 from tasks_app.runtime.dispatcher import SPARE_MESSAGES
-from tasks_app.runtime.hinter import DEEP, LOOK_EVERY, Hint, Hinter
+from tasks_app.runtime.hint_line import DEEP, LOOK_EVERY
+from tasks_app.runtime.hinter import Hint, Hinter
 from tasks_app.runtime.hints import HINTS
 from tests.broker.conftest import House
 from tests.waiting import until

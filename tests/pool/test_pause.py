@@ -15,6 +15,7 @@ from tasks_app.pool import browse
 from tasks_app.pool import claim as claims
 from tasks_app.pool.claim import claim, claim_next
 from tasks_app.pool.pause import Pause, pause, paused, resume
+from tasks_app.pool.places import place_values
 from tests.factory import claimer, pending_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -124,6 +125,7 @@ def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
     pause(connection, stopped)
     values = {**claims._values(claimer(), uuid4()), "queues": ["mail"], "most": 10}
     values |= {"hint_wait": timedelta(0), "lonely": True, "within": None, "now": LATER}
+    values |= place_values(["mail"], None)
     statement = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {claims._NEXT.text}"
 
     (plan,) = connection.execute(text(statement), values).scalar_one()
