@@ -37,7 +37,8 @@ CATALOGUE = text(
 CHECKS = text(
     """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-    WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2""".replace("::", r"\:\:")
+    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text LIKE 'task%'
+    ORDER BY 1, 2""".replace("::", r"\:\:")
 )
 
 
