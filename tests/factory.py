@@ -11,7 +11,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.admission import admit
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import ClaimedTask, NewTask, Settlement, TaskId, TaskRow
-from tasks_app.pool.claim import Claimer, claim
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.create import create_one
 
 LEASE = timedelta(seconds=30)

@@ -23,7 +23,8 @@ from tasks_app.domain.decide import succeeded
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.embedded import temporary
 from tasks_app.pool.amend import amend
-from tasks_app.pool.claim import Claimer, claim
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
 from tasks_app.pool.rescue import rescue_expired

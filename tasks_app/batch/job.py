@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from tasks_app.batch.step import LONGEST_NAME, Step
-from tasks_app.domain.admission import check_name
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
+from tasks_app.domain.names import check_name
 from tasks_app.runtime.registry import HANDLERS, Registry
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from tasks_app.domain.admission import check_name
 from tasks_app.domain.batch.policies import (
     AbortKind,
     AbortWord,
@@ -21,6 +20,7 @@ from tasks_app.domain.batch.policies import (
 from tasks_app.domain.breaker import Breaker
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
+from tasks_app.domain.names import check_name
 from tasks_app.domain.retry import RetryPolicy
 
 LONGEST_NAME = 60

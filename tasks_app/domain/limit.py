@@ -6,10 +6,11 @@ import math
 from datetime import timedelta
 from typing import Any
 
-from tasks_app.domain.admission import LONGEST_KEY, check_name, check_queue
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.gates import Kind, Limit
+from tasks_app.domain.names import check_name, check_queue
+from tasks_app.domain.options import LONGEST_KEY
 from tasks_app.domain.payload import check_text
 
 MOST = 2**31 - 1

@@ -9,10 +9,10 @@ from functools import cached_property
 from random import Random
 from typing import Any, TypedDict
 
-from tasks_app.domain.admission import check_name
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.missed import FireAll, Missed, parse_missed
+from tasks_app.domain.names import check_name
 from tasks_app.domain.overlap import Overlap
 from tasks_app.domain.task import KEYS, TaskRow, Terms
 from tasks_app.domain.timing import UTC_NAME, Timing, check_instant, timing_of, written

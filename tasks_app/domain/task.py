@@ -203,6 +203,8 @@ class ClaimedTask(NamedTuple):
     """Instants in seconds since 1970, and the key in its text: few handlers ask for them."""
     due_s: float
     cancel_requested: bool
+    in_group: bool = False
+    """Its end is counted."""
 
     @property
     def idempotency_key(self) -> UUID:

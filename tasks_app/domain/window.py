@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
-from tasks_app.domain.admission import QUEUE
 from tasks_app.domain.cron import next_change, zone_of
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.names import QUEUE
 
 MOST_WINDOWS, MOST_HOLIDAYS = 50, 10_000
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.admission import check_queue
 from tasks_app.domain.causes import clean
+from tasks_app.domain.names import check_queue
 from tasks_app.pool.standstill import STOPS
 from tasks_app.pool.tables import EVERY_QUEUE, NOW, PAUSE
 

@@ -13,7 +13,9 @@ from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask
-from tasks_app.pool.claim import Claimer, claim, claim_next, claim_unhindered, waiting
+from tasks_app.pool.claim import claim, claim_unhindered, waiting
+from tasks_app.pool.claim_next import claim_next
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.gates import in_front
 from tasks_app.pool.release import release_token
 from tasks_app.pool.settle import settle_nothing

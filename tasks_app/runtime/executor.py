@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import ledger
-from tasks_app.pool.claim import Claimer
+from tasks_app.pool.claiming import Claimer
 from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.crew import Crew
 from tasks_app.runtime.database import Database

@@ -18,7 +18,8 @@ from sqlalchemy import Connection
 from tasks_app.domain.gates import Admission, Gate, Kind, Limits, Room, admit
 from tasks_app.domain.task import ClaimedTask, Fence
 from tasks_app.pool import gates as rows
-from tasks_app.pool.claim import Claimer, claim
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.gates import Wishes
 from tasks_app.pool.held import hold, next_look_in_s, overdue, waited_for, wake
 from tasks_app.pool.rooms import enter, lock, rooms_of, spend

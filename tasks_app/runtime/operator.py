@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.admission import check_queue
 from tasks_app.domain.breaker import BreakerState
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.gates import Limit
 from tasks_app.domain.limit import checked_target, limit_of
+from tasks_app.domain.names import check_queue
 from tasks_app.domain.selection import Action
 from tasks_app.domain.task import Task
 from tasks_app.domain.timing import check_instant

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Unpack
 
-from tasks_app.domain.admission import check_queue
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.names import check_queue
 from tasks_app.domain.queue import Queue, QueueOptions, check_days, check_options
 from tasks_app.pool import queues as rows
 from tasks_app.pool.audit import note

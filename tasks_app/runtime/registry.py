@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
-from tasks_app.domain.admission import check_name, check_queue
 from tasks_app.domain.breaker import Breaker, check_breaker
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import ConfigurationError, HandlerError, InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec, signature_of
+from tasks_app.domain.names import check_name, check_queue
 from tasks_app.domain.outage import OutageRule, parse_limit
 from tasks_app.domain.outcome import Reaction
 from tasks_app.domain.retry import DEFAULT_POLICY, MOST_ATTEMPTS, RetryPolicy, parse_policy

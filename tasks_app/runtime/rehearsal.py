@@ -8,9 +8,9 @@ from itertools import islice
 from random import Random
 from typing import NamedTuple, Unpack
 
-from tasks_app.domain.admission import check_name
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.missed import first_at, next_at
+from tasks_app.domain.names import check_name
 from tasks_app.domain.overlap import Fired
 from tasks_app.domain.schedule import Plan, Schedule, When, plan_of
 from tasks_app.domain.task import NewTask, TaskId

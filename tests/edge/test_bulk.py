@@ -18,7 +18,7 @@ from tasks_app import NewTask, create_tasks
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
 from tasks_app.pool import audit
-from tasks_app.pool.claim import claim_next
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.settle import settle_group, settle_one
 from tasks_app.runtime.bulk import run_bulk, start_bulk
 from tests.factory import claimer, count, ending

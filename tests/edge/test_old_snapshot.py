@@ -26,7 +26,9 @@ from tasks_app.domain.finding import Level
 from tasks_app.domain.settings import Settings
 from tasks_app.monitor import database as checks
 from tasks_app.monitor.checkup import examine
-from tasks_app.pool.claim import Claimer, claim, claim_next
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claim_next import claim_next
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.scan import due
 from tasks_app.runtime.front import Front
 from tests.broker.conftest import House

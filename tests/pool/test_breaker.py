@@ -12,7 +12,8 @@ from tasks_app.domain.breaker import Breaker, BreakerState, Mode, Standing
 from tasks_app.pool import breaker
 from tasks_app.pool.breaker_list import hold
 from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim, claim_next
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.glance import glance
 from tasks_app.pool.scan import due
 from tests.factory import claimer, pending_task, row_of

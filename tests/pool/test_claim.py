@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.states import Event
-from tasks_app.pool.claim import Claimer, claim, claims_of, fetch_payload
+from tasks_app.pool.claim import claim, claims_of, fetch_payload
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.create import create_one
 from tasks_app.pool.park import park
 from tasks_app.pool.release import release

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.admission import admit
 from tasks_app.domain.task import HINT_WAIT, NewTask, TaskRow
-from tasks_app.pool.claim import claim_next
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.create import create_one
 from tasks_app.pool.park import park
 from tasks_app.pool.places import Place

@@ -14,7 +14,8 @@ from tasks_app.domain.breaker import Breaker, Mode
 from tasks_app.domain.gates import Kind, Limit
 from tasks_app.domain.queue import check_options
 from tasks_app.pool import breaker, queues
-from tasks_app.pool.claim import Claimer, claim, claim_unhindered
+from tasks_app.pool.claim import claim, claim_unhindered
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.limits import set_limit
 from tasks_app.pool.pause import pause
 from tests.factory import claimer, pending_task, row_of

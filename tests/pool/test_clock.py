@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.states import Event, State
-from tasks_app.pool.claim import claim, claim_next
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
 from tasks_app.pool.rescue import rescue_expired

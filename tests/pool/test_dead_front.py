@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.pool.claim import claim_next
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.scan import due
 from tasks_app.pool.upcoming import upcoming
 from tests.factory import claimer, pending_task

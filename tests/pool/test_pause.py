@@ -12,8 +12,9 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.pool import browse
-from tasks_app.pool import claim as claims
-from tasks_app.pool.claim import claim, claim_next
+from tasks_app.pool import claim_next as claims
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.pause import Pause, pause, paused, resume
 from tasks_app.pool.places import place_values
 from tests.factory import claimer, pending_task, row_of
@@ -123,7 +124,7 @@ def test_the_rows_of_a_paused_queue_are_not_even_looked_at(
     """Or each claim would read all of them, however many wait."""
     pending_task(connection, queue="mail", now=NOON)
     pause(connection, stopped)
-    values = {**claims._values(claimer(), uuid4()), "queues": ["mail"], "most": 10}
+    values = {**claims.values_of(claimer(), uuid4()), "queues": ["mail"], "most": 10}
     values |= {"hint_wait": timedelta(0), "lonely": True, "within": None, "now": LATER}
     values |= place_values(["mail"], None)
     statement = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {claims._NEXT.text}"

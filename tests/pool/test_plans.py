@@ -19,7 +19,8 @@ from tasks_app.domain.task import Cause, Fence, Settlement
 from tasks_app.embedded import Postgres
 from tasks_app.pool import ledger, settle
 from tasks_app.pool.browse import find, get
-from tasks_app.pool.claim import claim, claim_next, claim_unhindered, waiting
+from tasks_app.pool.claim import claim, claim_unhindered, waiting
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.condition import due_work
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.park import park

@@ -12,7 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.queue import check_options
 from tasks_app.domain.window import parse_window
 from tasks_app.pool import queues
-from tasks_app.pool.claim import claim, claim_next, claims_of
+from tasks_app.pool.claim import claim, claims_of
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.glance import glance
 from tasks_app.pool.load_gate import look_at_gates
 from tasks_app.pool.pause import pause, paused, resume

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, ClaimedTask
 from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
-from tasks_app.pool.claim import claim, claim_next, claim_unhindered
+from tasks_app.pool.claim import claim, claim_unhindered
+from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.park import park
 from tasks_app.pool.release import release, release_token
 from tasks_app.pool.renew import renew

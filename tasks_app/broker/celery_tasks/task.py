@@ -9,9 +9,9 @@ from celery import Task
 
 from tasks_app.broker.celery_tasks.run import CeleryRun, attempts_of
 from tasks_app.broker.celery_tasks.values import to_json
-from tasks_app.domain.admission import check_name
 from tasks_app.domain.call import Call
 from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.names import check_name
 from tasks_app.domain.outcome import Reaction
 from tasks_app.domain.retry import Fixed
 from tasks_app.runtime.registry import HANDLERS

@@ -16,7 +16,9 @@ from tasks_app.domain import decide
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.amend import amend
-from tasks_app.pool.claim import Claimer, claim, claim_next, claims_of, waiting
+from tasks_app.pool.claim import claim, claims_of, waiting
+from tasks_app.pool.claim_next import claim_next
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.release import release, release_token
 from tasks_app.pool.renew import Renewed, renew
 from tasks_app.pool.settle import settle_group, settle_one, still_held

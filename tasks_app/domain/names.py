@@ -1,0 +1,44 @@
+"""Names: what tasks and queues may be called, and how a bad value is shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tasks_app.domain.errors import InvalidTaskError
+
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.:-]{0,254}$")
+QUEUE = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")
+
+
+def check_name(name: Any) -> str:
+    """Return a valid task name.
+
+    Raises:
+        InvalidTaskError: it is not one.
+    """
+    if not isinstance(name, str) or not NAME.match(name) or name.endswith("\n"):
+        raise InvalidTaskError("name", f"is {shown(name)}", f"text that matches {NAME.pattern}")
+    return name
+
+
+def check_queue(queue: Any) -> str:
+    """Return a valid queue name.
+
+    Raises:
+        InvalidTaskError: it is not one.
+    """
+    if not isinstance(queue, str) or not QUEUE.match(queue) or queue.endswith("\n"):
+        raise InvalidTaskError(
+            "options.queue", f"is {shown(queue)}", f"text that matches {QUEUE.pattern}"
+        )
+    return queue
+
+
+def shown(value: Any) -> str:
+    """Name a bad value without repeating much of it: it may be long, or a secret."""
+    if isinstance(value, int) and value.bit_length() > 64:  # noqa: PLR2004  too long to be printed
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str | int | float):
+        return f"{value!r:.60}"
+    return f"of type {type(value).__name__}"
