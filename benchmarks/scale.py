@@ -23,7 +23,8 @@ from tasks_app.domain.states import Event
 from tasks_app.domain.task import NewTask, Settlement
 from tasks_app.embedded import temporary
 from tasks_app.pool import browse, condition, ledger
-from tasks_app.pool.claim import Claimer, claim
+from tasks_app.pool.claim import claim
+from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.create import create_many
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.rescue import rescue_expired

@@ -48,7 +48,7 @@ KINDS: tuple[Kind, ...] = (
     _inside("F03", "killed before the handler", f"handler.before=kill@{RARELY}"),
     _inside("F03", "killed after the handler", f"handler.returned=kill@{RARELY}"),
     _inside("F04", "killed before settle and COMMIT", f"effect.before=kill@{RARELY}"),
-    _inside("F04", "killed between settle and COMMIT", f"effect.settled=kill@{RARELY}"),
+    _inside("F04", "killed with the COMMIT on its way", f"effect.sent=kill@{RARELY}"),
     _inside("F05", "killed after the COMMIT", f"effect.committed=kill@{RARELY}"),
     _inside("F05", "killed before the message ends", "finish.before=kill@0.3"),
     _inside("F05", "killed after the message ended", "finish.committed=kill@0.3"),
@@ -59,12 +59,12 @@ KINDS: tuple[Kind, ...] = (
     _inside("F42", "raises as it scans", "dispatch.entered=raise@0.2", "sweep.before=raise@0.5"),
     _inside("F02", "stalls after the claim, beyond its lease", f"claim.committed=sleep:4@{OFTEN}"),
     _inside("F09", "stopped after the claim", f"claim.committed=stop@{OFTEN}"),
-    _inside("F09", "stopped before the COMMIT", f"effect.settled=stop@{RARELY}"),
+    _inside("F09", "stopped with the COMMIT on its way", f"effect.sent=stop@{RARELY}"),
     _inside("F10", "holds the interpreter beyond its lease", "handler.before=hog:4@0.01"),
     _inside("F10", "renews too late", "renew.before=sleep:4@0.2"),
     _inside("F11", "cut off as it claims", f"claim.before=cut@{OFTEN}"),
     _inside("F11", "cut off in the handler", f"handler.returned=cut@{RARELY}"),
-    _inside("F11", "cut off before the COMMIT", f"effect.settled=cut@{RARELY}"),
+    _inside("F11", "cut off with the COMMIT on its way", f"effect.sent=cut@{RARELY}"),
     _inside("F11", "cut off as it renews", "renew.before=cut@0.3"),
     _inside("F37", "a scanner dies before its COMMIT", "dispatch.entered=kill@0.2"),
     _inside("F37", "a scanner dies before it publishes", "dispatch.before=kill@0.2"),
@@ -128,6 +128,8 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 
 OF_A_POOLER: tuple[Kind, ...] = (
+    _inside("F04", "killed between settle and COMMIT", f"effect.settled=kill@{RARELY}"),
+    _inside("F11", "cut off before the COMMIT", f"effect.settled=cut@{RARELY}"),
     _around("F11", outages.cut_pooler),
     _around("F12", outages.hush_pooler),
     _around("F22", outages.restart_pooler),

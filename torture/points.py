@@ -13,7 +13,7 @@ from typing import Any
 AFTER = {
     *("create.inserted", "create.committed", "hint.sent", "dispatch.entered", "dispatch.published"),
     *("claim.committed", "handler.returned", "settle.committed", "effect.settled"),
-    *("effect.committed", "renew.committed", "beat.committed", "release.committed"),
+    *("effect.sent", "effect.committed", "renew.committed", "beat.committed", "release.committed"),
     *("finish.committed", "bury.committed", "rescue.committed", "sweep.done", "lead.taken"),
     *("fire.entered", "fire.committed", "chunk.told", "chunk.committed", "step.entered"),
 }
@@ -35,9 +35,10 @@ PLACES: dict[str, str] = {
     "handler.returned": "tasks_app.runtime.calls:Calls.make",
     "settle.before": "tasks_app.runtime.settler:settle_group",
     "settle.committed": "tasks_app.runtime.settler:settle_group",
-    "effect.before": "tasks_app.runtime.transaction:PlainTransaction.conclude",
-    "effect.settled": "tasks_app.runtime.transaction:succeed",
-    "effect.committed": "tasks_app.runtime.transaction:PlainTransaction.conclude",
+    "effect.before": "tasks_app.runtime.plain_transaction:PlainTransaction._ends_with",
+    "effect.settled": "tasks_app.runtime.plain_transaction:succeed",
+    "effect.sent": "tasks_app.runtime.chained:Chained.send",
+    "effect.committed": "tasks_app.runtime.plain_transaction:PlainTransaction.conclude",
     "renew.before": "tasks_app.runtime.clerk:renew",
     "renew.committed": "tasks_app.runtime.clerk:Clerk._renew",
     "beat.committed": "tasks_app.runtime.clerk:workers.beat",
@@ -56,7 +57,7 @@ PLACES: dict[str, str] = {
     "fire.committed": "tasks_app.runtime.scheduler:Scheduler._pass",
     "chunk.before": "tasks_app.batch.partition_run:PartitionRun._advance",
     "chunk.told": "tasks_app.batch.partition_run:PartitionRun._advance",
-    "chunk.committed": "tasks_app.runtime.transaction:PlainTransaction.keep",
+    "chunk.committed": "tasks_app.runtime.plain_transaction:PlainTransaction.keep",
     "step.entered": "tasks_app.batch.step_tasks:StepTasks.begin",
     "maintain.before": "tasks_app.runtime.maintainer:add_partition",
 }

@@ -1,14 +1,16 @@
 """Succeed: the settle of one success in the transaction of its effects, in as little as it takes.
 
-On psycopg's own connection. Its pipeline, in which the COMMIT would travel along, saves a round
-trip and costs more time than that.
+Either it is asked, and its COMMIT follows; or it is the last word of its transaction, which the
+COMMIT travels along with: then it fails where the fence is lost, and with it the COMMIT.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.errors import NotNullViolation
 
 from tasks_app.domain.group import Called
 from tasks_app.domain.states import Event, State
@@ -22,7 +24,14 @@ _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
 
 
-def _statement(condition: str, first: str = "", also: str = "", told: str = "") -> str:
+def _statement(
+    condition: str,
+    first: str = "",
+    also: str = "",
+    told: str = "",
+    rows: str = "gone",
+    result: str = "%(result)s::jsonb",
+) -> str:
     return f"""
     WITH {first}gone AS (
         DELETE FROM {PENDING} p
@@ -30,13 +39,14 @@ def _statement(condition: str, first: str = "", also: str = "", told: str = "") 
           AND p.lease_token = %(token)s AND {condition}
         RETURNING p.*) {also}
     INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
-    SELECT {_KEPT}, '{State.SUCCEEDED}', %(result)s::jsonb, %(run_ms)s::integer, {_NOW}
-    FROM gone {told}
+    SELECT {_KEPT}, '{State.SUCCEEDED}', {result}, %(run_ms)s::integer, {_NOW}
+    FROM {rows} {told}
 """
 
 
+_ALONE = "p.batch_id IS NULL"
 _GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
-_SUCCEED = _statement("p.batch_id IS NULL", told="RETURNING id")
+_SUCCEED = _statement(_ALONE, told="RETURNING id")
 _MEMBER = _statement(
     LOCKED,
     f"{locking(_GROUP)}, ",
@@ -45,6 +55,56 @@ _MEMBER = _statement(
     " FROM called c WHERE c.wait_s IS NOT NULL)",
 )
 """Of a group, which is counted: for those whom the first statement did not find."""
+_LAST = _statement(
+    _ALONE,
+    rows="(SELECT) AS one LEFT JOIN gone ON true",
+    result="CASE WHEN id IS NOT NULL THEN %(result)s::jsonb END",  # or it stands in the error
+)
+"""Without a row it inserts one without an id, which fails: so does the COMMIT behind it."""
+_TYPES = {"id": 20, "attempt": 23, "token": 2950, "result": 3802, "run_ms": 23}
+"""Those of the values, as pg_type knows them."""
+
+
+class LastWord(NamedTuple):
+    """A statement that ends a transaction, in the words of libpq."""
+
+    name: bytes
+    """Under which it is prepared."""
+    sql: bytes
+    """Its values are ``$1`` and so on."""
+    types: tuple[int, ...]
+    values: Sequence[bytes | None]
+
+
+def _numbered(statement: str) -> bytes:
+    for number, name in enumerate(_TYPES, 1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    return statement.encode()
+
+
+_WORDS = (b"tasks_app succeeds", _numbered(_LAST), tuple(_TYPES.values()))
+
+
+def last_word(settlement: Settlement) -> LastWord:
+    """Return what writes one success, waiting for its row, of a task that is in no group.
+
+    It fails, as :func:`is_fence_lost` knows, instead of doing nothing.
+    """
+    (task_id, attempt, token), result = settlement.fence, settlement.result
+    values = (
+        b"%d" % task_id,
+        b"%d" % attempt,
+        token.hex.encode(),
+        None if result is None else result.encode(),
+        None if settlement.run_ms is None else b"%d" % settlement.run_ms,
+    )
+    return LastWord(*_WORDS, values)
+
+
+def is_fence_lost(error: BaseException | None) -> bool:
+    """Tell whether a last word failed because the run is not ours any more."""
+    partition = error.diag.table_name if isinstance(error, NotNullViolation) else None
+    return partition is not None and partition.startswith(COMPLETED)
 
 
 def succeed(

@@ -18,11 +18,12 @@ from tasks_app.runtime.calls import Calls
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.endings import UNANSWERED_WAIT
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.limits import can_limit
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.registry import Registry
-from tasks_app.runtime.runner import UNANSWERED_WAIT, Runner, handler_log
+from tasks_app.runtime.runner import Runner, handler_log
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.shared import SharedTransaction
 from tasks_app.runtime.slot import Slot

@@ -8,8 +8,6 @@ meet its lock_timeout, its tenant, its temporary tables or its advisory locks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Any
@@ -32,7 +30,7 @@ _ENDS = re.compile(
     re.IGNORECASE,
 )
 _LASTS = re.compile(
-    r"\A\s*(set(?!\s+(local|transaction|constraints)\b)|reset|listen|load|prepare|discard)\b"
+    r"\A\s*(set(?!\s+(local|transaction|constraints)\b)|reset|listen|load|prepare|deallocate|discard)\b"
     r"|\b(create|replace|local|global|into)\s+temp(orary)?\b|\bwith\s+hold\b",
     re.IGNORECASE,
 )
@@ -71,20 +69,25 @@ def lend(engine: Engine) -> None:
     event.listen(engine, "checkin", _retire)
 
 
-@contextmanager
-def commit_permitted(connection: Connection) -> Iterator[None]:
+class commit_permitted:  # noqa: N801  it is used as a function; contextmanager takes longer
     """Let the block commit on a connection of handlers; nobody else may."""
-    info = connection.info
-    info[_PERMIT] = True
-    try:
-        yield
-    finally:
-        info.pop(_PERMIT, None)
+
+    __slots__ = ("_info",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._info = connection.info
+
+    def __enter__(self) -> None:
+        self._info[_PERMIT] = True
+
+    def __exit__(self, *_: object) -> None:
+        self._info.pop(_PERMIT, None)
 
 
 def left_a_setting(connection: Connection) -> bool:
     """Tell whether a statement set something that later ones on this connection meet."""
-    return _SPENT in connection.info or _SET in connection.info
+    info = connection.info
+    return _SPENT in info or _SET in info
 
 
 def _refuse(connection: Connection) -> None:

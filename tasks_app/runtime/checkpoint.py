@@ -10,8 +10,9 @@ from sqlalchemy import Connection
 from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
 from tasks_app.domain.payload import encode_object
 from tasks_app.pool.progress import Note, keep, read
+from tasks_app.runtime.async_transaction import AsyncTransaction
 from tasks_app.runtime.running import Running
-from tasks_app.runtime.transaction import Access, AsyncTransaction
+from tasks_app.runtime.transaction import Access
 
 LIMIT = 64 * 1024
 """Bytes; it is written with each commit."""

@@ -10,7 +10,8 @@ from tasks_app.domain.keyset import Key, pack, unpack
 from tasks_app.domain.outcome import Cancel, Snooze
 from tasks_app.pool.paging import Paged
 from tasks_app.pool.standstill import LOOK_EVERY_S, stands_still
-from tasks_app.runtime.transaction import Access, AsyncTransaction
+from tasks_app.runtime.async_transaction import AsyncTransaction
+from tasks_app.runtime.transaction import Access
 
 if TYPE_CHECKING:
     from tasks_app.runtime.checkpoint import Checkpoint

@@ -293,6 +293,11 @@ class TaskContext:
         """Give out nothing from here on. For the executor."""
         self._over = True
 
+    @property
+    def has_locks(self) -> bool:
+        """Whether it asked for any. For the executor."""
+        return self._locks is not None
+
     def end_locks(self) -> None:
         """Give back all locks, when what was written is committed or rolled back. As above."""
         if self._locks is not None:

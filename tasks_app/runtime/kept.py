@@ -1,7 +1,7 @@
 """The connections that threads keep for their next runs: taking one anew is a fifth of a short run.
 
-Only a clean one is kept: nothing is set in it that the next task would meet. A Session takes its
-own from the engine's pool, after the kept one went back there: a thread never needs two.
+Only a clean one is kept: nothing is set in it that the next task would meet. A session works on the
+same one: a thread never needs two.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
-from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
-from tasks_app.runtime.chained import commit, unchain
+from tasks_app.runtime.borrowed import left_a_setting
+from tasks_app.runtime.chained import unchain
 from tasks_app.runtime.database import Database
 
 
@@ -29,13 +29,6 @@ class KeptConnections:
         kept = self._kept.pop(threading.get_ident(), None)
         return kept if kept is not None and kept.engine is engine else engine.connect()
 
-    def release(self) -> Engine:
-        """Give this thread's connection back; return the engine, for who takes one by itself."""
-        kept = self._kept.pop(threading.get_ident(), None)
-        if kept is not None:
-            kept.close()
-        return self._database.handler_engine
-
     def put_back(self, connection: Connection) -> None:
         """Roll back what is open, and keep it if the next task may have it."""
         if not connection.closed:
@@ -45,11 +38,6 @@ class KeptConnections:
             connection.close()
         else:
             self._kept[threading.get_ident()] = connection
-
-    def commit(self, connection: Connection, *, more: bool) -> None:
-        """Commit; with ``more`` the transaction of this thread's next run is begun, too."""
-        with commit_permitted(connection):
-            commit(connection, more=more)
 
     def rest(self) -> None:
         """End this thread's transaction, if one was begun for a run that did not come."""

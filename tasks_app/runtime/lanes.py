@@ -12,10 +12,12 @@ from sqlalchemy.util import await_
 
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.runtime.aftermath import Aftermath
+from tasks_app.runtime.async_transaction import AsyncTransaction
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.kept import KeptConnections
 from tasks_app.runtime.limits import time_limit
-from tasks_app.runtime.transaction import AsyncTransaction, PlainTransaction, Transaction
+from tasks_app.runtime.plain_transaction import PlainTransaction
+from tasks_app.runtime.transaction import Transaction
 
 T = TypeVar("T")
 

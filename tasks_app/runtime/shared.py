@@ -19,8 +19,9 @@ from tasks_app.domain.task import Settlement
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
 from tasks_app.runtime.context import NO_COMMIT
+from tasks_app.runtime.handler_sessions import HandlerSession
 from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.transaction import HandlerSession, give_back
+from tasks_app.runtime.transaction import give_back
 
 log = quiet_logger(__name__)
 

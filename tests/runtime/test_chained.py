@@ -38,13 +38,14 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The backends' process ids, one for each COMMIT that began another transaction."""
     seen: list[int] = []
-    plain = Chained._chain
+    plain = Chained.end_with
 
-    def noted(connection: Chained) -> Any:
-        seen.append(connection.info.backend_pid)
-        return plain(connection)
+    def noted(connection: Chained, last: Any, *, chain: bool) -> None:
+        plain(connection, last, chain=chain)
+        if chain:
+            seen.append(connection.info.backend_pid)
 
-    monkeypatch.setattr(Chained, "_chain", noted)
+    monkeypatch.setattr(Chained, "end_with", noted)
     return seen
 
 
@@ -117,6 +118,41 @@ def test_what_one_run_sets_or_leaves_open_the_next_does_not_meet(bench: Bench, s
     assert [bench.effects(i) for i in ids] == [1, 0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("through", "set_it"),
+    [
+        ("connection", lambda connection, option: connection.execution_options(**option)),
+        ("session", lambda session, option: session.connection(execution_options=option)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("option", "value", "seen"),
+    [
+        ("isolation_level", "SERIALIZABLE", ("off", "serializable")),
+        ("postgresql_readonly", True, ("on", "read committed")),
+    ],
+)
+def test_a_run_in_a_row_may_choose_how_its_transaction_begins(
+    bench: Bench, through: str, set_it: Any, option: str, value: Any, seen: Any
+) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] in {2, 3}:
+            connection = set_it(getattr(ctx, through), {option: value})
+            bench.runs.append(tuple(connection.execute(SETTINGS).one()))
+            getattr(ctx, through).rollback()
+        else:
+            effect(ctx)
+
+    ids = [bench.create(payload={"n": n}) for n in range(6)]
+
+    carry_out(bench, ids)
+
+    assert bench.runs == [seen] * 2
+    assert [bench.effects(i) for i in ids] == [1, 1, 0, 0, 1, 1]
+    assert bench.states(ids) == ["SUCCEEDED"] * 6
+
+
 def test_a_run_that_raises_undoes_its_own_alone(bench: Bench, chains: list[int]) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:
@@ -139,6 +175,7 @@ def test_a_commit_that_is_refused_is_its_own_runs_failure(bench: Bench, chains: 
     bench.sql(
         "CREATE TABLE late (i bigint CONSTRAINT late_once UNIQUE DEFERRABLE INITIALLY DEFERRED)"
     )
+    bench.at_end(lambda: bench.sql("DROP TABLE late"))
 
     @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:

@@ -12,9 +12,11 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
+from tasks_app.domain.task import NewTask
 from tasks_app.pool import ledger
 from tasks_app.runtime import departure, settler
 from tasks_app.runtime.child import Child
+from tasks_app.runtime.groups import create_group
 from tests.factory import LEASE
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
@@ -250,7 +252,8 @@ def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
         else:
             ctx.session.flush = wait
 
-    task_id = bench.create()
+    with bench.engine.begin() as connection:  # a member's row goes before its COMMIT
+        (task_id,) = create_group(connection, [NewTask("t")], then=NewTask("then")).task_ids
     _, thread = running(bench, [task_id])
     assert stuck.wait(10)
 

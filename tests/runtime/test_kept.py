@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import BigInteger, Column, MetaData, String, Table, text
+from sqlalchemy.orm import registry
 
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
 PID = text("SELECT pg_backend_pid()")
+
+
+class Written:
+    """A row of ``effect``, mapped by a test."""
+
+    def __init__(self, task_id: int, note: str) -> None:
+        self.task_id, self.note = task_id, note
 
 
 def run(bench: Bench, number: int = 3, **options: Any) -> None:
@@ -47,6 +55,27 @@ def test_no_connection_waits_in_the_pool_while_runs_follow_each_other(bench: Ben
 
     assert bench.runs == [0, 0, 0]
     assert child.database.handler_engine.pool.checkedout() == 1  # it is kept
+
+
+def test_a_session_has_its_engine_and_works_on_its_threads_connection(bench: Bench) -> None:
+    columns = [Column("task_id", BigInteger, primary_key=True), Column("note", String)]
+    registry().map_imperatively(Written, Table("effect", MetaData(), *columns))
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        assert ctx.session.get_bind() is child.database.handler_engine
+        ctx.session.add(Written(task_id=ctx.task_id, note="of the ORM"))
+        ctx.session.flush()
+        bench.runs.append(child.database.handler_engine.pool.checkedout())
+        ctx.connection.execute(PID)
+
+    child = bench.child()
+    ids = [bench.create() for _ in range(3)]
+
+    child.execute(None, ids)
+
+    assert bench.runs == [1, 1, 1]
+    assert [bench.effects(i) for i in ids] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

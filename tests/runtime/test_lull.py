@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.pool.claim import Claimer
+from tasks_app.pool.claiming import Claimer
 from tasks_app.runtime import lull as lulls
 from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.lull import LONGEST_REST_S, REST, Lull

@@ -41,9 +41,17 @@ GROUPS_AND_PROGRESS = (
         "member whose effects commit uncounted",
         "Each end of a member is counted.",
         SUCCEED,
-        '_SUCCEED = _statement("p.batch_id IS NULL"',
+        "_SUCCEED = _statement(_ALONE",
         '_SUCCEED = _statement("true"',
         f"{GROUPS}the_last_success_calls_then",
+    ),
+    mutant(
+        "member that ends like all others",
+        "The end of a member is a statement that has an answer.",
+        "tasks_app/runtime/plain_transaction.py",
+        "task.in_group or ",
+        "",
+        "tests/runtime/test_endings.py::test_members_of_a_group_are_counted_in_a_row_too",
     ),
     mutant(
         "member held before its group",

@@ -10,6 +10,8 @@ SETTLE = "tests/pool/test_settle.py::test_"
 RACES = "tests/pool/test_races.py::test_"
 EFFECTS = "tests/runtime/test_effects.py::"
 CLAIM = "tasks_app/pool/claim.py"
+CLAIM_NEXT = "tasks_app/pool/claim_next.py"
+CLAIMING = "tasks_app/pool/claiming.py"
 TABLES = "tasks_app/pool/tables.py"
 SUCCEED = "tasks_app/pool/succeed.py"
 RESCUE = "tasks_app/pool/rescue.py"
@@ -103,6 +105,14 @@ POOL = (
         SUCCEEDS,
         LEFT_BEHIND,
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
+        also=(
+            Change(
+                "tasks_app/runtime/plain_transaction.py",
+                "        driver.end_with(last_word(settlement), chain=self._more)\n"
+                "        return driver\n",
+                "        return None\n",
+            ),
+        ),
     ),
     mutant(
         "a cancelled task comes back",
@@ -160,7 +170,7 @@ POOL = (
     mutant(
         "a claim that charges",
         "A claim is no attempt that failed: what is given back was not charged.",
-        CLAIM,
+        CLAIMING,
         "attempt = p.attempt + 1, lease_token",
         "attempt = p.attempt + 1, failures = p.failures + 1, lease_token",
         "tests/pool/test_claim.py::test_a_claim_charges_nothing_and_leaves_due_at_alone",
@@ -168,7 +178,7 @@ POOL = (
     mutant(
         "a claim that does not count",
         "Each claim raises the attempt: it is half of the fence.",
-        CLAIM,
+        CLAIMING,
         "attempt = p.attempt + 1, lease_token",
         "attempt = greatest(p.attempt, 1), lease_token",
         "tests/pool/test_claim.py::test_every_claim_raises_the_attempt_by_one",
@@ -198,7 +208,7 @@ POOL = (
     mutant(
         "a claim by IN (SELECT ... LIMIT), without a lock",
         "Who asks for the next tasks takes rows that nobody else takes.",
-        CLAIM,
+        CLAIM_NEXT,
         "ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p",
         "ORDER BY p.scan_at, p.id LIMIT :most) AS p",
         "tests/pool/test_claim_next.py::test_two_workers_that_ask_at_once_get_different_tasks",
@@ -217,7 +227,7 @@ POOL = (
         "the short claim takes what must run alone",
         "What was on board of a crash runs alone, whichever way it was claimed.",
         CLAIM,
-        'f"NOT {_ALONE} AND {UNLIMITED}',
+        'f"NOT {ALONE} AND {UNLIMITED}',
         'f"{UNLIMITED}',
         "tests/pool/test_claim_unhindered.py::"
         "test_a_row_that_is_not_there_to_take_with_others_is_left",
@@ -244,8 +254,8 @@ POOL = (
         "a worker's clock says how long a claim holds",
         "Only the database's clock decides.",
         CLAIM,
-        'values = {**_values(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}',
-        'values = {**_values(claimer, token), "ids": array(sorted(map(int, ids))),\n'
+        'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}',
+        'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))),\n'
         '              "now": now or datetime.now().astimezone()}',
         "tests/pool/test_clock.py::test_a_claim_goes_by_the_databases_clock",
     ),

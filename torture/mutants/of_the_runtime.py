@@ -6,7 +6,10 @@ from torture.mutants.change import Change, mutant
 
 DISPATCHER = "tasks_app/runtime/dispatcher.py"
 RUNNER = "tasks_app/runtime/runner.py"
-TRANSACTION = "tasks_app/runtime/transaction.py"
+ENDINGS = "tasks_app/runtime/endings.py"
+CHAINED = "tasks_app/runtime/chained.py"
+IN_A_ROW = "tests/runtime/test_endings.py::test_"
+TRANSACTION = "tasks_app/runtime/plain_transaction.py"
 BATCHES = "tasks_app/runtime/batches.py"
 CLERK = "tasks_app/runtime/clerk.py"
 UNDERTAKER = "tasks_app/runtime/undertaker.py"
@@ -77,9 +80,8 @@ RUNTIME = (
         "effect and outcome in two transactions",
         "What a handler writes commits with its outcome, or not at all.",
         TRANSACTION,
-        "            if not succeed(raw, settlement, called):\n                return None\n",
-        "            raw.commit()\n"
-        "            if not succeed(raw, settlement, called):\n                return None\n",
+        "        driver.end_with(",
+        "        driver.commit()\n        driver.end_with(",
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
     ),
@@ -94,15 +96,73 @@ RUNTIME = (
     mutant(
         "a lost fence is overlooked",
         "Who lost his claim rolls back.",
-        TRANSACTION,
-        "            if not succeed(raw, settlement, called):\n                return None\n",
-        "            succeed(raw, settlement, called)\n",
+        "tasks_app/pool/succeed.py",
+        '    rows="(SELECT) AS one LEFT JOIN gone ON true",\n',
+        "",
         f"{EFFECTS}test_effects_roll_back_when_the_lease_was_lost_meanwhile",
+        f"{IN_A_ROW}in_a_row_who_lost_his_claim_rolls_back_alone",
+    ),
+    mutant(
+        "a member's lost fence is overlooked",
+        "Who lost his claim rolls back.",
+        TRANSACTION,
+        "            return succeed(_driver_of(self.connection), settlement, called)\n",
+        "            return succeed(_driver_of(self.connection), settlement, called) or True\n",
+        f"{IN_A_ROW}a_member_that_lost_his_claim_rolls_back",
+    ),
+    mutant(
+        "a handler begins before the last one's COMMIT is answered",
+        "What a run wrote, the next one of its thread sees.",
+        RUNNER,
+        "        if self._endings.hear():\n",
+        "        if 0:\n",
+        f"{IN_A_ROW}what_a_run_wrote_the_next_one_sees_from_anywhere",
+    ),
+    mutant(
+        "what a rollback dropped counts as prepared",
+        "psycopg drops what is prepared after a ROLLBACK, ours too.",
+        CHAINED,
+        "        if name is None:\n            self._names = None\n",
+        "",
+        f"{IN_A_ROW}a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it",
+    ),
+    mutant(
+        "a transaction begun for a run stands in its way",
+        "A run may choose an isolation level of its own.",
+        CHAINED,
+        "        unchain(connection)\n",
+        "        pass\n",
+        "tests/runtime/test_chained.py::test_a_run_in_a_row_may_choose_how_its_transaction_begins",
+    ),
+    mutant(
+        "a COMMIT that failed leaves its transaction open",
+        "Nothing of one run meets the next.",
+        CHAINED,
+        "                super().rollback()\n            raise",
+        "                pass\n            raise",
+        f"{IN_A_ROW}in_a_row_who_lost_his_claim_rolls_back_alone",
+    ),
+    mutant(
+        "passes over the pool never come back to its front",
+        "What was committed late, or has come back, stands before the places.",
+        "tasks_app/runtime/passes.py",
+        "        if self.places and began < self._back_at:\n",
+        "        if self.places:\n",
+        "tests/runtime/test_passes.py::"
+        "test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_whole_ones",
+    ),
+    mutant(
+        "locks of a run in a row are never given back",
+        "What a run took ends with it.",
+        RUNNER,
+        "later=more and not context.has_locks",
+        "later=more",
+        f"{IN_A_ROW}locks_that_a_run_in_a_row_left_are_given_back",
     ),
     mutant(
         "a lost fence is overlooked in async handlers",
         "Who lost his claim rolls back.",
-        TRANSACTION,
+        "tasks_app/runtime/async_transaction.py",
         "                if not await asucceed(raw, settlement, called):\n"
         "                    return None\n",
         "                await asucceed(raw, settlement, called)\n",
@@ -111,11 +171,9 @@ RUNTIME = (
     mutant(
         "settled again after a COMMIT without an answer",
         "Its effects may be gone: it is given back, never settled a second time.",
-        RUNNER,
-        "            if spares_handlers(error) and _may_come_back(task, error):\n"
-        "                self._keep(task, _unanswered(task))\n",
-        "            if spares_handlers(error) and _may_come_back(task, error):\n"
-        "                self._keep(task, settlement)\n",
+        ENDINGS,
+        "            self.keep(task, self._verdicts.on_commit(task, ending.spec, error))\n",
+        "            self.keep(task, ending.settlement)\n",
         f"{EFFECTS}TestTheConnectionIsLost::"
         "test_a_commit_that_never_arrived_is_not_settled_without_its_effects",
     ),
@@ -123,18 +181,14 @@ RUNTIME = (
         "the runner catches Exception only",
         "Whatever a handler raises is an outcome, SystemExit too.",
         RUNNER,
-        "        except BaseException as error:\n            transaction.abandon()\n"
-        "            if is_lost(error) and _may_come_back(task, error):\n",
-        "        except Exception as error:\n            transaction.abandon()\n"
-        "            if is_lost(error) and _may_come_back(task, error):\n",
+        "        except BaseException as error:\n            transaction.abandon()\n",
+        "        except Exception as error:\n            transaction.abandon()\n",
         "tests/runtime/test_hostile.py::test_whatever_is_raised_is_recorded_and_the_next_task_runs",
         also=(
             Change(
                 RUNNER,
-                "        except BaseException as error:\n"
-                "            kind = type(error).__name__  # its",
-                "        except Exception as error:\n"
-                "            kind = type(error).__name__  # its",
+                "        except BaseException as error:\n            self._endings.give_up",
+                "        except Exception as error:\n            self._endings.give_up",
             ),
         ),
     ),

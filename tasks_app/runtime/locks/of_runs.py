@@ -17,12 +17,13 @@ from tasks_app.domain.locks import LONGEST_WHO, Ask, Names, parts_of
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.pool.locks.release import release
+from tasks_app.runtime.async_transaction import AsyncTransaction
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.locks.lock import Hold, Lock
 from tasks_app.runtime.locks.online import span_of
 from tasks_app.runtime.locks.renewer import Renewals
-from tasks_app.runtime.transaction import Access, AsyncTransaction
+from tasks_app.runtime.transaction import Access
 
 
 class LocksOfChild:

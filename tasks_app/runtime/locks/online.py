@@ -18,9 +18,9 @@ from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidLockError
 from tasks_app.domain.locks import LONGEST_WHO, Ask, Names, parts_of
 from tasks_app.runtime.database import settle_in
+from tasks_app.runtime.handler_sessions import HandlerSession
 from tasks_app.runtime.locks.lock import Hold
 from tasks_app.runtime.locks.renewer import BACKGROUND
-from tasks_app.runtime.transaction import HandlerSession
 
 Where = Engine | Session | Connection
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0

@@ -1,0 +1,91 @@
+"""Verdicts: what is to become of a run that raised."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.causes import cause_of
+from tasks_app.domain.decide import ended_by
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.outage import Outages, is_outage, put_off
+from tasks_app.domain.outcome import Fail, Retry
+from tasks_app.domain.payload import encode_object
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import ClaimedTask, Settlement
+from tasks_app.pool.amend import amend
+from tasks_app.pool.outage import count_outage
+from tasks_app.runtime.calls import Calls
+from tasks_app.runtime.database import Database, is_lost
+from tasks_app.runtime.reactions import is_unanswered, spares_handlers
+
+
+class Verdicts:
+    """Decides for one child; its threads may ask at once."""
+
+    def __init__(self, settings: Settings, database: Database, calls: Calls) -> None:
+        self._settings = settings
+        self._database = database
+        self._calls = calls
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+
+    def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
+        """Decide about what came out of a handler, whose transaction was rolled back."""
+        if is_lost(error) and _may_come_back(task, error):
+            return unanswered(task)
+        if isinstance(error, Retry) and error.payload is not None:
+            return self._amended(task, spec, error)
+        return self.on_run(task, spec, error)
+
+    def on_commit(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
+        """Decide about a transaction that did not commit, or of which nobody knows."""
+        if spares_handlers(error) and _may_come_back(task, error):
+            return unanswered(task)
+        return self.on_run(task, spec, error)
+
+    def on_run(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
+        """Decide by the error alone."""
+        cause = cause_of(error)
+        if not is_outage(spec, error):
+            return ended_by(task, spec, error, cause, self._rng)
+        try:
+            seen = self._calls.lane(spec).aside(lambda: self._count_outage(task))
+        except SQLAlchemyError:
+            return unanswered(task)
+        return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
+
+    def _count_outage(self, task: ClaimedTask) -> Outages | None:
+        with self._database.begin() as connection:
+            return count_outage(connection, task.fence)
+
+    def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
+        """Give the task the payload that it is to be tried again with."""
+        error: Exception = retry
+        try:
+            payload = encode_object(
+                retry.payload, "payload", self._settings.payload_limit, spec.to_json
+            )
+            self._calls.lane(spec).aside(lambda: self._write_payload(task, payload))
+        except InvalidTaskError as refusal:
+            error = Fail(f"The payload to try again with is refused: {refusal}")
+        except SQLAlchemyError:
+            return unanswered(task)
+        return self.on_run(task, spec, error)
+
+    def _write_payload(self, task: ClaimedTask, payload: str) -> None:
+        with self._database.begin() as connection:
+            amend(connection, task.fence, payload)
+
+
+def unanswered(task: ClaimedTask) -> Settlement:
+    """Return what becomes of a run whose effects nobody knows of: uncharged, once more."""
+    return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level)
+
+
+def _may_come_back(task: ClaimedTask, error: BaseException) -> bool:
+    """Whether it is uncharged; of an ``at_most_once`` task only the outcome can be unknown."""
+    return is_unanswered(error) or not task.at_most_once

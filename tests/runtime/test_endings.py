@@ -1,0 +1,227 @@
+"""The end of a short run: outcome and COMMIT in one round trip, answered before the next begins."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from tasks_app.domain.task import NewTask
+from tasks_app.pool import succeed
+from tasks_app.runtime import pace
+from tasks_app.runtime.chained import Chained
+from tasks_app.runtime.groups import create_group
+from tests.runtime.bench import EFFECT, Bench
+from tests.runtime.test_sprint import carry_out, warm
+from tests.waiting import until
+from torture.fault_proxy import FaultProxy
+
+pytestmark = pytest.mark.timeout(60, method="thread")
+INSERT = text(EFFECT)
+FENCE_LOST = "UPDATE task_pending SET lease_token = gen_random_uuid() WHERE id = :id"
+
+
+def write(ctx: Any, through: str = "connection") -> None:
+    getattr(ctx, through).execute(INSERT, {"id": ctx.task_id, "note": ""})
+
+
+@pytest.fixture(autouse=True)
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "FAST_S", 10.0)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was waited for on handlers' connections: each is a round trip."""
+    seen: list[str] = []
+    plain = Chained.wait
+
+    def noted(connection: Chained, generator: Any, *more: Any) -> Any:
+        seen.append(generator.__name__ if hasattr(generator, "__name__") else "")
+        return plain(connection, generator, *more)
+
+    monkeypatch.setattr(Chained, "wait", noted)
+    return seen
+
+
+@pytest.mark.parametrize("through", ["connection", "session"])
+def test_a_run_of_one_statement_takes_two_round_trips(
+    bench: Bench, waits: list[str], through: str
+) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        bench.runs.append(len(waits))
+        write(ctx, through)
+
+    ids = [bench.create() for _ in range(6)]
+
+    carry_out(bench, ids)
+
+    assert [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)] == [2] * 3
+    assert [bench.effects(i) for i in ids] == [1] * 6
+    assert bench.states(ids) == ["SUCCEEDED"] * 6
+
+
+@pytest.mark.parametrize("through", ["connection", "session"])
+def test_what_a_run_wrote_the_next_one_sees_from_anywhere(bench: Bench, through: str) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        bench.runs.append(bench.sql("SELECT count(*) FROM effect"))
+        write(ctx, through)
+
+    carry_out(bench, [bench.create() for _ in range(5)])
+
+    assert bench.runs == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("through", ["connection", "session"])
+def test_in_a_row_who_lost_his_claim_rolls_back_alone(
+    bench: Bench, through: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict[str, int]) -> str:
+        write(ctx, through)
+        if payload["n"] == 1:
+            bench.sql(FENCE_LOST, id=ctx.task_id)
+        return "nobody's business"
+
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    carry_out(bench, ids)
+
+    assert [bench.effects(i) for i in ids] == [1, 0, 1, 1]
+    assert bench.states(ids) == ["SUCCEEDED", "RUNNING", "SUCCEEDED", "SUCCEEDED"]
+    assert [r.message for r in caplog.records] == [
+        f"task {ids[1]}: the lease was lost, its effects roll back"
+    ]
+
+
+@pytest.mark.parametrize("through", ["connection", "session"])
+def test_members_of_a_group_are_counted_in_a_row_too(bench: Bench, through: str) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        write(ctx, through)
+
+    bench.succeeding("then")
+    with bench.engine.begin() as connection:
+        group = create_group(connection, [NewTask("t") for _ in range(3)], then=NewTask("then"))
+    others = [bench.create() for _ in range(2)]
+    ids = [*group.task_ids, *others]
+
+    carry_out(bench, ids)
+    bench.drain()
+
+    assert [bench.effects(i) for i in ids] == [1] * 5
+    assert len(bench.runs) == 1
+
+
+def test_a_member_that_lost_his_claim_rolls_back(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        write(ctx)
+        bench.sql(FENCE_LOST, id=ctx.task_id)
+
+    with bench.engine.begin() as connection:
+        (task_id,) = create_group(connection, [NewTask("t")], then=NewTask("then")).task_ids
+
+    carry_out(bench, [task_id])
+
+    assert bench.effects(task_id) == 0
+    assert bench.state(task_id) == "RUNNING"
+
+
+def test_a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        write(ctx)
+        if payload["n"] in {7, 9}:  # psycopg has prepared the statement by then
+            raise ValueError
+
+    ids = [bench.create(payload={"n": n}) for n in range(12)]
+
+    carry_out(bench, ids)
+
+    assert [n for n, i in enumerate(ids) if not bench.effects(i)] == [7, 9]
+
+
+def test_who_drops_what_is_prepared_behind_our_back_harms_himself_alone(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        write(ctx)
+        if payload["n"] == 2:
+            ctx.connection.connection.driver_connection.execute("DEALLOCATE ALL", prepare=False)
+
+    ids = [bench.create(payload={"n": n}) for n in range(5)]
+
+    carry_out(bench, ids)
+
+    assert [bench.effects(i) for i in ids] == [1, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
+def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(bench: Bench, lose: str) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        write(ctx)
+        if payload["n"] == 1 and ctx.attempt == 1:
+            getattr(proxy, lose)(b"COMMIT AND CHAIN\x00")
+
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+    url = make_url(bench.url)
+    with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
+        through = url.set(port=proxy.port).render_as_string(hide_password=False)
+        child = warm(bench.child(url=through))
+        child.execute(None, ids)
+        until(lambda: child.desk.empty)
+        child.stop()
+        assert proxy.lost == 1
+    took_place = lose == "lose_reply_to"
+    states = bench.states(ids)
+    assert [bench.effects(i) for i in ids] == [1, int(took_place), 1, 1]
+    assert states == ["SUCCEEDED", "SUCCEEDED" if took_place else "PENDING", *["SUCCEEDED"] * 2]
+    assert bench.task(ids[1]).failures == 0
+
+
+def test_a_result_is_kept_as_it_is_in_whatever_encoding_the_client_speaks(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> str:
+        write(ctx)
+        return "grün"
+
+    ids = [bench.create() for _ in range(2)]
+    url = make_url(bench.url).update_query_dict({"client_encoding": "latin1"})
+
+    carry_out(bench, ids, url=url.render_as_string(hide_password=False))
+
+    assert [bench.task(i).result for i in ids] == ["grün"] * 2
+
+
+def test_locks_that_a_run_in_a_row_left_are_given_back(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        ctx.locks(exclusive=f"of:{ctx.task_id}").take()
+        write(ctx)
+
+    child = warm(bench.child())
+    child.execute(None, ids := [bench.create() for _ in range(3)])
+
+    until(lambda: bench.sql("SELECT count(*) FROM task_locks") == 0)
+    assert bench.states(ids) == ["SUCCEEDED"] * 3
+
+
+def test_a_lost_claim_writes_no_result_into_the_servers_log(bench: Bench) -> None:
+    url = make_url(bench.url).set(drivername="postgresql")
+    values = {"id": 0, "attempt": 1, "token": uuid4(), "result": '"secret"', "run_ms": 1}
+    conninfo = url.render_as_string(hide_password=False)
+    with (
+        psycopg.connect(conninfo) as connection,
+        pytest.raises(psycopg.errors.NotNullViolation) as raised,
+    ):
+        connection.execute(succeed._LAST, values)
+
+    assert succeed.is_fence_lost(raised.value)
+    assert "secret" not in str(raised.value)
