@@ -22,7 +22,8 @@ FEW = 10
 
 def is_in_pipeline(connection: Raw | AsyncRaw) -> bool:
     """Whether COPY would be refused."""
-    return connection.pgconn.pipeline_status != PipelineStatus.OFF
+    ours = getattr(connection, "is_unheard", False)  # ends by itself, before anything else begins
+    return connection.pgconn.pipeline_status != PipelineStatus.OFF and not ours
 
 
 def do(connection: Raw, step: Ask | Copy) -> Rows:

@@ -1,7 +1,7 @@
 """Endings: what a run came to is committed, collected for the next group, or given back.
 
-The COMMIT of a short run may be sent and left alone while its thread makes the next one ready. No
-handler begins before it is answered: what a run wrote, the next one of its thread sees.
+The COMMIT of a short run may be sent and left alone while its thread goes on with the next one. It
+is answered together with the first statement of that, or when its handler has returned.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, of_settlement
+from tasks_app.runtime.running import Running
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.transaction import Transaction
 from tasks_app.runtime.verdicts import Verdicts
@@ -31,7 +32,7 @@ UNANSWERED_WAIT = timedelta(seconds=2)
 class Ending:
     """A run whose handler has succeeded, and whose transaction is to commit."""
 
-    task: ClaimedTask
+    run: Running
     spec: HandlerSpec
     transaction: Transaction
     settlement: Settlement
@@ -53,26 +54,27 @@ class Endings:
         With ``later`` it may be that it is only sent: then True is returned, and the transaction
         stays as it is until :meth:`hear`.
         """
-        return self._desk.begin_commit(ending.task.fence) and self._carry_out(ending, later=later)
+        fence = ending.run.task.fence
+        return self._desk.begin_commit(fence) and self._carry_out(ending, later=later)
 
-    def hear(self) -> bool:
-        """Wait for the answer to what this thread has sent. Nothing comes out; False: nothing."""
+    def hear(self) -> None:
+        """Wait for the answer to what this thread has sent, if it has. Nothing comes out."""
         ending = self._sent.pop(threading.get_ident(), None)
         if ending is None:
-            return False
+            return
         try:
             self._carry_out(ending, later=False)
         except BaseException as error:
-            self.give_up(ending.task, ending.spec, error)
+            self.give_up(ending.run.task, ending.spec, error)
         finally:
             ending.transaction.abandon()
-        return True
 
     def _carry_out(self, ending: Ending, *, later: bool) -> bool:
-        task, transaction = ending.task, ending.transaction
+        task, transaction = ending.run.task, ending.transaction
         try:
             if later and transaction.send(ending.settlement):
                 self._sent[threading.get_ident()] = ending
+                ending.run.left = True
                 return True
             state = transaction.conclude(ending.settlement)
         except BaseException as error:  # listeners of the user's session run in here

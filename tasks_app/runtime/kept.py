@@ -33,11 +33,14 @@ class KeptConnections:
         """Roll back what is open, and keep it if the next task may have it."""
         if not connection.closed:
             connection.rollback()
-        spoiled = connection.closed or connection.invalidated or left_a_setting(connection)
-        if spoiled or connection.get_execution_options():
-            connection.close()
+        if may_be_kept(connection):
+            self.keep(connection)
         else:
-            self._kept[threading.get_ident()] = connection
+            connection.close()
+
+    def keep(self, connection: Connection) -> None:
+        """Keep one that :func:`may_be_kept`, and has no transaction, for the thread's next run."""
+        self._kept[threading.get_ident()] = connection
 
     def rest(self) -> None:
         """End this thread's transaction, if one was begun for a run that did not come."""
@@ -55,3 +58,9 @@ class KeptConnections:
         while self._kept:
             with suppress(Exception):  # the database is away, say
                 self._kept.popitem()[1].close()
+
+
+def may_be_kept(connection: Connection) -> bool:
+    """Tell whether nothing is set in a connection that the next task would meet."""
+    spoiled = connection.closed or connection.invalidated or left_a_setting(connection)
+    return not (spoiled or connection.get_execution_options())

@@ -17,7 +17,7 @@ from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
 from tasks_app.runtime.chained import Chained
 from tasks_app.runtime.handler_sessions import HandlerSession, RunSession
 from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.kept import KeptConnections
+from tasks_app.runtime.kept import KeptConnections, may_be_kept
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.transaction import CLOSED, NESTED, as_sqlalchemy_raises, give_back
 
@@ -31,7 +31,8 @@ class PlainTransaction:
         self._more = more
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
-        self._sent = False
+        self._left: Chained | None = None
+        """Where its COMMIT was sent, whose answer was not waited for."""
 
     @property
     def session(self) -> HandlerSession:
@@ -77,15 +78,19 @@ class PlainTransaction:
         self._commit()
 
     def send(self, settlement: Settlement) -> bool:
-        """Send both in one round trip; not of a session, whose listeners hear of the commit."""
-        driver = self._ends_with(settlement) if self._session is None else None
+        """Send both in one round trip; not of a session, whose listeners hear of the commit.
+
+        The connection is the thread's next run's from here on.
+        """
+        connection = self._connection
+        if self._session is not None or connection is None or not may_be_kept(connection):
+            return False
+        driver = self._ends_with(connection, settlement, leave=True)
         if driver is None:
             return False
-        try:
-            driver.send()
-        except psycopg.Error as error:
-            raise self._raised(error) from error
-        self._sent = True
+        self._commit()
+        self._left, self._connection = driver, None
+        self._kept.keep(connection)
         return True
 
     def conclude(self, settlement: Settlement) -> State | None:
@@ -93,15 +98,14 @@ class PlainTransaction:
 
         A session commits by itself, so that its listeners hear of it.
         """
-        session = self._session
-        if session is not None and not self._sent:
-            session.flush()
         called: list[Called] = []
-        ends = self._sent or self._ends_with(settlement) is not None
-        if not ends and not self._succeed(settlement, called):
-            return None
         try:
-            self._commit()
+            if self._left is not None:
+                self._hear(self._left)
+            elif self._settle(settlement, called):
+                self._commit()
+            else:
+                return None
         except DBAPIError as error:
             if is_fence_lost(error.orig):
                 return None
@@ -109,31 +113,45 @@ class PlainTransaction:
         HINTS.called(called)
         return State.SUCCEEDED
 
-    def _ends_with(self, settlement: Settlement) -> Chained | None:
+    def _hear(self, driver: Chained) -> None:
+        try:
+            driver.hear()
+        except psycopg.Error as error:
+            known = as_sqlalchemy_raises(error)
+            if is_unanswered(known):
+                self._kept.rest()  # it may lie there, lost
+            raise known from error
+
+    def _settle(self, settlement: Settlement, called: list[Called]) -> bool:
+        if self._session is not None:
+            self._session.flush()
+        connection = self.connection
+        if connection.closed:
+            raise RuntimeError(CLOSED)
+        ends = not left_a_setting(connection) and self._ends_with(connection, settlement)
+        return bool(ends) or self._succeed(settlement, called)
+
+    def _ends_with(
+        self, connection: Connection, settlement: Settlement, *, leave: bool = False
+    ) -> Chained | None:
         """Let the COMMIT take the outcome along; None: it cannot.
 
         Not that of a member of a group, which is counted by a statement that has an answer.
         """
-        connection, task = self.connection, settlement.task
-        if connection.closed:
-            raise RuntimeError(CLOSED)
-        driver = _driver_of(connection)
-        if task is None or task.in_group or left_a_setting(connection) or not driver.can_end_with():
+        driver, task = _driver_of(connection), settlement.task
+        if task is None or task.in_group or not driver.can_end_with():
             return None
-        driver.end_with(last_word(settlement), chain=self._more)
+        driver.end_with(last_word(settlement), chain=self._more, leave=leave)
         return driver
 
     def _succeed(self, settlement: Settlement, called: list[Called]) -> bool:
         try:
             return succeed(_driver_of(self.connection), settlement, called)
         except psycopg.Error as error:
-            raise self._raised(error) from error
-
-    def _raised(self, error: psycopg.Error) -> DBAPIError:
-        known = as_sqlalchemy_raises(error)
-        if is_unanswered(known):
-            self.connection.invalidate(known)
-        return known
+            known = as_sqlalchemy_raises(error)
+            if is_unanswered(known):
+                self.connection.invalidate(known)
+            raise known from error
 
     def _commit(self) -> None:
         if self._session is not None:

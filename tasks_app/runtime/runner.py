@@ -101,15 +101,14 @@ class Runner:
         context = TaskContext(
             run, transaction, deadline, handler_log, self.locks, commits=not spec.batched
         )
-        if self._endings.hear():
-            run.since = time.monotonic()
         try:
             settlement = self._attempt(run, spec, context, transaction, limit)
+            self._endings.hear()
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 self._desk.drop(task.fence)
             elif transaction.active:
-                ending = Ending(task, spec, transaction, settlement)
+                ending = Ending(run, spec, transaction, settlement)
                 sent = self._endings.commit(ending, later=more and not context.has_locks)
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement

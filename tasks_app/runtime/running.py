@@ -10,7 +10,7 @@ from tasks_app.domain.task import ClaimedTask, Fence
 
 @dataclass(slots=True)
 class Running:
-    """A task in a thread's hands. The clerk writes the flags, the handler reads them."""
+    """A task in a thread's hands. The clerk writes most flags, the handler reads them."""
 
     task: ClaimedTask
     since: float
@@ -20,6 +20,8 @@ class Running:
     """It is async: it takes no thread."""
     commits: bool = False
     """Its transaction is being committed: too late to let go of it."""
+    left: bool = False
+    """Its COMMIT is on its way, and its thread has gone on with another run."""
     stops: bool = False
     """The child stops; whoever can give back in between may do so."""
 

@@ -40,8 +40,8 @@ def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     seen: list[int] = []
     plain = Chained.end_with
 
-    def noted(connection: Chained, last: Any, *, chain: bool) -> None:
-        plain(connection, last, chain=chain)
+    def noted(connection: Chained, last: Any, *, chain: bool, leave: bool = False) -> None:
+        plain(connection, last, chain=chain, leave=leave)
         if chain:
             seen.append(connection.info.backend_pid)
 
@@ -198,6 +198,7 @@ def test_a_connection_that_is_lost_between_two_runs_costs_no_attempt(
     @bench.handler(max_attempts=1)
     def h(ctx: Any, payload: dict[str, int]) -> None:
         if payload["n"] == 1:
+            until(lambda: bench.effects(ids[0]))  # its COMMIT took place
             assert bench.sql("SELECT pg_terminate_backend(:pid, 5000)", pid=chains[-1])
         if payload["n"] == 0 or touches:
             effect(ctx)

@@ -1,4 +1,4 @@
-"""The end of a short run: outcome and COMMIT in one round trip, answered before the next begins."""
+"""The end of a short run: outcome, COMMIT and the next one's first statement in one round trip."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
+from tasks_app import create_tasks
 from tasks_app.domain.task import NewTask
 from tasks_app.pool import succeed
+from tasks_app.pool.succeed import LastWord
 from tasks_app.runtime import pace
 from tasks_app.runtime.chained import Chained
 from tasks_app.runtime.groups import create_group
@@ -38,19 +41,20 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was waited for on handlers' connections: each is a round trip."""
     seen: list[str] = []
-    plain = Chained.wait
+    plain = psycopg.Connection.wait
 
-    def noted(connection: Chained, generator: Any, *more: Any) -> Any:
-        seen.append(generator.__name__ if hasattr(generator, "__name__") else "")
+    def noted(connection: psycopg.Connection[Any], generator: Any, *more: Any) -> Any:
+        if isinstance(connection, Chained):
+            seen.append(getattr(generator, "__name__", ""))
         return plain(connection, generator, *more)
 
-    monkeypatch.setattr(Chained, "wait", noted)
+    monkeypatch.setattr(psycopg.Connection, "wait", noted)
     return seen
 
 
-@pytest.mark.parametrize("through", ["connection", "session"])
-def test_a_run_of_one_statement_takes_two_round_trips(
-    bench: Bench, waits: list[str], through: str
+@pytest.mark.parametrize(("through", "trips"), [("connection", 1), ("session", 2)])
+def test_a_run_of_one_statement_takes_few_round_trips(
+    bench: Bench, waits: list[str], through: str, trips: int
 ) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:
@@ -61,21 +65,174 @@ def test_a_run_of_one_statement_takes_two_round_trips(
 
     carry_out(bench, ids)
 
-    assert [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)] == [2] * 3
+    assert [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)] == [trips] * 3
     assert [bench.effects(i) for i in ids] == [1] * 6
     assert bench.states(ids) == ["SUCCEEDED"] * 6
 
 
 @pytest.mark.parametrize("through", ["connection", "session"])
-def test_what_a_run_wrote_the_next_one_sees_from_anywhere(bench: Bench, through: str) -> None:
+@pytest.mark.parametrize("wrote", ["connection", "session"])
+def test_what_a_run_wrote_the_next_one_sees(bench: Bench, wrote: str, through: str) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:
-        bench.runs.append(bench.sql("SELECT count(*) FROM effect"))
-        write(ctx, through)
+        count = getattr(ctx, through).execute(text("SELECT count(*) FROM effect"))
+        bench.runs.append(count.scalar_one())
+        write(ctx, wrote)
 
-    carry_out(bench, [bench.create() for _ in range(5)])
+    carry_out(bench, [bench.create() for _ in range(12)])
 
-    assert bench.runs == [0, 1, 2, 3, 4]
+    assert bench.runs == list(range(12))
+
+
+def test_a_run_that_writes_nothing_has_the_one_before_answered(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] == 1:
+            write(ctx)
+        if payload["n"] == 3:
+            bench.runs.append(bench.states(ids)[1])
+
+    ids = [bench.create(payload={"n": n}) for n in range(5)]
+
+    carry_out(bench, ids)
+
+    assert bench.runs == ["SUCCEEDED"]
+    assert bench.states(ids) == ["SUCCEEDED"] * 5
+
+
+def test_nothing_is_written_outside_of_a_transaction_behind_a_commit_that_fails(
+    bench: Bench,
+) -> None:
+    bench.sql("CREATE TABLE late (i bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    bench.at_end(lambda: bench.sql("DROP TABLE late"))
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        write(ctx)  # behind a COMMIT that failed it must not stand by itself
+        ctx.connection.execute(text("INSERT INTO late VALUES (:i)"), {"i": payload["n"] // 2})
+        if payload["n"] in {8, 10}:
+            raise ValueError
+
+    ids = [bench.create(payload={"n": n}) for n in range(13)]
+
+    carry_out(bench, ids)
+
+    fine = [0, 2, 4, 6, 9, 11, 12]
+    assert [n for n, i in enumerate(ids) if bench.effects(i)] == fine
+    assert [n for n, state in enumerate(bench.states(ids)) if state == "SUCCEEDED"] == fine
+
+
+def _stream(connection: Any, values: dict[str, Any]) -> None:
+    driver = connection.connection.driver_connection
+    assert list(driver.cursor().stream("SELECT 1")) == [(1,)]
+    connection.execute(INSERT, values)
+
+
+def _copy(connection: Any, values: dict[str, Any]) -> None:
+    driver = connection.connection.driver_connection
+    with driver.cursor().copy("COPY effect FROM STDIN") as copy:
+        copy.write_row(values.values())
+    connection.execute(text("SELECT 1"))
+
+
+def _pipeline(connection: Any, values: dict[str, Any]) -> None:
+    driver = connection.connection.driver_connection
+    with driver.pipeline():
+        driver.execute("SELECT 1")
+        assert driver.execute("SELECT 2").fetchone() == (2,)
+    connection.execute(INSERT, values)
+
+
+def _select(connection: Any, values: dict[str, Any]) -> None:
+    assert connection.execute(text("SELECT :id + 1"), values).scalar_one() == values["id"] + 1
+    connection.execute(INSERT, values)
+
+
+def _savepoint(connection: Any, values: dict[str, Any]) -> None:
+    savepoint = connection.begin_nested()
+    connection.execute(INSERT, values)
+    savepoint.rollback()
+    connection.execute(INSERT, values)
+
+
+def _mistake(connection: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(DBAPIError, match="division by zero"):
+        connection.execute(text("SELECT 1 / :zero"), {"zero": 0})
+    connection.rollback()
+    connection.execute(INSERT, values)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda connection, values: connection.execute(INSERT, [values]),
+        lambda connection, values: connection.exec_driver_sql(
+            "INSERT INTO effect VALUES (%(id)s, %(note)s)", [values]
+        ),
+        _stream,
+        _copy,
+        _pipeline,
+        _select,
+        _savepoint,
+        _mistake,
+    ],
+)
+def test_whatever_comes_first_finds_the_commit_before_it_answered(bench: Bench, first: Any) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        first(ctx.connection, {"id": ctx.task_id, "note": ""})
+
+    ids = [bench.create() for _ in range(12)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 12
+    assert [bench.effects(i) for i in ids] == [1] * 12
+
+
+def test_many_tasks_are_created_by_copy_behind_a_commit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+    copy = psycopg.Cursor.copy
+    monkeypatch.setattr(
+        psycopg.Cursor, "copy", lambda self, sql: (copied.append(sql), copy(self, sql))[1]
+    )
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        create_tasks(ctx.connection, [NewTask("other") for _ in range(100)])
+
+    ids = [bench.create() for _ in range(4)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 4
+    assert len(copied) == 4
+
+
+class InterruptionError(Exception):
+    """Of a wait, as by an alarm."""
+
+
+def test_a_wait_that_is_broken_off_leaves_a_commit_unanswered(bench: Bench) -> None:
+    conninfo = make_url(bench.url).set(drivername="postgresql")
+    connection = Chained.connect(conninfo.render_as_string(hide_password=False))
+    with connection:
+        connection.execute("SELECT 1")
+        connection.end_with(
+            LastWord(b"word", b"SET LOCAL work_mem = 999", (), ()), chain=True, leave=True
+        )
+        connection.commit()
+        steps = connection.answers()
+        next(steps)
+        with pytest.raises(InterruptionError):
+            steps.throw(InterruptionError)
+
+        with pytest.raises(psycopg.OperationalError, match="not answered"):
+            connection.hear()
+
+        assert connection.closed
 
 
 @pytest.mark.parametrize("through", ["connection", "session"])
@@ -163,10 +320,16 @@ def test_who_drops_what_is_prepared_behind_our_back_harms_himself_alone(bench: B
 
 
 @pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
-def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(bench: Bench, lose: str) -> None:
+@pytest.mark.parametrize("touches", [True, False])
+def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(
+    bench: Bench, lose: str, touches: bool
+) -> None:
+    """The statement behind it is lost, too, at no charge; who says none does not notice."""
+
     @bench.handler()
     def h(ctx: Any, payload: dict[str, int]) -> None:
-        write(ctx)
+        if payload["n"] != 2 or touches:
+            write(ctx)
         if payload["n"] == 1 and ctx.attempt == 1:
             getattr(proxy, lose)(b"COMMIT AND CHAIN\x00")
 
@@ -180,10 +343,10 @@ def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(bench: Bench, los
         child.stop()
         assert proxy.lost == 1
     took_place = lose == "lose_reply_to"
-    states = bench.states(ids)
-    assert [bench.effects(i) for i in ids] == [1, int(took_place), 1, 1]
-    assert states == ["SUCCEEDED", "SUCCEEDED" if took_place else "PENDING", *["SUCCEEDED"] * 2]
-    assert bench.task(ids[1]).failures == 0
+    second, third = (("PENDING", "SUCCEEDED")[yes] for yes in (took_place, not touches))
+    assert [bench.effects(i) for i in ids] == [1, int(took_place), 0, 1]
+    assert bench.states(ids) == ["SUCCEEDED", second, third, "SUCCEEDED"]
+    assert [bench.task(i).failures for i in ids] == [0] * 4
 
 
 def test_a_result_is_kept_as_it_is_in_whatever_encoding_the_client_speaks(bench: Bench) -> None:

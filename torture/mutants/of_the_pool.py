@@ -108,7 +108,7 @@ POOL = (
         also=(
             Change(
                 "tasks_app/runtime/plain_transaction.py",
-                "        driver.end_with(last_word(settlement), chain=self._more)\n"
+                "        driver.end_with(last_word(settlement), chain=self._more, leave=leave)\n"
                 "        return driver\n",
                 "        return None\n",
             ),
