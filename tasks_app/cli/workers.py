@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import time
@@ -59,6 +60,7 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
         command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
         sys.exit(supervise(command, given.healthy_for.total_seconds()))
     _log_to_stderr()
+    gc.freeze()  # what is loaded by now stays: no collection shall walk it
     run_work(given, queues=queues, concurrency=concurrency, drain=drain, handle_signals=True)
 
 

@@ -24,12 +24,12 @@ from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.old_days import NAME, drop_old_days, finished, old_day
 
 HANDLERS = """
-import os, signal
+import gc, os, signal
 from tasks_app import handler
 
 @handler("cli.echo")
 def echo(ctx, payload):
-    return payload
+    return {**payload, "frozen": gc.get_freeze_count()}
 
 @handler("cli.poison", retry="0s,0s")
 def poison(ctx):
@@ -273,6 +273,8 @@ def test_work_drains_the_pool_without_a_broker_and_survives_poison(
     with engine.connect() as connection:
         assert [pool_of_task(connection, i) for i in ids] == ["completed SUCCEEDED"] * 3
         assert pool_of_task(connection, poison) == "error FAILED"
+    result = shell.json("show", str(ids[0]))["task"]["result"]
+    assert result["frozen"] > 10_000  # no collection walks what was there before the first task
     shown = shell.json("show", str(poison))
     assert shown["task"]["error"].startswith("process died")
     assert [a["event"] for a in shown["attempts"]] == ["retry", "retry", "fail"]

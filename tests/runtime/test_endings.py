@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from uuid import uuid4
 
@@ -99,6 +100,25 @@ def test_a_run_that_writes_nothing_has_the_one_before_answered(bench: Bench) -> 
     held = [ids[1] in of_run for of_run in bench.runs]
     assert held == [True, True, True, False, False]  # the next one runs beside its COMMIT
     assert bench.states(ids) == ["SUCCEEDED"] * 5
+
+
+@pytest.mark.parametrize("limit", ["statement_timeout", "idle_in_transaction_session_timeout"])
+def test_no_limit_of_the_server_runs_while_a_handler_has_said_nothing(
+    bench: Bench, limit: str
+) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        began = time.monotonic()
+        until(lambda: time.monotonic() > began + 0.3)
+        write(ctx)
+
+    ids = [bench.create() for _ in range(3)]
+    url = make_url(bench.url).update_query_dict({"options": f"-c {limit}=200"})
+
+    carry_out(bench, ids, url=url.render_as_string(hide_password=False))
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 3
+    assert [bench.effects(i) for i in ids] == [1] * 3
 
 
 def test_nothing_is_written_outside_of_a_transaction_behind_a_commit_that_fails(
@@ -348,6 +368,8 @@ def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(
     assert [bench.effects(i) for i in ids] == [1, int(took_place), 0, 1]
     assert bench.states(ids) == ["SUCCEEDED", second, third, "SUCCEEDED"]
     assert [bench.task(i).failures for i in ids] == [0] * 4
+    crashes = [0, int(not took_place), int(touches), 0]
+    assert [bench.task(i).crashes for i in ids] == crashes
 
 
 def test_a_result_is_kept_as_it_is_in_whatever_encoding_the_client_speaks(bench: Bench) -> None:
