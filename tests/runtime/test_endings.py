@@ -164,6 +164,12 @@ def _pipeline(connection: Any, values: dict[str, Any]) -> None:
     connection.execute(INSERT, values)
 
 
+def _named(connection: Any, values: dict[str, Any]) -> None:
+    with connection.connection.driver_connection.cursor("rows") as cursor:
+        assert cursor.execute("SELECT 1").fetchall() == [(1,)]
+    connection.execute(INSERT, values)
+
+
 def _select(connection: Any, values: dict[str, Any]) -> None:
     assert connection.execute(text("SELECT :id + 1"), values).scalar_one() == values["id"] + 1
     connection.execute(INSERT, values)
@@ -191,6 +197,7 @@ def _mistake(connection: Any, values: dict[str, Any]) -> None:
             "INSERT INTO effect VALUES (%(id)s, %(note)s)", [values]
         ),
         _stream,
+        _named,
         _copy,
         _pipeline,
         _select,
