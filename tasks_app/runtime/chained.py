@@ -220,6 +220,17 @@ class _Cursor(psycopg.Cursor[Any]):
         yield from super()._maybe_prepare_gen(pgq, **options)
 
 
+class _NamedCursor(psycopg.ServerCursor[Any]):
+    """Of handlers, in the server; psycopg has none in a pipeline."""
+
+    _conn: Chained
+
+    def execute(self, *statement: Any, **options: Any) -> Any:
+        """Open the cursor."""
+        self._conn.leave_pipeline()
+        return super().execute(*statement, **options)
+
+
 def chain(engine: Engine) -> None:
     """Let an engine make such connections."""
     event.listen(engine, "do_connect", _connect)
@@ -227,7 +238,9 @@ def chain(engine: Engine) -> None:
 
 
 def _connect(_dialect: Any, _entry: Any, arguments: Any, keywords: Any) -> Chained:
-    return Chained.connect(*arguments, cursor_factory=_Cursor, **keywords)
+    connection = Chained.connect(*arguments, cursor_factory=_Cursor, **keywords)
+    connection.server_cursor_factory = _NamedCursor
+    return connection
 
 
 def _make_room(connection: Connection, options: dict[str, Any]) -> None:
