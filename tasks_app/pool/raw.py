@@ -22,8 +22,7 @@ FEW = 10
 
 def is_in_pipeline(connection: Raw | AsyncRaw) -> bool:
     """Whether COPY would be refused."""
-    ours = getattr(connection, "is_unheard", False)  # ends by itself, before anything else begins
-    return connection.pgconn.pipeline_status != PipelineStatus.OFF and not ours
+    return connection.pgconn.pipeline_status != PipelineStatus.OFF
 
 
 def do(connection: Raw, step: Ask | Copy) -> Rows:

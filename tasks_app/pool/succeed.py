@@ -14,7 +14,7 @@ from psycopg.errors import NotNullViolation
 
 from tasks_app.domain.group import Called
 from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import Settlement
+from tasks_app.domain.task import Fence, Settlement
 from tasks_app.pool.groups.count import LOCKED, counting, locking
 from tasks_app.pool.plan import Ask
 from tasks_app.pool.raw import ado, do
@@ -61,6 +61,10 @@ _LAST = _statement(
     result="CASE WHEN id IS NOT NULL THEN %(result)s::jsonb END",  # or it stands in the error
 )
 """Without a row it inserts one without an id, which fails: so does the COMMIT behind it."""
+_OWN_ROW = f"""
+    SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
+    FOR NO KEY UPDATE
+""".encode()
 _TYPES = {"id": 20, "attempt": 23, "token": 2950, "result": 3802, "run_ms": 23}
 """Those of the values, as pg_type knows them."""
 
@@ -101,10 +105,19 @@ def last_word(settlement: Settlement) -> LastWord:
     return LastWord(*_WORDS, values)
 
 
-def is_fence_lost(error: BaseException | None) -> bool:
-    """Tell whether a last word failed because the run is not ours any more."""
-    partition = error.diag.table_name if isinstance(error, NotNullViolation) else None
-    return partition is not None and partition.startswith(COMPLETED)
+def is_fence_lost(error: psycopg.Error) -> bool:
+    """Tell whether a last word failed because the run is not ours any more: without a row."""
+    return isinstance(error, NotNullViolation) and error.diag.column_name == "id"
+
+
+def own_row(fence: Fence) -> LastWord:
+    """Return what locks the row of a run.
+
+    Where a transaction sees what was when it began, a renewal would else update the row behind its
+    snapshot, and the settle at its end fail. A locked row is passed by: the lock is its lease.
+    """
+    values = (b"%d" % fence.task_id, b"%d" % fence.attempt, fence.token.hex.encode())
+    return LastWord(b"", _OWN_ROW, (20, 23, 2950), values)
 
 
 def succeed(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_
 
-from tasks_app.domain.group import Called
+from tasks_app.domain.outcome import Fail
 from tasks_app.domain.states import State
-from tasks_app.domain.task import Settlement
-from tasks_app.pool.succeed import asucceed
-from tasks_app.runtime.handler_sessions import AsyncHandlerSession
+from tasks_app.domain.task import Fence, Settlement
+from tasks_app.runtime.handler_connections import driver_of
+from tasks_app.runtime.handler_driver import ENDED, FenceLostError, Permit
+from tasks_app.runtime.handler_sessions import DRIVERS, FENCE, AsyncHandlerSession
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.transaction import NESTED, as_sqlalchemy_raises
@@ -24,8 +24,9 @@ from tasks_app.runtime.transaction import NESTED, as_sqlalchemy_raises
 class AsyncTransaction:
     """Of an async handler; the run waits for the database in its greenlet."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, fence: Fence) -> None:
         self._engine = engine
+        self._fence = fence
         self._session: AsyncHandlerSession | None = None
 
     @property
@@ -35,6 +36,7 @@ class AsyncTransaction:
             self._session = AsyncHandlerSession(
                 self._engine, expire_on_commit=False, close_resets_only=False
             )
+            self._session.sync_session.info[FENCE] = self._fence
         return self._session
 
     @property
@@ -49,7 +51,13 @@ class AsyncTransaction:
     @property
     def active(self) -> bool:
         """Whether anything was done in it."""
-        return self._session is not None and self._session.in_transaction()
+        return self.ended or (self._session is not None and self._session.in_transaction())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the handler ended it by itself."""
+        drivers = () if self._session is None else self._session.sync_session.info.get(DRIVERS, ())
+        return any(driver.ended for driver in drivers)
 
     async def keep(self, save: Callable[[Connection], None]) -> None:
         """Commit what was done so far, ``save`` last.
@@ -57,39 +65,45 @@ class AsyncTransaction:
         Raises:
             RuntimeError: a savepoint is open.
         """
-        session = self.session
-        await session.flush()
-        connection = await session.connection()
+        await self.session.flush()
+        connection = await self.session.connection()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
         await connection.run_sync(save)
-        await session.commit_with_outcome()
-
-    def send(self, settlement: Settlement) -> bool:  # noqa: ARG002  as a Transaction
-        """Refuse: the loop has others to run while this one waits."""
-        return False
+        await self._commit(Permit())
 
     def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection."""
 
         async def concluded() -> State | None:
+            if self.ended:
+                raise Fail(ENDED)
             await self.session.flush()
-            connection = await self.session.connection()
-            raw: Any = (await connection.get_raw_connection()).driver_connection
-            called: list[Called] = []
+            permit = Permit(settlement)
             try:
-                if not await asucceed(raw, settlement, called):
-                    return None
-            except psycopg.Error as error:
-                known = as_sqlalchemy_raises(error)
-                if is_unanswered(known):
-                    await connection.invalidate(known)
-                raise known from error
-            await self.session.commit_with_outcome()
-            HINTS.called(called)
+                await self._commit(permit)
+            except FenceLostError:
+                return None
+            HINTS.called(permit.called)
             return State.SUCCEEDED
 
         return await_(concluded())
+
+    async def _commit(self, permit: Permit) -> None:
+        connection = await self.session.connection()
+        driver = driver_of(connection.sync_connection)
+        driver.check()
+        driver.permit = permit
+        await self.session.commit_with_outcome()
+        if driver.permit is None:
+            return
+        try:  # SQLAlchemy took it for ended
+            await driver.commit()
+        except psycopg.Error as error:
+            known = as_sqlalchemy_raises(error)
+            if is_unanswered(known):
+                await connection.invalidate(known)
+            raise known from error
 
     def abandon(self) -> None:
         """Close; an open transaction rolls back."""

@@ -19,6 +19,7 @@ from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.endings import UNANSWERED_WAIT
+from tasks_app.runtime.handler_driver import ENDED
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.limits import can_limit
 from tasks_app.runtime.reactions import is_unanswered
@@ -80,7 +81,7 @@ class Batches:
                 runs.append(following)
         except BaseException:  # it is told when the run ends so again, alone
             shared.abandon()
-            self._each(runs)
+            self._each(runs, shared)
         else:
             self._commit(runs, settlements, shared)
         if self._aftermath.unfit:
@@ -138,11 +139,11 @@ class Batches:
                 for run in runs:
                     self._desk.give_back(run.task, UNANSWERED_WAIT, suspect=True)
             else:
-                self._each(runs)
+                self._each(runs, shared)
             return
         if not committing:
             shared.abandon()
-            self._each(runs)
+            self._each(runs, shared)
             return
         self._desk.drop(*(run.task.fence for run in runs))
         shared.close()
@@ -163,9 +164,16 @@ class Batches:
             states |= shared.settle(left)
         return states
 
-    def _each(self, runs: list[Running]) -> None:
-        """Run them again, each in a transaction of its own; the next batches are smaller."""
+    def _each(self, runs: list[Running], shared: SharedTransaction) -> None:
+        """Run them again, each in a transaction of its own; the next batches are smaller.
+
+        Unless one of them ended the transaction: what they wrote by then may stand.
+        """
         self._most = max(1, len(runs) // 2)
+        if shared.ended:
+            for run in runs:
+                self._runner.fail(run, ENDED)
+            return
         log.info("a batch of %s is run again one by one", len(runs))
         for run in runs:
             run.commits = False

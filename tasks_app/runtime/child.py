@@ -52,7 +52,7 @@ LOCKED_PAUSE_S = 0.1
 class Child:
     """One incarnation, from its slot to its last settle."""
 
-    def __init__(  # noqa: PLR0913, PLR0915  what its worker knows of it, and all that it has
+    def __init__(  # noqa: PLR0913  what its worker knows of it, and all that it has
         self,
         settings: Settings,
         registry: Registry,
@@ -92,7 +92,6 @@ class Child:
         self._settler = settler
         self._aftermath = Aftermath(replaceable=self.identity.parent is not None)
         calls = Calls(settings, self.database, self._aftermath, middleware)
-        self._lane = calls.plain
         allowance = Allowance(settings, watched=self.identity.parent is not None)
         self.runner = Runner(
             settings,
@@ -245,7 +244,6 @@ class Child:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:
             self._slot.free()
-        self._lane.close()
         self.database.dispose()
         self._aftermath.close()
 

@@ -16,10 +16,9 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from tasks_app.runtime.borrowed import lend
-from tasks_app.runtime.chained import chain
 from tasks_app.runtime.forks import keep_from_forks
-from tasks_app.runtime.reactions import spares_handlers
+from tasks_app.runtime.handler_connections import connect_async, lend
+from tasks_app.runtime.reactions import is_conflict, spares_handlers
 
 _NETWORK = {
     "connect_timeout": 5,
@@ -91,7 +90,7 @@ class Database:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=None,
-            connect_args=self._arguments(_CHECK),
+            connect_args={**self._arguments(_CHECK), "async_creator_fn": connect_async},
         )
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
@@ -164,7 +163,6 @@ class Database:
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._handler_engine = self._make(_CHECK, self._handlers)
             lend(self._handler_engine)
-            chain(self._handler_engine)
             self._pid = os.getpid()
 
     def _heed(self, context: ExceptionContext) -> None:
@@ -188,6 +186,7 @@ class Database:
             hide_parameters=True,  # errors get into logs and pools, and carry payloads
             pool_size=size,
             max_overflow=5,
+            pool_use_lifo=True,  # the one that was used last is warm
             pool_pre_ping=False,
             connect_args=self._arguments(settings),
         )
@@ -205,6 +204,11 @@ def _mark(context: ExceptionContext) -> None:
     """Remember that an error came from our database, not from one of a handler's own."""
     if context.sqlalchemy_exception is not None:
         setattr(context.sqlalchemy_exception, _MARK, True)
+
+
+def is_conflict_here(error: BaseException) -> bool:
+    """Tell whether a transaction of our database was in another's way."""
+    return is_conflict(error) and getattr(error, _MARK, False)
 
 
 def is_lost(error: BaseException) -> bool:

@@ -275,8 +275,7 @@ class Desk:
         """
         with self._mutex:
             now = time.monotonic()
-            held = (run for run in self._running.values() if not run.left)
-            slow = [run for run in held if now - run.since >= longer_than_s]
+            slow = [run for run in self._running.values() if now - run.since >= longer_than_s]
             aboard = sum(run.in_crew for run in slow)
             if len(slow) - aboard >= (len(self._in_hand) or self._threads) + self._extra:
                 return self._return_waiting()

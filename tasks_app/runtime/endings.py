@@ -1,12 +1,7 @@
-"""Endings: what a run came to is committed, collected for the next group, or given back.
-
-The COMMIT of a short run may be sent and left alone while its thread goes on with the next one. It
-is answered together with the first statement of that, or when its handler has returned.
-"""
+"""Endings: what a run came to is committed, collected for the next group, or given back."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,6 +12,7 @@ from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, of_settlement
+from tasks_app.runtime.reactions import is_conflict
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.transaction import Transaction
@@ -26,6 +22,10 @@ log = quiet_logger(__name__)
 
 UNANSWERED_WAIT = timedelta(seconds=2)
 """How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
+
+
+class ConflictError(Exception):
+    """The transaction of a run was in another's way, and has rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,48 +45,29 @@ class Endings:
         self._desk = desk
         self._settler = settler
         self._verdicts = verdicts
-        self._sent: dict[int, Ending] = {}
-        """By thread: what was sent, and not answered yet."""
 
-    def commit(self, ending: Ending, *, later: bool) -> bool:
-        """Effect, outcome and move in one commit. Nothing comes out.
+    def commit(self, ending: Ending) -> None:
+        """Effect, outcome and move in one commit.
 
-        With ``later`` it may be that it is only sent: then True is returned, and the transaction
-        stays as it is until :meth:`hear`.
+        Raises:
+            ConflictError: it may be tried again, from its handler on. Nothing else comes out.
         """
-        fence = ending.run.task.fence
-        return self._desk.begin_commit(fence) and self._carry_out(ending, later=later)
-
-    def hear(self) -> None:
-        """Wait for the answer to what this thread has sent, if it has. Nothing comes out."""
-        ending = self._sent.pop(threading.get_ident(), None)
-        if ending is None:
+        task, transaction = ending.run.task, ending.transaction
+        if not self._desk.begin_commit(task.fence):
             return
         try:
-            self._carry_out(ending, later=False)
-        except BaseException as error:
-            self.give_up(ending.run.task, ending.spec, error)
-        finally:
-            ending.transaction.abandon()
-
-    def _carry_out(self, ending: Ending, *, later: bool) -> bool:
-        task, transaction = ending.run.task, ending.transaction
-        try:
-            if later and transaction.send(ending.settlement):
-                self._sent[threading.get_ident()] = ending
-                ending.run.left = True
-                return True
             state = transaction.conclude(ending.settlement)
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
+            if ending.run.may_repeat and is_conflict(error):
+                raise ConflictError from error
             self.keep(task, self._verdicts.on_commit(task, ending.spec, error))
-            return False
+            return
         self._desk.drop(task.fence)
         if state is None:
             log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
         elif HOOKS.wanted:
             HOOKS.tell([of_settlement(ending.settlement, task, state)])
-        return False
 
     def keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""

@@ -9,7 +9,11 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
-from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
+from tasks_app.runtime.handler_connections import driver_of
+from tasks_app.runtime.handler_words import COMMITS_LATER
+
+FENCE, DRIVERS = "tasks_app fence", "tasks_app drivers"
+"""Where an async run's session keeps whose it is, and which connections it had."""
 
 
 class HandlerSession(Session):
@@ -21,8 +25,7 @@ class HandlerSession(Session):
 
     def commit_with_outcome(self) -> None:
         """Commit, for the executor."""
-        with commit_permitted(self.connection()):
-            super().commit()
+        super().commit()
 
     def hear_of_commit(self) -> None:
         """End, where somebody else committed the connection: listeners are told."""
@@ -36,8 +39,14 @@ class HandlerSession(Session):
         super().close()
 
 
+class CrewSession(Session):
+    """What stands behind the session of an async handler."""
+
+
 class AsyncHandlerSession(AsyncSession):
     """The same for async handlers."""
+
+    sync_session_class = CrewSession
 
     async def commit(self) -> None:
         """Refuse: effect and outcome are one commit."""
@@ -45,8 +54,7 @@ class AsyncHandlerSession(AsyncSession):
 
     async def commit_with_outcome(self) -> None:
         """Commit, for the executor."""
-        with commit_permitted(self.sync_session.connection()):
-            await super().commit()
+        await super().commit()
 
     async def close(self) -> None:
         """Leave it open, as above."""
@@ -89,3 +97,10 @@ class RunSession(HandlerSession):
 def _join(session: RunSession, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
         session.join()
+
+
+@event.listens_for(CrewSession, "after_begin")
+def _tell_whose(session: CrewSession, _: SessionTransaction, connection: Connection) -> None:
+    driver = driver_of(connection)
+    driver.fence = session.info[FENCE]
+    session.info.setdefault(DRIVERS, set()).add(driver)

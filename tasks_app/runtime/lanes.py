@@ -11,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_
 
 from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.task import Fence
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.async_transaction import AsyncTransaction
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.kept import KeptConnections
 from tasks_app.runtime.limits import time_limit
 from tasks_app.runtime.plain_transaction import PlainTransaction
 from tasks_app.runtime.transaction import Transaction
@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Lane(Protocol):
     """One way to call handlers."""
 
-    def transaction(self, *, more: bool = False) -> Transaction:
-        """Return a new, unopened transaction; ``more``: the thread's next run follows at once."""
+    def transaction(self, fence: Fence) -> Transaction:
+        """Return a new, unopened transaction of one run."""
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the handler under its time limit and return what it returned."""
@@ -40,19 +40,11 @@ class SyncLane:
 
     def __init__(self, database: Database, aftermath: Aftermath) -> None:
         self._aftermath = aftermath
-        self._kept = KeptConnections(database)
+        self._database = database
 
-    def transaction(self, *, more: bool = False) -> PlainTransaction:
-        """Return a new transaction on this thread's connection."""
-        return PlainTransaction(self._kept, more=more)
-
-    def rest(self) -> None:
-        """Leave this thread's connection without a transaction: no run follows just now."""
-        self._kept.rest()
-
-    def close(self) -> None:
-        """Close the connections, when no thread runs a task any more."""
-        self._kept.close()
+    def transaction(self, fence: Fence) -> PlainTransaction:
+        """Return a new transaction."""
+        return PlainTransaction(self._database, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.
@@ -83,11 +75,11 @@ class AsyncLane:
         self._connections = connections
         self._engine: AsyncEngine | None = None
 
-    def transaction(self, *, more: bool = False) -> AsyncTransaction:  # noqa: ARG002  a Lane's
+    def transaction(self, fence: Fence) -> AsyncTransaction:
         """Return a new transaction on the loop's engine."""
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)
-        return AsyncTransaction(self._engine)
+        return AsyncTransaction(self._engine, fence)
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the coroutine; the limit cancels it at its next await.

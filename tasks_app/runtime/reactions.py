@@ -53,6 +53,14 @@ def spares_handlers(error: BaseException) -> bool:
     return remedy_for(error) is Remedy.SPARE and sqlstate(error) != "25006"
 
 
+def is_conflict(error: BaseException) -> bool:
+    """Tell whether two transactions were in each other's way, through no fault of either.
+
+    A deadlock, or one that cannot be serialized: PostgreSQL expects both to be run again.
+    """
+    return isinstance(error, DBAPIError) and sqlstate(error) in {"40001", "40P01"}
+
+
 def is_unanswered(error: BaseException) -> bool:
     """Tell whether the database never answered, so that nobody knows what it did.
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from datetime import timedelta
+from functools import partial
+from random import uniform
 
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
+from tasks_app.domain.outcome import Fail
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import ClaimedTask, Settlement
@@ -14,9 +18,10 @@ from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
 from tasks_app.runtime.calls import Calls, FenceLostError
 from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.database import Database, is_conflict_here
 from tasks_app.runtime.desk import Desk
-from tasks_app.runtime.endings import UNANSWERED_WAIT, Ending, Endings
+from tasks_app.runtime.endings import UNANSWERED_WAIT, ConflictError, Ending, Endings
+from tasks_app.runtime.handler_driver import ENDED
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.locks.of_runs import LocksOfChild
 from tasks_app.runtime.pace import Pace
@@ -28,6 +33,10 @@ from tasks_app.runtime.transaction import Transaction
 from tasks_app.runtime.verdicts import Verdicts
 
 log = quiet_logger(__name__)
+REPEATS = 5
+"""How often a handler is called again before a conflict of transactions is charged."""
+CONFLICT_WAIT_S = 0.02
+"""The longest wait before the first of them; each may be twice as long as the one before it."""
 handler_log = logging.getLogger("tasks_app.handlers")
 
 
@@ -85,50 +94,63 @@ class Runner:
             if self._aftermath.unfit:
                 self._desk.stop()
 
-    def attempt(
-        self, run: Running, spec: HandlerSpec, limit: float | None, *, more: bool = False
-    ) -> Settlement | None:
+    def attempt(self, run: Running, spec: HandlerSpec, limit: float | None) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
-        With ``more``, this thread's next run follows at once, or :meth:`rest` is called.
+        Where its transaction and another were in each other's way it is called again, uncharged.
 
         Returns:
             Its success, if that may be written together with others; all else is seen to.
         """
-        task, sent = run.task, False
-        transaction = self._calls.lane(spec).transaction(more=more)
+        for done in range(REPEATS):
+            run.may_repeat = not run.task.at_most_once
+            try:
+                return self._attempt(run, spec, limit)
+            except ConflictError:
+                run.may_repeat = run.commits = False
+                log.info("task %s: its transaction was in another's way", run.task.task_id)
+                if self._desk.over:
+                    self._desk.give_back(run.task, timedelta(0))
+                    return None
+                wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
+                self._calls.lane(spec).aside(partial(self._desk.stopping.wait, wait_s))
+        return self._attempt(run, spec, limit)
+
+    def _attempt(self, run: Running, spec: HandlerSpec, limit: float | None) -> Settlement | None:
+        task = run.task
+        transaction = self._calls.lane(spec).transaction(task.fence)
         deadline = None if limit is None else run.since + limit
         context = TaskContext(
             run, transaction, deadline, handler_log, self.locks, commits=not spec.batched
         )
         try:
-            settlement = self._attempt(run, spec, context, transaction, limit)
-            self._endings.hear()
+            settlement = self._call(run, spec, context, transaction, limit)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 self._desk.drop(task.fence)
             elif transaction.active:
-                ending = Ending(run, spec, transaction, settlement)
-                sent = self._endings.commit(ending, later=more and not context.has_locks)
+                self._endings.commit(Ending(run, spec, transaction, settlement))
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement
             else:
                 self._endings.keep(task, settlement)
+        except ConflictError:
+            raise
         except BaseException as error:
             self._endings.give_up(task, spec, error)
         finally:
             context.close()
-            if not sent:
-                transaction.abandon()
-                context.end_locks()
+            transaction.abandon()
+            context.end_locks()
         return None
 
-    def rest(self) -> None:
-        """Leave nothing open for a next run of this thread's."""
-        self._endings.hear()
-        self._calls.plain.rest()
+    def fail(self, run: Running, reason: str) -> None:
+        """End a started run in the error pool, whatever its handler did."""
+        spec = self._registry.get(run.task.name)
+        assert spec is not None  # noqa: S101  it was started
+        self._endings.keep(run.task, self._verdicts.on_run(run.task, spec, Fail(reason)))
 
-    def _attempt(
+    def _call(
         self,
         run: Running,
         spec: HandlerSpec,
@@ -145,8 +167,11 @@ class Runner:
         except FenceLostError:
             return None
         except BaseException as error:
+            ended = transaction.ended
             transaction.abandon()
-            return self._verdicts.on_handler(run.task, spec, error)
+            if run.may_repeat and not ended and is_conflict_here(error):
+                raise ConflictError from error
+            return self._verdicts.on_handler(run.task, spec, Fail(ENDED) if ended else error)
 
     def is_unlimited(self, task: ClaimedTask) -> bool:
         """Whether any thread will do: a ``timeout`` can only be raised in a main thread."""

@@ -18,10 +18,10 @@ class Running:
     progress: tuple[float, str] | None = None
     in_crew: bool = False
     """It is async: it takes no thread."""
+    may_repeat: bool = False
+    """If other transactions are in the way of its own, it is called again at once, uncharged."""
     commits: bool = False
     """Its transaction is being committed: too late to let go of it."""
-    left: bool = False
-    """Its COMMIT is on its way, and its thread has gone on with another run."""
     stops: bool = False
     """The child stops; whoever can give back in between may do so."""
 

@@ -1,7 +1,7 @@
 """The transaction that the runs of a batch share.
 
 Each gets a share of it: the same connection, and a session of its own. Whoever rolls back, or
-leaves a setting to those after it, spoils it for all.
+leaves something to those after it, spoils it for all.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
+from tasks_app.pool.session_state import is_anything_left
 from tasks_app.pool.settle import settle_group
-from tasks_app.runtime.borrowed import commit_permitted, left_a_setting
 from tasks_app.runtime.context import NO_COMMIT
+from tasks_app.runtime.handler_connections import HandlerConnection, driver_of
+from tasks_app.runtime.handler_driver import Permit
 from tasks_app.runtime.handler_sessions import HandlerSession
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.transaction import give_back
@@ -82,6 +84,7 @@ class SharedTransaction:
         self._root: RootTransaction | None = None
         self._sessions: list[HandlerSession] = []
         self._called: list[Called] = []
+        self._driver: HandlerConnection | None = None
 
     @property
     def connection(self) -> Connection:
@@ -89,7 +92,13 @@ class SharedTransaction:
         if self._connection is None:
             self._connection = self._engine.connect()
             self._root = self._connection.begin()
+            self._driver = driver_of(self._connection)
         return self._connection
+
+    @property
+    def ended(self) -> bool:
+        """Whether a handler ended it by itself."""
+        return self._driver is not None and self._driver.ended
 
     def share(self) -> Share:
         """Return one run's share."""
@@ -104,27 +113,33 @@ class SharedTransaction:
         return session
 
     def check(self) -> None:
-        """Look after each run.
+        """Look after each run, and take back what it has set.
 
         Raises:
-            SpoiledError: it rolled back, or left a setting to those after it.
+            Exception: it rolled back, or ended the transaction.
         """
-        connection, root = self._connection, self._root
-        if connection is None or root is None:
+        connection, root, driver = self._connection, self._root, self._driver
+        if connection is None or root is None or driver is None:
             return
+        driver.check()
         if not root.is_active or connection.get_transaction() is not root:
             raise SpoiledError
-        if left_a_setting(connection):
-            raise SpoiledError
+        driver.send_reset()
 
     def settle(self, settlements: Sequence[Settlement]) -> dict[int, State]:
-        """Write all outcomes, uncommitted; return those that could be, waiting for nobody."""
+        """Write all outcomes, uncommitted; return those that could be, waiting for nobody.
+
+        Raises:
+            SpoiledError: something stays in the session that others would meet.
+        """
+        if is_anything_left(self.connection):
+            raise SpoiledError
         return settle_group(self.connection, settlements, called=self._called)
 
     def commit(self) -> None:
         """Commit all effects and outcomes."""
-        with commit_permitted(self.connection):
-            self.connection.commit()
+        driver_of(self.connection).permit = Permit()
+        self.connection.commit()
         HINTS.called(self._called)
 
     def close(self) -> None:

@@ -69,10 +69,7 @@ class Sprints:
                 self._slot.follow(before, announced, following.since, kill_at)
                 following = self._one(following)
         finally:
-            try:
-                self._runner.rest()
-            finally:
-                self._slot.finish(announced)
+            self._slot.finish(announced)
 
     def _suits(self, task: ClaimedTask) -> bool:
         """Whether it is known to be short, and has nothing of its own to be looked after."""
@@ -87,8 +84,7 @@ class Sprints:
     def _one(self, run: Running) -> Running | None:
         """Run one task, which is announced; return the next one, started."""
         name, began = run.task.name, run.since
-        more = self._desk.waiting > 0
-        settlement = self._runner.attempt(run, self._ways[name].spec, None, more=more)
+        settlement = self._runner.attempt(run, self._ways[name].spec, None)
         self._runner.pace.learn(name, time.monotonic() - began)
         if self._aftermath.unfit or not self._slot.runs:
             self._desk.stop()

@@ -17,12 +17,6 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 
-CLOSED = (
-    "The handler closed ctx.connection, and with it went what it wrote. "
-    "Leave it open: it commits with the outcome."
-)
-
-
 NESTED = (
     "ctx.commit() was called in a savepoint (begin_nested), which would end with it. "
     "Call it when the savepoint is released."
@@ -54,11 +48,9 @@ class Access(Protocol):
 class Transaction(Access, Protocol):
     """Made when it is first touched; used by one run."""
 
-    def send(self, settlement: Settlement) -> bool:
-        """Send outcome and COMMIT without waiting for the answer; False: this cannot be.
-
-        Whoever calls :meth:`conclude` then gets it. Nothing else may be done with it before.
-        """
+    @property
+    def ended(self) -> bool:
+        """Whether the handler ended it by itself, so that what it wrote may stand."""
 
     def conclude(self, settlement: Settlement) -> State | None:
         """Commit effect and outcome; None: the fence is lost, nothing was committed."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-
 from tasks_app.runtime.borrowed import Trace, trace_of
+
 from tests.runtime.bench import Bench, effect
 
 BACKEND = text("SELECT pg_backend_pid()")

@@ -21,6 +21,9 @@ from torture.fault_proxy import FaultProxy
 
 INSERT = b"INSERT INTO effect"
 """What handlers do, and no clerk, whose COMMIT might be lost in place of theirs."""
+COMMIT = b"\0tasks_app commits\0"
+"""As it is said under its name, not where it is prepared."""
+BACKEND = text("SELECT pg_backend_pid()")
 KILL_ME = text("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
@@ -349,7 +352,7 @@ class TestWithoutASession:
         def h(ctx: Any) -> None:
             ctx.connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
             if ctx.attempt == 1:
-                getattr(proxy, lose)(b"COMMIT\x00")
+                getattr(proxy, lose)(COMMIT)
 
         task_id = bench.create()
         url = make_url(bench.url)
@@ -438,7 +441,9 @@ class TestTheConnectionIsLost:
             if how == "in the handler":
                 ctx.session.execute(KILL_ME)
             else:
-                ctx.connection.connection.driver_connection.close()
+                bench.sql(
+                    "SELECT pg_terminate_backend(:pid, 5000)", pid=ctx.session.scalar(BACKEND)
+                )
 
         task_id = bench.create()
 
@@ -550,7 +555,7 @@ class TestTheConnectionIsLost:
         def h(ctx: Any) -> None:
             effect(ctx)
             if ctx.attempt == 1:
-                proxy.lose_request(b"COMMIT\x00")
+                proxy.lose_request(COMMIT)
 
         task_id = bench.create()
         url = make_url(bench.url)
@@ -568,7 +573,7 @@ class TestTheConnectionIsLost:
         assert first == ("PENDING", 0, 0)
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
 
-    @pytest.mark.parametrize("needle", [b"COMMIT\x00", b"SELECT pg_sleep(0) AS lost"])
+    @pytest.mark.parametrize("needle", [COMMIT, b"SELECT pg_sleep(0) AS lost"])
     def test_a_lost_reply_leaves_the_effect_exactly_once(self, bench: Bench, needle: bytes) -> None:
         """COMMIT: it took place, and the release finds nothing. Before it: the task runs again."""
 
@@ -593,7 +598,7 @@ class TestTheConnectionIsLost:
         bench.drain()
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
-        assert bench.runs == ([1] if needle == b"COMMIT\x00" else [1, 2])
+        assert bench.runs == ([1] if needle == COMMIT else [1, 2])
 
 
 def test_an_exit_inside_the_commit_leaves_nothing_running(bench: Bench) -> None:

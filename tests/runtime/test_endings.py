@@ -1,8 +1,7 @@
-"""The end of a short run: outcome, COMMIT and the next one's first statement in one round trip."""
+"""The end of a short run: resets, outcome and COMMIT in one round trip."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from uuid import uuid4
 
@@ -15,10 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app import create_tasks
 from tasks_app.domain.task import NewTask
 from tasks_app.pool import succeed
-from tasks_app.pool.succeed import LastWord
 from tasks_app.runtime import pace
-from tasks_app.runtime.chained import Chained
 from tasks_app.runtime.groups import create_group
+from tasks_app.runtime.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.test_sprint import carry_out, warm
 from tests.waiting import until
@@ -45,7 +43,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     plain = psycopg.Connection.wait
 
     def noted(connection: psycopg.Connection[Any], generator: Any, *more: Any) -> Any:
-        if isinstance(connection, Chained):
+        if isinstance(connection, HandlerConnection):
             seen.append(getattr(generator, "__name__", ""))
         return plain(connection, generator, *more)
 
@@ -53,9 +51,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize(("through", "trips"), [("connection", 1), ("session", 2)])
-def test_a_run_of_one_statement_takes_few_round_trips(
-    bench: Bench, waits: list[str], through: str, trips: int
+@pytest.mark.parametrize("through", ["connection", "session"])
+def test_a_run_of_one_statement_waits_for_it_and_for_its_end(
+    bench: Bench, waits: list[str], through: str
 ) -> None:
     @bench.handler()
     def h(ctx: Any) -> None:
@@ -66,7 +64,7 @@ def test_a_run_of_one_statement_takes_few_round_trips(
 
     carry_out(bench, ids)
 
-    assert [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)] == [trips] * 3
+    assert [b - a for a, b in zip(bench.runs[2:], bench.runs[3:], strict=False)] == [2] * 3
     assert [bench.effects(i) for i in ids] == [1] * 6
     assert bench.states(ids) == ["SUCCEEDED"] * 6
 
@@ -83,42 +81,6 @@ def test_what_a_run_wrote_the_next_one_sees(bench: Bench, wrote: str, through: s
     carry_out(bench, [bench.create() for _ in range(12)])
 
     assert bench.runs == list(range(12))
-
-
-def test_a_run_that_writes_nothing_has_the_one_before_answered(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any, payload: dict[str, int]) -> None:
-        if payload["n"] == 1:
-            write(ctx)
-        bench.runs.append([fence.task_id for fence in child.desk.held()])
-
-    ids = [bench.create(payload={"n": n}) for n in range(5)]
-    child = warm(bench.child())
-    child.execute(None, ids)
-    until(lambda: child.desk.empty)
-
-    held = [ids[1] in of_run for of_run in bench.runs]
-    assert held == [True, True, True, False, False]  # the next one runs beside its COMMIT
-    assert bench.states(ids) == ["SUCCEEDED"] * 5
-
-
-@pytest.mark.parametrize("limit", ["statement_timeout", "idle_in_transaction_session_timeout"])
-def test_no_limit_of_the_server_runs_while_a_handler_has_said_nothing(
-    bench: Bench, limit: str
-) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        began = time.monotonic()
-        until(lambda: time.monotonic() > began + 0.3)
-        write(ctx)
-
-    ids = [bench.create() for _ in range(3)]
-    url = make_url(bench.url).update_query_dict({"options": f"-c {limit}=200"})
-
-    carry_out(bench, ids, url=url.render_as_string(hide_password=False))
-
-    assert bench.states(ids) == ["SUCCEEDED"] * 3
-    assert [bench.effects(i) for i in ids] == [1] * 3
 
 
 def test_nothing_is_written_outside_of_a_transaction_behind_a_commit_that_fails(
@@ -205,7 +167,7 @@ def _mistake(connection: Any, values: dict[str, Any]) -> None:
         _mistake,
     ],
 )
-def test_whatever_comes_first_finds_the_commit_before_it_answered(bench: Bench, first: Any) -> None:
+def test_whatever_comes_first_is_in_the_runs_own_transaction(bench: Bench, first: Any) -> None:
     @bench.handler(max_attempts=1)
     def h(ctx: Any) -> None:
         first(ctx.connection, {"id": ctx.task_id, "note": ""})
@@ -218,9 +180,7 @@ def test_whatever_comes_first_finds_the_commit_before_it_answered(bench: Bench, 
     assert [bench.effects(i) for i in ids] == [1] * 12
 
 
-def test_many_tasks_are_created_by_copy_behind_a_commit(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_tasks_are_created_by_copy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     copy = psycopg.Cursor.copy
     monkeypatch.setattr(
@@ -237,30 +197,6 @@ def test_many_tasks_are_created_by_copy_behind_a_commit(
 
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert len(copied) == 4
-
-
-class InterruptionError(Exception):
-    """Of a wait, as by an alarm."""
-
-
-def test_a_wait_that_is_broken_off_leaves_a_commit_unanswered(bench: Bench) -> None:
-    conninfo = make_url(bench.url).set(drivername="postgresql")
-    connection = Chained.connect(conninfo.render_as_string(hide_password=False))
-    with connection:
-        connection.execute("SELECT 1")
-        connection.end_with(
-            LastWord(b"word", b"SET LOCAL work_mem = 999", (), ()), chain=True, leave=True
-        )
-        connection.commit()
-        steps = connection.answers()
-        next(steps)
-        with pytest.raises(InterruptionError):
-            steps.throw(InterruptionError)
-
-        with pytest.raises(psycopg.OperationalError, match="not answered"):
-            connection.hear()
-
-        assert connection.closed
 
 
 @pytest.mark.parametrize("through", ["connection", "session"])
@@ -348,18 +284,14 @@ def test_who_drops_what_is_prepared_behind_our_back_harms_himself_alone(bench: B
 
 
 @pytest.mark.parametrize("lose", ["lose_request", "lose_reply_to"])
-@pytest.mark.parametrize("touches", [True, False])
-def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(
-    bench: Bench, lose: str, touches: bool
-) -> None:
-    """The statement behind it is lost, too, at no charge; who says none does not notice."""
+def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(bench: Bench, lose: str) -> None:
+    """The runs behind it have another connection."""
 
     @bench.handler()
     def h(ctx: Any, payload: dict[str, int]) -> None:
-        if payload["n"] != 2 or touches:
-            write(ctx)
+        write(ctx)
         if payload["n"] == 1 and ctx.attempt == 1:
-            getattr(proxy, lose)(b"COMMIT AND CHAIN\x00")
+            getattr(proxy, lose)(b"\0tasks_app commits\0")
 
     ids = [bench.create(payload={"n": n}) for n in range(4)]
     url = make_url(bench.url)
@@ -371,12 +303,11 @@ def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(
         child.stop()
         assert proxy.lost == 1
     took_place = lose == "lose_reply_to"
-    second, third = (("PENDING", "SUCCEEDED")[yes] for yes in (took_place, not touches))
-    assert [bench.effects(i) for i in ids] == [1, int(took_place), 0, 1]
-    assert bench.states(ids) == ["SUCCEEDED", second, third, "SUCCEEDED"]
+    assert [bench.effects(i) for i in ids] == [1, int(took_place), 1, 1]
+    second = "SUCCEEDED" if took_place else "PENDING"
+    assert bench.states(ids) == ["SUCCEEDED", second, "SUCCEEDED", "SUCCEEDED"]
     assert [bench.task(i).failures for i in ids] == [0] * 4
-    crashes = [0, int(not took_place), int(touches), 0]
-    assert [bench.task(i).crashes for i in ids] == crashes
+    assert [bench.task(i).crashes for i in ids] == [0, int(not took_place), 0, 0]
 
 
 def test_a_result_is_kept_as_it_is_in_whatever_encoding_the_client_speaks(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""A thread keeps its connection for the next run, and nothing of one run meets the next."""
+"""Runs share sessions, one after the other, and nothing of one run meets the next."""
 
 from __future__ import annotations
 
@@ -41,20 +41,6 @@ def test_runs_of_one_thread_follow_each_other_on_one_connection(bench: Bench) ->
     run(bench, 6)
 
     assert len(set(bench.runs)) == 1
-
-
-def test_no_connection_waits_in_the_pool_while_runs_follow_each_other(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        ctx.connection.execute(PID)
-        bench.runs.append(child.database.handler_engine.pool.checkedin())
-
-    child = bench.child()
-
-    child.execute(None, [bench.create() for _ in range(3)])
-
-    assert bench.runs == [0, 0, 0]
-    assert child.database.handler_engine.pool.checkedout() == 1  # it is kept
 
 
 def test_a_session_has_its_engine_and_works_on_its_threads_connection(bench: Bench) -> None:

@@ -1,0 +1,28 @@
+"""What a handler left in its session: taken back before the settle, and looked for after the end.
+
+``RESET`` works on what was set by whatever way, a function or the driver included, and costs less
+than to look for it. It has to stand in the transaction, before the settle, which would meet a
+search_path or a role; deferred triggers, which may read a setting, have their turn before that.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+FIRE = b"SET CONSTRAINTS ALL IMMEDIATE"
+RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ROLE", b"RESET ALL")
+RESET = b"; ".join(RESETS)
+
+_LEFT = """pg_catalog.pg_my_temp_schema() <> 0
+    OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())
+    OR EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE is_holdable)
+    OR EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE from_sql)"""
+"""Temporary tables (a session that ever had one), channels, cursors, ``PREPARE``."""
+LOOK = f"SELECT {_LEFT}, pg_catalog.pg_advisory_unlock_all()".encode()
+"""For after the end. Advisory locks of the session guard until its COMMIT; here they end."""
+_IS_LEFT = text(f"SELECT {_LEFT}")
+
+
+def is_anything_left(connection: Connection) -> bool:
+    """Tell, within a transaction, whether more than settings and advisory locks would stay."""
+    return bool(connection.execute(_IS_LEFT).scalar_one())

@@ -1,0 +1,266 @@
+"""psycopg's connections as handlers have them: one object a run, dead when the run is over.
+
+All runs of a child share a few sessions. So that whoever kept a connection, or a cursor made from
+one, does not write into a later run's transaction, each run gets an object of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias, TypeVar, cast
+
+import psycopg
+from psycopg import generators
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
+from sqlalchemy.util import await_
+
+from tasks_app.pool.session_state import RESET
+from tasks_app.pool.succeed import asucceed, succeed
+from tasks_app.runtime.handler_driver import FenceLostError, OfRun, Permit, Steps
+from tasks_app.runtime.handler_words import COMMITS_LATER
+
+T = TypeVar("T")
+_IDLE = TransactionStatus.IDLE
+_OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
+
+
+class HandlerConnection(OfRun, psycopg.Connection[Any]):
+    """Of plain handlers."""
+
+    def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
+        """Carry out what anybody wants, unless the run is over."""
+        if self._unread:
+            self._unread = False
+            super().wait(generators.execute(self.pgconn))
+        before = self._begin_wait()
+        try:
+            return super().wait(gen, *arguments, **options)
+        finally:
+            self._look(before)
+
+    def _as_executor(self, do: Callable[[], T]) -> T:
+        self._ends = True
+        try:
+            return do()
+        finally:
+            self._ends = False
+
+    def commit(self) -> None:
+        """Commit with what is permitted; one that fails leaves no transaction.
+
+        Raises:
+            RuntimeError: nothing is.
+            FenceLostError: the outcome could not be written.
+        """
+        permit = self._take_permit()
+        self._as_executor(lambda: self._commit(permit))
+
+    def _commit(self, permit: Permit) -> None:
+        try:
+            if (last := self._word_of(permit)) is not None:
+                with self.lock:
+                    self.wait(self._end(last))
+                return
+            if permit.settlement is not None:
+                psycopg.Cursor(self).execute(RESET)
+                if not succeed(self, permit.settlement, permit.called):
+                    raise FenceLostError
+            super().commit()
+        except (psycopg.Error, FenceLostError):
+            if self.pgconn.transaction_status in _OPEN:
+                super().rollback()
+            raise
+
+    def rollback(self) -> None:
+        """Roll back, which anybody may."""
+        self.permit = None
+        if self._is_open():
+            self._as_executor(super().rollback)
+
+    def leave(self) -> None:
+        """End a run's use of it: roll back what is open, and look what stays."""
+        self.rollback()
+        with self.lock:
+            self.wait(self._leave())
+
+    def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
+        """Refuse to have each statement commit by itself."""
+        if value:
+            raise RuntimeError(COMMITS_LATER)
+        super().set_autocommit(value)
+
+    def transaction(self, *arguments: Any, **options: Any) -> Any:
+        """Return a block within the run's transaction: a savepoint."""
+        if self.pgconn.transaction_status == _IDLE:
+            self.execute("SELECT")
+        return super().transaction(*arguments, **options)
+
+
+class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
+    """The same of async handlers."""
+
+    async def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
+        """Carry out what anybody wants, unless the run is over."""
+        before = self._begin_wait()
+        try:
+            return await super().wait(gen, *arguments, **options)
+        finally:
+            self._look(before)
+
+    async def commit(self) -> None:
+        """Commit, as above."""
+        permit = self._take_permit()
+        self._ends = True
+        try:
+            await self._commit(permit)
+        except (psycopg.Error, FenceLostError):
+            if self.pgconn.transaction_status in _OPEN:
+                await super().rollback()
+            raise
+        finally:
+            self._ends = False
+
+    async def _commit(self, permit: Permit) -> None:
+        if (last := self._word_of(permit)) is not None:
+            async with self.lock:
+                await self.wait(self._end(last))
+            return
+        if permit.settlement is not None:
+            await psycopg.AsyncCursor(self).execute(RESET)
+            if not await asucceed(self, permit.settlement, permit.called):
+                raise FenceLostError
+        await super().commit()
+
+    async def rollback(self) -> None:
+        """Roll back, which anybody may."""
+        self.permit = None
+        if not self._is_open():
+            return
+        self._ends = True
+        try:
+            await super().rollback()
+        finally:
+            self._ends = False
+
+    async def leave(self) -> None:
+        """End a run's use of it, as above."""
+        await self.rollback()
+        async with self.lock:
+            await self.wait(self._leave())
+
+    async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
+        """Refuse, as above."""
+        if value:
+            raise RuntimeError(COMMITS_LATER)
+        await super().set_autocommit(value)
+
+    @asynccontextmanager
+    async def transaction(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        """Open a block within the run's transaction, as above."""
+        if self.pgconn.transaction_status == _IDLE:
+            await self.execute("SELECT")
+        async with super().transaction(*arguments, **options) as block:
+            yield block
+
+
+class HandlerCursor(psycopg.Cursor[Any]):
+    """Looks at what handlers say."""
+
+    _conn: HandlerConnection
+
+    def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+        """Execute a statement that does not end the transaction."""
+        connection = self._conn
+        connection.judge(query)
+        try:
+            done = super().execute(query, *arguments, **options)
+        except psycopg.Error as error:
+            connection.heed((), error)
+            raise
+        if connection.heed(self._results):
+            with connection.lock:
+                connection.wait(connection.lock_if_snapshot())
+        return done
+
+
+class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
+    """The same for async handlers."""
+
+    _conn: AsyncHandlerConnection
+
+    async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+        """Execute a statement that does not end the transaction."""
+        connection = self._conn
+        connection.judge(query)
+        try:
+            done = await super().execute(query, *arguments, **options)
+        except psycopg.Error as error:
+            connection.heed((), error)
+            raise
+        if connection.heed(self._results):
+            async with connection.lock:
+                await connection.wait(connection.lock_if_snapshot())
+        return done
+
+
+Driver: TypeAlias = HandlerConnection | AsyncHandlerConnection
+
+
+async def connect_async(*arguments: Any, **options: Any) -> AsyncHandlerConnection:
+    """Connect, for an async engine."""
+    return await AsyncHandlerConnection.connect(
+        *arguments, cursor_factory=AsyncHandlerCursor, **options
+    )
+
+
+def lend(engine: Engine) -> None:
+    """Let an engine's connections be handlers', each object one run's."""
+    event.listen(engine, "connect", _template)
+    event.listen(engine, "reset", _leave)
+    event.listen(engine, "checkin", _hand_on)
+    if not engine.dialect.is_async:
+        event.listen(engine, "do_connect", _connect)
+
+
+def driver_of(connection: Connection | None) -> Any:
+    """Return psycopg's connection, a :data:`Driver`."""
+    assert connection is not None  # noqa: S101  SQLAlchemy's AsyncConnection may have none
+    return connection.connection.driver_connection
+
+
+def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> HandlerConnection:
+    return HandlerConnection.connect(*arguments, cursor_factory=HandlerCursor, **options)
+
+
+def _driver(dbapi_connection: Any) -> Driver:
+    return cast("Driver", getattr(dbapi_connection, "driver_connection", dbapi_connection))
+
+
+def _template(dbapi_connection: Any, _entry: ConnectionPoolEntry) -> None:
+    _driver(dbapi_connection).be_template()
+
+
+def _leave(dbapi_connection: Any, _entry: Any, state: PoolResetState) -> None:
+    driver = _driver(dbapi_connection)
+    if not driver.needs_look or state.terminate_only or not state.asyncio_safe:
+        return
+    with suppress(psycopg.Error):  # then it needs a look, and is closed
+        if isinstance(driver, AsyncHandlerConnection):
+            await_(driver.leave())
+        else:
+            driver.leave()
+
+
+def _hand_on(dbapi_connection: Any, entry: Any) -> None:
+    if dbapi_connection is None:
+        return
+    driver = _driver(dbapi_connection)
+    if driver.is_spoiled or driver.needs_look or driver.ended:
+        entry.invalidate()
+    elif driver is dbapi_connection:
+        entry.dbapi_connection = driver.hand_on()
+    else:
+        entry.dbapi_connection = type(dbapi_connection)(dbapi_connection.dbapi, driver.hand_on())
