@@ -77,14 +77,15 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
     def rollback(self) -> None:
         """Roll back, which anybody may."""
         self.permit = None
-        if self._is_open():
+        if self._rolls_back():
             self._as_executor(super().rollback)
 
     def leave(self) -> None:
         """End a run's use of it: roll back what is open, and look what stays."""
         self.rollback()
-        with self.lock:
-            self.wait(self._leave())
+        if not self.closed:
+            with self.lock:
+                self.wait(self._leave())
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
         """Refuse to have each statement commit by itself."""
@@ -137,7 +138,7 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
     async def rollback(self) -> None:
         """Roll back, which anybody may."""
         self.permit = None
-        if not self._is_open():
+        if not self._rolls_back():
             return
         self._ends = True
         try:
@@ -148,8 +149,9 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
     async def leave(self) -> None:
         """End a run's use of it, as above."""
         await self.rollback()
-        async with self.lock:
-            await self.wait(self._leave())
+        if not self.closed:
+            async with self.lock:
+                await self.wait(self._leave())
 
     async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
         """Refuse, as above."""

@@ -94,6 +94,8 @@ class OfRun:
     """Whether somebody else ended a transaction here."""
     _refused = False
     """Whether somebody else wanted to COMMIT: SQLAlchemy rolls back behind that."""
+    rolled_back = False
+    """Whether anybody rolled back."""
     is_spoiled = False
     """Whether something stays in the session that the next run would meet."""
     needs_look = False
@@ -150,11 +152,12 @@ class OfRun:
         ):
             raise RuntimeError(UNFINISHED)
 
-    def _is_open(self) -> bool:
+    def _rolls_back(self) -> bool:
         """Tell whether there is something to roll back; what is at work is broken off.
 
-        Whoever streams, or runs a statement in a thread, holds psycopg's lock: it is not waited for.
+        Whoever streams, or runs a statement in a thread, holds psycopg's lock; nobody waits for it.
         """
+        self.rolled_back = True
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             self.pgconn.finish()
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE

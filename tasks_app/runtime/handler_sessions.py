@@ -27,6 +27,20 @@ class HandlerSession(Session):
         """Commit, for the executor."""
         super().commit()
 
+    def rollback(self) -> None:
+        """Roll back what was done by any way, also if the session itself did nothing."""
+        super().rollback()
+        connection = self.works_on
+        if not (connection.closed or connection.invalidated):
+            connection.rollback()
+            driver_of(connection).rollback()
+
+    @property
+    def works_on(self) -> Connection:
+        """The connection of its run."""
+        assert isinstance(self.bind, Connection)  # noqa: S101  as it is made
+        return self.bind
+
     def hear_of_commit(self) -> None:
         """End, where somebody else committed the connection: listeners are told."""
         super().commit()
@@ -76,6 +90,11 @@ class RunSession(HandlerSession):
         )
         self._works_on = connection
         self._options: Mapping[str, Any] | None = None
+
+    @property
+    def works_on(self) -> Connection:
+        """The connection that it was given."""
+        return self._works_on
 
     def connection(
         self,

@@ -15,7 +15,7 @@ from tasks_app.runtime.handler_driver import CLOSED, FenceLostError, Permit
 from tasks_app.runtime.handler_sessions import HandlerSession, RunSession
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.reactions import is_unanswered
-from tasks_app.runtime.transaction import NESTED, as_sqlalchemy_raises, give_back
+from tasks_app.runtime.transaction import LOST, NESTED, as_sqlalchemy_raises, give_back
 
 
 class PlainTransaction:
@@ -68,11 +68,7 @@ class PlainTransaction:
         Raises:
             RuntimeError: a savepoint is open, or the connection was closed.
         """
-        if self._session is not None:
-            self._session.flush()
-        connection = self.connection
-        if connection.closed:
-            raise RuntimeError(CLOSED)
+        connection = self._flushed()
         if connection.in_nested_transaction():
             raise RuntimeError(NESTED)
         save(connection)
@@ -83,11 +79,7 @@ class PlainTransaction:
 
         A session commits by itself, so that its listeners hear of it.
         """
-        if self._session is not None:
-            self._session.flush()
-        connection = self.connection
-        if connection.closed:
-            raise RuntimeError(CLOSED)
+        connection = self._flushed()
         permit = Permit(settlement)
         try:
             self._commit(connection, permit)
@@ -95,6 +87,15 @@ class PlainTransaction:
             return None
         HINTS.called(permit.called)
         return State.SUCCEEDED
+
+    def _flushed(self) -> Connection:
+        if self._connection is not None and self._connection.invalidated:
+            raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # its handler has caught it
+        if self._session is not None:
+            self._session.flush()
+        if self.connection.closed:
+            raise RuntimeError(CLOSED)
+        return self.connection
 
     def _commit(self, connection: Connection, permit: Permit) -> None:
         driver = driver_of(connection)

@@ -122,7 +122,7 @@ class SharedTransaction:
         if connection is None or root is None or driver is None:
             return
         driver.check()
-        if not root.is_active or connection.get_transaction() is not root:
+        if driver.rolled_back or not root.is_active or connection.get_transaction() is not root:
             raise SpoiledError
         driver.send_reset()
 

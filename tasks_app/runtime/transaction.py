@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 
+LOST = "The connection was lost before the COMMIT."
 NESTED = (
     "ctx.commit() was called in a savepoint (begin_nested), which would end with it. "
     "Call it when the savepoint is released."
