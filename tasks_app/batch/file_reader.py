@@ -39,6 +39,8 @@ class Unreadable:
 class SegmentReader:
     """Of one segment; each run compares it with its checksum before it reads a record."""
 
+    until = None
+
     def __init__(self, file: File, partition: Partition) -> None:
         self._reader = Reader(file)
         self._file = file
