@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.files import Reader, Record, bounds_of, verify
+from tasks_app.batch.file_records import Record
+from tasks_app.batch.files import Reader, bounds_of, verify
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Partition
 from tasks_app.domain.partition.sources import File

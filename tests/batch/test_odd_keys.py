@@ -35,24 +35,29 @@ KINDS = {
         "numeric",
         f"SELECT -0.{DIGITS} - i / 1e42 FROM generate_series(1, 100) i",
     ),
+    "instants when the clock is put back": (
+        "timestamptz",
+        """SELECT '2026-10-25 00:30Z'::timestamptz + i % 2 * interval '1h'
+            FROM generate_series(1, 9) i""",
+    ),
     "numeric that is no number": (
         "numeric",
         "VALUES ('NaN'::numeric), ('-Infinity'), ('Infinity'), (0), (1e100), (-1e-100)",
     ),
     "days beyond all bounds": (
         "date",
-        "VALUES ('infinity'::date), ('-infinity'), ('0044-03-15 BC'), ('4714-11-24 BC'),"
-        " ('5874897-12-31'), ('10000-01-01'), ('2026-11-23')",
+        """VALUES ('infinity'::date), ('-infinity'), ('0044-03-15 BC'), ('4714-11-24 BC'),
+        ('5874897-12-31'), ('10000-01-01'), ('2026-11-23')""",
     ),
     "times beyond all bounds": (
         "timestamp",
-        "VALUES ('infinity'::timestamp), ('-infinity'), ('0044-03-15 12:00:00.000001 BC'),"
-        " ('294276-12-31 23:59:59.999999'), ('4714-11-24 BC'), ('2026-11-23')",
+        """VALUES ('infinity'::timestamp), ('-infinity'), ('0044-03-15 12:00:00.000001 BC'),
+        ('294276-12-31 23:59:59.999999'), ('4714-11-24 BC'), ('2026-11-23')""",
     ),
     "instants beyond all bounds": (
         "timestamptz",
-        "VALUES ('infinity'::timestamptz), ('-infinity'), ('0044-03-15 12:00:00.000001Z BC'),"
-        " ('294276-12-31 23:59:59.999999Z'), ('4714-11-24 00:00Z BC'), ('2026-11-23 12:00Z')",
+        """VALUES ('infinity'::timestamptz), ('-infinity'), ('0044-03-15 12:00:00.000001Z BC'),
+        ('294276-12-31 23:59:59.999999Z'), ('4714-11-24 00:00Z BC'), ('2026-11-23 12:00Z')""",
     ),
 }
 
@@ -89,7 +94,8 @@ def ids(ctx: Any, rows: Sequence[Any]) -> None:
 @pytest.mark.parametrize("parts", [1, 3])
 def test_each_row_is_done_once(yard: Yard, odd: Any, kind: str, parts: int) -> None:
     number = odd(kind)
-    step = yard.step(ids, source=ODD, planner=Even(parts=parts), commit_every=2)
+    page_by = "id" if "clock" in kind else None  # its keys are not unique
+    step = yard.step(ids, source=ODD, planner=Even(parts=parts), commit_every=2, page_by=page_by)
 
     view = yard.run(yard.job(step))
 
@@ -103,7 +109,7 @@ def test_each_row_is_taken_once_and_what_is_left_out_is_marked(
     yard: Yard, odd: Any, kind: str, beside: bool
 ) -> None:
     number = odd(kind)
-    if beside and "bounds" in kind:
+    if beside and KINDS[kind][0] in ("date", "timestamp", "timestamptz"):
         pytest.skip("times are not marked beside the table")
     planner = Indicator(parts=1, marker=None if beside else Marker("mark"))
 
@@ -137,12 +143,7 @@ def test_a_row_that_is_left_out_is_named_by_its_whole_key(yard: Yard, odd: Any) 
 
 def test_a_list_has_both_instants_that_a_clock_shows_as_one(yard: Yard, odd: Any) -> None:
     """When it is put back: 00:30Z and 01:30Z are both half past two in Berlin."""
-    KINDS["clock"] = (
-        "timestamptz",
-        "SELECT '2026-10-25 00:30Z'::timestamptz + i % 2 * interval '1h' FROM generate_series(1, 9) i",
-    )
-    number = odd("clock")
-    del KINDS["clock"]
+    number = odd("instants when the clock is put back")
     yard.sql("ALTER ROLE CURRENT_USER SET TimeZone = 'Europe/Berlin'")
     yard.engine.dispose()
     try:

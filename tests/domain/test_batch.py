@@ -210,6 +210,9 @@ class Month(BaseModel):
 def test_the_order_of_parameters_does_not_matter() -> None:
     assert identity({"a": 1, "b": [2]}) == identity({"b": [2], "a": 1})
     assert identity({"a": 1}) != identity({"a": "1"})
+    assert identity({"a": 1}) == identity({"a": 1.0})
+    assert identity({"a": [{"b": -0.0}]}) == identity({"a": [{"b": 0}]})
+    assert identity({"a": True}) != identity({"a": 1}) != identity({"a": 1.5})
     assert identity({"a": 1, "dry": True}, ["a"]) == identity({"a": 1, "dry": False}, ["a"])
 
 

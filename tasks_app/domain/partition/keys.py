@@ -81,7 +81,7 @@ def write_key(key: Key) -> str:
     """Return a key as text; equal keys of one type are written alike."""
     match key:
         case Decimal():
-            return _plain(key)
+            return plain(key)
         case datetime(tzinfo=None):
             return key.isoformat()
         case datetime():
@@ -102,10 +102,10 @@ def in_utc(key: Any) -> Any:
     return key
 
 
-def _plain(key: Decimal) -> str:
-    """Return all digits, whatever Python rounds to where it counts."""
+def plain(key: Decimal) -> str:
+    """Return a number with all its digits: Python rounds where it counts, as in normalize()."""
     if not key:
-        return "0"
+        return "0"  # there is no minus zero
     words = format(key, "f")
     return words.rstrip("0").rstrip(".") if "." in words else words
 
