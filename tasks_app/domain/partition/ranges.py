@@ -74,7 +74,8 @@ def quoted(key: Key | None) -> str:
         return "NULL"
     if isinstance(key, str):
         return repr(key if len(key) <= _MOST else key[:_MOST] + "…")
-    return write_key(key)
+    word = write_key(key)
+    return word if len(word) <= _MOST else word[:_MOST] + "…"
 
 
 _MOST = 60
