@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from tasks_app.batch.planners.even import Even
+from tasks_app.batch.planners.fixed import Fixed
+from tasks_app.batch.planners.hashed import Hash
 from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.planners.keys import KeyList
+from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.marker import Marker
+from tasks_app.domain.partition.problems import Wrong
 from tasks_app.domain.partition.sources import Table
 from tests.batch.yard import Yard
 
@@ -148,7 +154,11 @@ def test_a_list_has_both_instants_that_a_clock_shows_as_one(yard: Yard, odd: Any
     yard.engine.dispose()
     try:
         step = yard.step(
-            ids, source=ODD, planner=KeyList({1: [], 2: []}, auto_assign=True), page_by="id"
+            ids,
+            source=ODD,
+            planner=KeyList({1: [], 2: []}, auto_assign=True),
+            page_by="id",
+            commit_every=2,
         )
         view = yard.run(yard.job(step))
     finally:
@@ -157,3 +167,38 @@ def test_a_list_has_both_instants_that_a_clock_shows_as_one(yard: Yard, odd: Any
 
     assert view.batch.status is BatchStatus.COMPLETED
     assert yard.done == list(range(1, number + 1))
+
+
+def numbers(connection: Connection, *keys: str) -> None:
+    connection.execute(text("CREATE TEMP TABLE odd (id bigserial PRIMARY KEY, k numeric)"))
+    connection.execute(
+        text("INSERT INTO odd (k) SELECT CAST(unnest(CAST(:keys AS text[])) AS numeric)"),
+        {"keys": list(keys)},
+    )
+
+
+def test_ranges_of_one_width_have_all_digits(connection: Connection) -> None:
+    numbers(connection, f"{DIGITS}.05", f"{DIGITS}.35")
+
+    plan = Fixed(Decimal("0.1")).plan(connection, ODD)
+
+    lows = [each.range.low for each in plan.partitions if each.range]
+    assert lows == [None, *(Decimal(f"{DIGITS}.{tenth}") for tenth in (1, 2, 3))]
+    assert problems(connection, ODD, plan) == []
+
+
+def test_too_many_ranges_of_any_number_are_refused(connection: Connection) -> None:
+    numbers(connection, "1e130000", "-1e130000")
+
+    with pytest.raises(PlanError, match="too many ranges of 1, more than 10000"):
+        Fixed(1).plan(connection, ODD)
+
+
+def test_a_bound_that_no_index_holds_is_refused_at_the_plan(connection: Connection) -> None:
+    connection.execute(text("CREATE TEMP TABLE odd (id bigint, k text)"))
+    connection.execute(text("INSERT INTO odd VALUES (1, repeat('x', 3000)), (2, 'y'), (3, 'a')"))
+
+    plan = Even(parts=3).plan(connection, ODD)
+
+    assert {each.kind for each in problems(connection, ODD, plan)} == {Wrong.TOO_LONG}
+    assert problems(connection, ODD, Hash(parts=3).plan(connection, ODD)) == []

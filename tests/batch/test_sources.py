@@ -302,3 +302,20 @@ def test_rows_are_told_apart_by_a_primary_key_of_several_columns(yard: Yard) -> 
         assert yard.done == list(range(1, 41))
         yard.sql("DELETE FROM done")
         yard.deploy()
+
+
+@pytest.mark.parametrize("key", ["place", "amount", "id"])
+def test_a_row_is_named_by_all_that_is_unique_of_it(yard: Yard, key: str) -> None:
+    yard.rows(9)
+    yard.sql("UPDATE todo SET amount = 77 WHERE id = 5")
+    yard.sql("ALTER TABLE todo DROP CONSTRAINT todo_pkey, ADD PRIMARY KEY (amount, id)")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        if any(row.id == 5 for row in rows):
+            raise ValueError
+
+    step = yard.step(chunk, source=Table("todo", key), planner=Even(1), skip_limit=1)
+    yard.run(yard.job(step))
+
+    name = yard.sql("SELECT key FROM task_batch_skip")
+    assert name == ("5, 77" if key == "id" else "77, 5")

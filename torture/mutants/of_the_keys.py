@@ -89,11 +89,19 @@ KEYS = (
     ),
     mutant(
         "retry before the rollback",
-        "What a COMMIT refused is rolled back before it is tried again.",
+        "A chunk is rolled back before it is tried again, whichever way it was begun.",
         "tasks_app/batch/partition_run.py",
         "        self._connection.rollback()  # what",
         "        pass  # what",
-        f"{DEFERRED}what_passes_is_waited_out_when_the_commit_itself_says_it",
+        "tests/batch/test_chunks.py::test_what_passes_is_waited_out_and_charges_nothing",
+    ),
+    mutant(
+        "deferred triggers that wait for the COMMIT",
+        "What a COMMIT would refuse is refused where the chunk can be tried again.",
+        "tasks_app/batch/partition_run.py",
+        "                deferred.check(self._task.connection)\n",
+        "",
+        f"{DEFERRED}a_row_that_a_commit_would_refuse_is_named",
     ),
     mutant(
         "constraints that wait for the COMMIT",

@@ -67,9 +67,11 @@ class Pages:
         own: ColumnElement[bool],
         order: Sequence[Order],
         until: Place | None = None,
+        named_from: int = 0,
     ) -> None:
         self.until = until
         """The place of the last row that is read; None: nobody has looked, or there was none."""
+        self._named_from = named_from
         self._source = found.source
         self._order = order
         places = [each.written.label(f"tasks_app_place_{n}") for n, each in enumerate(order)]
@@ -132,9 +134,9 @@ class Pages:
         return self._places[len(rows) - 1]
 
     def name(self, row: Any) -> str:
-        """Return the key by which people find the row."""
+        """Return the key by which people find the row: what is unique of its place."""
         place = next(n for n, one in enumerate(self._rows) if one is row)
-        return self._places[place][-1]
+        return ", ".join(self._places[place][self._named_from :])
 
     def _end(self, connection: Connection) -> Place | None:
         last = connection.execute(self._last).one_or_none()
@@ -187,7 +189,8 @@ def pages_of(
         for name in unique
         if not (by_key and name == source.key)
     ]
-    return Pages(found, predicate(partition, found.key, found.key_type), order, until)
+    own = predicate(partition, found.key, found.key_type)
+    return Pages(found, own, order, until, len(order) - len(unique))
 
 
 def _order(connection: Connection, found: Relation, name: str, *, may_be_null: bool) -> Order:
