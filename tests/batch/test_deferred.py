@@ -57,15 +57,18 @@ def note(ctx: Any, rows: Any, through: str = "connection") -> None:
 
 @pytest.mark.parametrize("through", ["connection", "session"])
 @pytest.mark.parametrize("commit", ["every", "end"])
+@pytest.mark.parametrize("rows", [10, 50])
 def test_rows_that_a_commit_would_refuse_are_left_out(
-    family: Yard, through: str, commit: str
+    family: Yard, through: str, commit: str, rows: int
 ) -> None:
+    """The last chunk commits with the outcome: it has to know before."""
     step = family.step(
         lambda ctx, rows: note(ctx, rows, through),
         cuts=(),
         skip_limit=5,
         max_attempts=1,
         commit=commit,
+        commit_every=rows,
     )
 
     view = family.run(family.job(step))

@@ -88,20 +88,12 @@ KEYS = (
         f"{FEEDING}a_handler_may_do_with_its_list_what_it_likes",
     ),
     mutant(
-        "retry before the rollback",
-        "A chunk is rolled back before it is tried again, whichever way it was begun.",
-        "tasks_app/batch/partition_run.py",
-        "        self._connection.rollback()  # what",
-        "        pass  # what",
-        "tests/batch/test_chunks.py::test_what_passes_is_waited_out_and_charges_nothing",
-    ),
-    mutant(
         "deferred triggers that wait for the COMMIT",
         "What a COMMIT would refuse is refused where the chunk can be tried again.",
         "tasks_app/batch/partition_run.py",
         "                deferred.check(self._task.connection)\n",
         "",
-        f"{DEFERRED}a_row_that_a_commit_would_refuse_is_named",
+        f"{DEFERRED}rows_that_a_commit_would_refuse_are_left_out",
     ),
     mutant(
         "constraints that wait for the COMMIT",
