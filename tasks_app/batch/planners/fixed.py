@@ -91,8 +91,9 @@ class Fixed:
         passed = _floor(least - start, step)
         number = _floor(most - start, step) - passed
         if number >= MOST:
+            many = number + 1 if number < 10**12 else "too many"
             raise PlanError(
-                f"Keys from {quoted(least)} to {quoted(most)} make too many ranges of "
+                f"Keys from {quoted(least)} to {quoted(most)} make {many} ranges of "
                 f"{self.width}, more than {MOST}. Use a larger width."
             )
         for place in range(1, int(number) + 1):
