@@ -62,9 +62,10 @@ fuzz: $(READY)  ## forged messages, odd payloads, a canary; COUNT=10000 of them,
 		tests/fuzz tests/broker/test_flower_guard.py tests/pool/test_payloads.py $(ARGS)
 
 EXAMPLES ?= 2000
-stateful: $(READY)  ## all verbs of the pool in any order against a model; EXAMPLES=2000 days, replay with SEED=
+stateful: $(READY)  ## the pool's verbs against a model, batches of any key and file; EXAMPLES=2000 days, replay with SEED=
 	@echo "SEED=$(SEED)"
-	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py $(ARGS)
+	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py \
+		tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)

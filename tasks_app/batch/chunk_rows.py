@@ -17,6 +17,7 @@ from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.outcome import Outcome
 from tasks_app.domain.partition.records import Counts
+from tasks_app.pool.batch import deferred
 
 ROLLED_BACK = (
     "The chunk handler rolled back, and with it went what it did for other rows of the chunk. "
@@ -64,7 +65,7 @@ class ChunkRows:
             for row in rows:
                 if isinstance(row, Unreadable):
                     raise row.error
-        told = self._step.chunk(self._ctx, rows)
+        told = self._step.chunk(self._ctx, list(rows))  # it may do with its list what it likes
         says = isinstance(told, int) and not isinstance(told, bool) and told >= 0
         return int(told) if says else len(rows)
 
@@ -79,6 +80,8 @@ class ChunkRows:
             try:
                 with self._ctx.session.begin_nested():
                     done = self._call(part)
+                    self._ctx.session.flush()
+                    deferred.foresee(self._ctx.connection)
             except BaseException:
                 self._ctx.state = state
                 raise

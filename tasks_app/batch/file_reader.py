@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.files import Reader, Record, bounds_of, verify
+from tasks_app.batch.file_records import Record
+from tasks_app.batch.files import Reader, bounds_of, verify
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Partition
 from tasks_app.domain.partition.sources import File
@@ -38,6 +39,8 @@ class Unreadable:
 
 class SegmentReader:
     """Of one segment; each run compares it with its checksum before it reads a record."""
+
+    until = None
 
     def __init__(self, file: File, partition: Partition) -> None:
         self._reader = Reader(file)

@@ -1,31 +1,18 @@
-"""Files: where records end, how a segment of them is read, and whether it is still the same."""
+"""Files: how a segment of records is read, and whether it is still the same."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
+from tasks_app.batch.file_records import BLOCK, Look, Record, fields_of, look, records_of
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Kind, Partition
 from tasks_app.domain.partition.sources import File, Format
-
-BLOCK = 2**20
-QUOTE = b'"'
-_BOM = b"\xef\xbb\xbf"
-
-
-class Record(NamedTuple):
-    """One record of a file, not yet decoded."""
-
-    end: int
-    """Where the next one begins: a checkpoint."""
-    raw: bytes
 
 
 @dataclass(slots=True)
@@ -33,20 +20,21 @@ class Reader:
     """Reads records of a file from any place where one begins."""
 
     file: File
-    _columns: list[str] = field(default_factory=list)
+    _look: Look | None = None
 
     def records(self, partition: Partition, after: int | None = None) -> Iterator[Record]:
         """Yield a segment's records in order; ``after``: those behind this checkpoint.
 
-        Blank lines are passed over. Memory holds one record at a time.
+        Blank lines are passed over, unless a record is one field. Memory holds one at a time.
         """
         low, high = bounds_of(partition)
         with Path(self.file.path).open("rb") as stream:
             stream.seek(low if after is None else after)
-            for record in _records(stream, self.file.format):
+            for record in records_of(stream, self.file.format):
                 if record.end > high:
                     return
-                yield record
+                if self.look.is_narrow or not record.is_blank:
+                    yield record
                 if record.end == high:
                     return
 
@@ -56,25 +44,23 @@ class Reader:
         Raises:
             ValueError: it cannot be read; whoever reads it may skip it.
         """
-        text = record.raw.removeprefix(_BOM).decode()
+        text = record.raw.decode()
         if self.file.format is Format.JSON_LINES:
             return json.loads(text)
-        (fields,) = csv.reader(io.StringIO(text, newline=""), strict=True)
+        fields = fields_of(text)
         if not self.file.header:
             return fields
-        columns = self.columns()
+        columns = self.look.columns
         if len(fields) != len(columns):
             raise ValueError(f"{len(fields)} fields, but the header names {len(columns)}")
         return dict(zip(columns, fields, strict=True))
 
-    def columns(self) -> list[str]:
-        """Return the names in the header."""
-        if not self._columns:
-            with Path(self.file.path).open("rb") as stream:
-                first = next(_records(stream, self.file.format), Record(0, b""))
-            text = first.raw.removeprefix(_BOM).decode()
-            self._columns = next(csv.reader(io.StringIO(text, newline="")), [])
-        return self._columns
+    @property
+    def look(self) -> Look:
+        """What the beginning of the file tells."""
+        if self._look is None:
+            self._look = look(self.file)
+        return self._look
 
 
 def file_of(source: object, partition: Partition) -> File:
@@ -90,25 +76,16 @@ def file_of(source: object, partition: Partition) -> File:
     return File(partition.source)
 
 
-def has_header(file: File) -> bool:
-    """Whether the first record is none."""
-    return file.header and file.format is Format.CSV
-
-
 def body_of(file: File) -> tuple[int, int]:
     """Return where the records begin and where the file ends, in bytes.
 
     Raises:
-        PlanError: there is no such file.
+        PlanError: there is no such file, or it is no text.
     """
     path = Path(file.path)
     if not path.is_file():
         raise PlanError(f"There is no file {file}. All workers must see it under this path.")
-    size = path.stat().st_size
-    if not has_header(file):
-        return 0, size
-    with path.open("rb") as stream:
-        return next(_records(stream, file.format, blank=True), Record(0, b"")).end, size
+    return look(file).begin, path.stat().st_size
 
 
 def verify(file: File, partition: Partition) -> None:
@@ -139,23 +116,3 @@ def bounds_of(partition: Partition) -> tuple[int, int]:
     if span is None or not isinstance(span.low, int) or not isinstance(span.high, int):
         raise PlanError(f"{partition} is no segment of a file. Split files by FlatFile.")
     return span.low, span.high
-
-
-def _records(stream: BinaryIO, form: Format, *, blank: bool = False) -> Iterator[Record]:
-    """Yield records from here on; the last one may lack its line's end."""
-    lines: list[bytes] = []
-    quotes = 0
-    end = stream.tell()
-    for line in stream:
-        end += len(line)
-        lines.append(line)
-        if form is Format.CSV:
-            quotes += line.count(QUOTE)
-            if quotes % 2:
-                continue
-        raw = b"".join(lines)
-        lines, quotes = [], 0
-        if blank or raw.strip(b"\r\n"):
-            yield Record(end, raw)
-    if lines:
-        yield Record(end, b"".join(lines))

@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.partition.keys import write_key
 from tasks_app.domain.partition.marker import Marker
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import marks
@@ -15,6 +14,8 @@ from tasks_app.pool.batch import marks
 
 class MarkReader:
     """Of one instance; marks stand in a column of the table, or beside it."""
+
+    until = None
 
     def __init__(self, source: Table, marker: Marker | None, program: str, number: int) -> None:
         self._source = source
@@ -38,7 +39,7 @@ class MarkReader:
 
     def leave_out(self, connection: Connection, rows: Sequence[Any]) -> None:
         """Mark rows as such that were left out."""
-        keys = [row[self._source.key] for row in rows]
+        keys = [row.key for row in rows]
         if self._marker is None:
             marks.fail_beside(connection, self._program, keys)
         else:
@@ -49,4 +50,4 @@ class MarkReader:
 
     def name(self, row: Any) -> str:
         """Return the row's key."""
-        return write_key(row[self._source.key])
+        return str(row.key)

@@ -20,7 +20,7 @@ from tasks_app.batch.waits import MOST_TRIES, passes, wait_s
 from tasks_app.domain.batch.pace import ChunkPace
 from tasks_app.domain.outcome import Cancel, Snooze
 from tasks_app.domain.partition.records import Counts, Status, StoredPartition
-from tasks_app.pool.batch import advance
+from tasks_app.pool.batch import advance, deferred
 from tasks_app.pool.batch.advance import Word
 from tasks_app.pool.standstill import LOOK_EVERY_S, stands_still
 from tasks_app.runtime.context import TaskContext
@@ -52,8 +52,9 @@ class PartitionRun:
         self._ctx = ctx
         self._stealing = stealing
         self._left_out = LeftOut(step, ctx)
-        self._read_as(stored)
-        self._after: Any = (stored.checkpoint or {}).get("after")
+        checkpoint = stored.checkpoint or {}
+        self._read_as(stored, checkpoint.get("until"))
+        self._after: Any = checkpoint.get("after")
         self._word = Word.GO_ON
         self._done = Counts()
         """What is done and not told yet: of one commit at the end."""
@@ -62,6 +63,8 @@ class PartitionRun:
         """The last try failed: this one looks for the row."""
         self._turn_ends = time.monotonic() + step.turn.total_seconds()
         self._look_at = 0.0
+        self._connection = task.connection
+        """On which the chunk was begun, with a session or without."""
 
     def run(self) -> dict[str, Any]:
         """Go on to the end; return what the task's result says.
@@ -87,19 +90,20 @@ class PartitionRun:
                 with uncollected():  # it would look at each row, and find all of them in use
                     return self._once()
             except Exception as error:
-                if self._step.at_end or is_unanswered(error):
+                waits = passes(error) and tries < MOST_TRIES
+                sifts = not self._sifts and may_fail(error)
+                if self._step.at_end or is_unanswered(error) or not (waits or sifts):
                     raise
                 self._roll_back()
-                if passes(error) and tries < MOST_TRIES:
+                if waits:
                     tries += 1
                     time.sleep(wait_s(tries))
-                elif self._sifts or not may_fail(error):
-                    raise
                 else:
                     self._sifts = True
 
     def _once(self) -> bool:
         began, state = time.monotonic(), copy.deepcopy(self._ctx.state)
+        self._connection = self._task.connection
         try:
             rows = self._reader.read(self._task.connection, self._after, self._pace.size)
             counts = self._rows.do(rows, sifts=self._sifts)
@@ -109,8 +113,10 @@ class PartitionRun:
                 raise Snooze(OTHERS_WAIT_S, "others have the rest in hand")
 
             done = Counts(*map(add, self._done, counts))
-            if last:
+            if last or not self._step.at_end:
                 self._task.session.flush()  # here it can be tried again
+                deferred.check(self._task.connection)
+            if last:
                 self._advance(self._task.connection, after, done, last=True)
                 self._end(Status.COMPLETED)
             elif not self._step.at_end:
@@ -133,7 +139,7 @@ class PartitionRun:
             self._stored.id,
             self._task.fence,
             counts,
-            {"after": after, "state": self._ctx.state},
+            {"after": after, "until": self._reader.until, "state": self._ctx.state},
             last=last,
         )
         if word is None:
@@ -165,7 +171,7 @@ class PartitionRun:
             return
 
         def give(connection: Connection) -> None:
-            stealing.give(connection, self._stored, halves)
+            stealing.give(connection, self._stored, halves, self._reader.until)
             self._advance(connection, self._after, Counts())
 
         try:
@@ -175,20 +181,21 @@ class PartitionRun:
                 raise
             self._roll_back()
         else:
-            self._read_as(replace(self._stored, partition=halves[0]))
+            self._read_as(replace(self._stored, partition=halves[0]), self._reader.until)
 
-    def _read_as(self, stored: StoredPartition) -> None:
+    def _read_as(self, stored: StoredPartition, until: Any) -> None:
         """Read what the partition owns, and no more."""
         self._stored, self._ctx.partition = stored, stored.partition
-        self._reader = reader_of(self._task.connection, self._step, self._ctx.params, stored)
+        connection, params = self._task.connection, self._ctx.params
+        self._reader = reader_of(connection, self._step, params, stored, until)
         self._rows = ChunkRows(self._step, self._ctx, self._reader, self._left_out)
 
     def _roll_back(self) -> None:
         """Undo what was done since the last commit, whichever way it was done."""
         session = self._task.session
-        if not session.in_transaction():
-            session.connection()  # takes over what was begun without it
-        session.rollback()
+        if session.in_transaction():
+            session.rollback()
+        self._connection.rollback()  # what was begun without the session, or did not COMMIT
 
     def _end(self, status: Status) -> None:
         connection = self._task.connection

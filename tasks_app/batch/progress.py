@@ -102,7 +102,7 @@ class Progress:
         idle = [
             each
             for each in browse.of_batch(self._connection, self._id)
-            if each.step == step.name and each.checkpoint is None and each.status in NOT_DONE
+            if each.step == step.name and each.is_untouched and each.status in NOT_DONE
         ]
         if idle:
             ids = [each.id for each in idle]

@@ -11,6 +11,9 @@ from sqlalchemy import Connection
 class Reader(Protocol):
     """Reads a partition, some rows at a time."""
 
+    until: Any
+    """Where it ends, as JSON, if that is known when it begins; kept with the checkpoint."""
+
     def read(self, connection: Connection, after: Any, size: int) -> Sequence[Any]:
         """Return the next rows behind a checkpoint."""
 
@@ -29,6 +32,8 @@ class Reader(Protocol):
 
 class NoRows:
     """Of a step that reads nothing: its handler is called once."""
+
+    until = None
 
     def read(self, _connection: Connection, _after: Any, _size: int) -> Sequence[Any]:
         """Return none."""

@@ -19,8 +19,14 @@ from tasks_app.pool.batch.pages import pages_of
 from tasks_app.pool.batch.relation import Query
 
 
-def reader_of(connection: Connection, step: Step, params: Any, stored: StoredPartition) -> Reader:
-    """Return the reader of one partition.
+def reader_of(
+    connection: Connection,
+    step: Step,
+    params: Any,
+    stored: StoredPartition,
+    until: list[str] | None = None,
+) -> Reader:
+    """Return the reader of one partition; ``until`` is where an earlier reader of it ended.
 
     Raises:
         PlanError: the source is not there any more, its rows have no order, or nobody can read it.
@@ -38,7 +44,7 @@ def reader_of(connection: Connection, step: Step, params: Any, stored: StoredPar
             marker = planner.marker if isinstance(planner, Indicator) else None
             return MarkReader(source, marker, stored.program, partition.number)
         case Table() | Query():
-            return pages_of(connection, source, partition, step.page_by)
+            return pages_of(connection, source, partition, step.page_by, until)
         case _:
             raise PlanError(
                 f"The source of step {step.name} is a {type(source).__name__}. "

@@ -14,6 +14,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Kind, Partition, Plan
 from tasks_app.domain.partition.sources import File
+from tasks_app.pool.batch.pages import pages_of
 
 if TYPE_CHECKING:
     from tasks_app.batch.step import Step
@@ -43,4 +44,18 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
             'for each other\'s end. Leave commit="end" away.'
         )
     judged = planner.file if isinstance(planner, Extract) else source
-    return validate(connection, judged, plan, aligned=step.aligned, at_least=step.at_least)
+    validate(connection, judged, plan, aligned=step.aligned, at_least=step.at_least)
+    _check_order(connection, step, source, plan)
+    return plan
+
+
+def _check_order(connection: Connection, step: Step, source: Any, plan: Plan) -> None:
+    """Pass if rows have an order, in which each kind of the plan's partitions is read.
+
+    Raises:
+        PlanError: they have none.
+    """
+    kinds = {(each.kind, each.owns_null): each for each in plan.partitions}
+    for each in kinds.values():
+        if each.kind not in (Kind.SEGMENT, Kind.MARKED):
+            pages_of(connection, source, each, step.page_by)

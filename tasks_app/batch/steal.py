@@ -19,10 +19,11 @@ from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Partition, StoredPartition
-from tasks_app.pool.batch import browse, instances, runs, steps
+from tasks_app.pool.batch import browse, divide, instances, runs, steps
 from tasks_app.pool.batch.measure import count, upper_half
-from tasks_app.pool.batch.predicate import bound, predicate
+from tasks_app.pool.batch.predicate import predicate
 from tasks_app.pool.batch.relation import find, in_order, keys_of, source_of
+from tasks_app.pool.batch.written import read_back, word
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
@@ -60,9 +61,13 @@ class Stealing:
         return self._divided(connection, stored, pace)
 
     def give(
-        self, connection: Connection, stored: StoredPartition, halves: list[Partition]
+        self,
+        connection: Connection,
+        stored: StoredPartition,
+        halves: list[Partition],
+        until: Any = None,
     ) -> None:
-        """Make two partitions of one that runs.
+        """Make two partitions of one that runs; both end where it does.
 
         The caller looks at the fence afterwards, and commits at once.
 
@@ -79,6 +84,7 @@ class Stealing:
             raise NotNowError("There is work for who is idle, or none is wanted.")
         numbers = [each.partition.number for each in browse.of_program(connection, stored.program)]
         made = share(connection, stored, halves, 1 + max(numbers))
+        divide.end_at(connection, list(made.values()), until)
         try:
             StepTasks(self._job, connection, batch).add(self._step, list(made.values()))
         except TasksError as error:
@@ -119,5 +125,4 @@ def _has_a_rest(stored: StoredPartition) -> bool:
 
 def _behind(stored: StoredPartition, key: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return the condition that a row comes behind all keys that the run has met."""
-    last = stored.key_type.parse(stored.checkpoint["after"][0])
-    return key > bound(last, stored.key_type)
+    return key > read_back(word(stored.checkpoint["after"][0]), stored.key_type)

@@ -8,19 +8,24 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from tasks_app.domain.partition.keys import plain
+
 Key = tuple[Any, ...]
 
 _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "int": (int, int, int),
     "str": (str, str, str),
-    "float": (float, float, float),
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
     "date": (date, date.isoformat, date.fromisoformat),
     "time": (time, time.isoformat, time.fromisoformat),
-    "decimal": (Decimal, str, Decimal),
+    "decimal": (Decimal, plain, Decimal),
     "uuid": (UUID, str, UUID),
 }
-"""How each is written and read. Their order matters: a datetime is a date."""
+"""How each is written and read, equal ones alike. Their order matters: a datetime is a date."""
+_FLOAT = (
+    "A key is a floating point number, which is not written as PostgreSQL compares it: rows would "
+    "be given twice, or left out. Name a column of another type, or a numeric that it is cast to."
+)
 
 
 def pack(key: Sequence[Any]) -> list[list[Any]]:
@@ -33,7 +38,13 @@ def pack(key: Sequence[Any]) -> list[list[Any]]:
 
 
 def unpack(packed: Sequence[Sequence[Any]]) -> Key:
-    """Return the key."""
+    """Return the key.
+
+    Raises:
+        ValueError: a part of it is of a type that is kept no more.
+    """
+    if any(kind not in _TYPES for kind, _ in packed):
+        raise ValueError(_FLOAT)
     return tuple(_TYPES[kind][2](value) for kind, value in packed)
 
 
@@ -43,6 +54,8 @@ def _packed(part: Any) -> list[Any]:
     for kind, (type_, write, _) in _TYPES.items():
         if isinstance(part, type_) and not isinstance(part, bool):
             return [kind, write(part)]
+    if isinstance(part, float):
+        raise ValueError(_FLOAT)
     raise ValueError(
         f"A key of type {type(part).__name__} cannot be kept. Allowed: {', '.join(_TYPES)}."
     )

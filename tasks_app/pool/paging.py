@@ -5,11 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Integer, Select, bindparam, or_, text, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Dialect,
+    Executable,
+    Integer,
+    Select,
+    bindparam,
+    or_,
+    text,
+    tuple_,
+)
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from tasks_app.domain.keyset import Key
 
 _AFTER, _MOST = "tasks_app_after_", "tasks_app_most"
+
+
+class _AsIs(UserDefinedType[Any]):
+    """A type whose values are not cast to what the statement declares them to be.
+
+    So they are compared in the type that the column has: a timestamptz that was declared without
+    its zone, a citext that was declared as text lost rows.
+    """
+
+    cache_ok = True
+
+    def __init__(self, declared: TypeEngine[Any]) -> None:
+        self.declared = declared
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """Return what the declared type does with a value."""
+        return self.declared.dialect_impl(dialect).bind_processor(dialect)
 
 
 class Paged:
@@ -110,7 +138,7 @@ class Paged:
         columns = self._columns()
         statement = self._select.order_by(None).order_by(*columns)
         if behind:
-            after = [bindparam(f"{_AFTER}{n}", type_=c.type) for n, c in enumerate(columns)]
+            after = [bindparam(f"{_AFTER}{n}", type_=_AsIs(c.type)) for n, c in enumerate(columns)]
             further = (
                 columns[0] > after[0] if len(after) == 1 else tuple_(*columns) > tuple_(*after)
             )

@@ -49,7 +49,7 @@ class Chunks:
         self._name = name
         self._began = 0.0
         self._ask_at = 0.0
-        self._last: Key = ()
+        self._last: list[list[Any]] = []
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Go on behind what was committed last; each page is committed when the next is wanted.
@@ -58,7 +58,7 @@ class Chunks:
             Snooze: the worker stops, or the queue stands still: it is paused, or its window ended.
                 The task goes on behind the page, uncharged, as soon as it may.
             Cancel: somebody wants it to stop.
-            ValueError: the key is not unique, or null.
+            ValueError: the key is not unique, or null, or a floating point number.
         """
         if isinstance(self._access, AsyncTransaction):
             raise TypeError("In async handlers use: async for page in ctx.chunks(...)")
@@ -120,15 +120,15 @@ class Chunks:
     def _page(self, rows: list[Any]) -> tuple[list[Any], bool]:
         """Return the page, and whether there is more behind it."""
         page, more = rows[: self._size], len(rows) > self._size
-        if more and self._paged.key_of(page[-1]) == self._paged.key_of(rows[self._size]):
-            raise ValueError(NOT_UNIQUE)
         if page:
-            self._last = self._paged.key_of(page[-1])  # before the handler changes it
+            self._last = pack(self._paged.key_of(page[-1]))  # before the handler changes it
+        if more and self._last == pack(self._paged.key_of(rows[self._size])):
+            raise ValueError(NOT_UNIQUE)
         return page, more
 
     def _leave(self) -> Key:
-        self._point.go_on_behind(self._name, pack(self._last))
-        return self._last
+        self._point.go_on_behind(self._name, self._last)
+        return unpack(self._last)
 
     def _learn(self, rows: int) -> None:
         """Take as many rows next time as fit, at most twice as many."""

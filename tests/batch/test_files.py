@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from tasks_app.batch import segments as cutting
 from tasks_app.batch.files import Reader, body_of, file_of, verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems, validate
@@ -40,7 +39,6 @@ def read(file: File, plan: Plan) -> list[Any]:
     return [reader.decode(one) for each in plan.partitions for one in reader.records(each)]
 
 
-@pytest.mark.parametrize("block", [1, 7, 2**20])
 @given(
     rows=st.lists(st.tuples(FIELD, FIELD), max_size=12),
     end=st.sampled_from(["\n", "\r\n"]),
@@ -51,7 +49,6 @@ def read(file: File, plan: Plan) -> list[Any]:
 @any_file
 def test_every_record_of_a_csv_file_is_read_once(
     tmp_path: Path,
-    block: int,
     rows: list[tuple[str, str]],
     end: str,
     parts: int,
@@ -65,11 +62,7 @@ def test_every_record_of_a_csv_file_is_read_once(
     path = tmp_path / "rows.csv"
     path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + text.encode())
     file = File(str(path))
-    whole, cutting.BLOCK = cutting.BLOCK, block
-    try:
-        plan = plan_of(file, parts)
-    finally:
-        cutting.BLOCK = whole
+    plan = plan_of(file, parts)
 
     assert problems(None, file, plan) == []  # type: ignore[arg-type]
     assert read(file, plan) == [{"id": one, "wörds\n": other} for one, other in rows]

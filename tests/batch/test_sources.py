@@ -213,9 +213,8 @@ def test_rows_that_nothing_tells_apart_are_refused_before_one_is_left_out(
 
     assert view.batch.status is BatchStatus.FAILED
     assert len(yard.done) == len(set(yard.done)) < 100
-    assert "so pages would leave some out. Give the step page_by" in str(
-        yard.parts(view.batch.id)[0].error
-    )
+    errors = [each.error for each in (*view.steps, *yard.parts(view.batch.id))]
+    assert "so pages would leave some out. Give the step page_by" in str(errors)
 
 
 def lines(path: Path, ids: range) -> None:
@@ -273,3 +272,50 @@ def test_marked_rows_and_one_commit_at_the_end_are_refused(yard: Yard) -> None:
     assert view.batch.status is BatchStatus.FAILED
     assert 'Leave commit="end" away' in str(view.steps[0].error)
     assert yard.calls == []
+
+
+def test_rows_without_what_they_are_read_by_are_refused_at_the_plan(yard: Yard) -> None:
+    """A page that ends before them would be the last that could have them."""
+    yard.rows(3)
+    yard.sql("ALTER TABLE todo ADD COLUMN other int UNIQUE")
+    yard.sql("UPDATE todo SET other = id, place = 'here' WHERE id < 3")
+    yard.sql("UPDATE todo SET place = 'here'")
+    step = yard.step(
+        source=Table("todo", "place"), planner=Even(1), page_by="other", commit_every=1
+    )
+
+    view = yard.run(yard.job(step))
+
+    assert view.batch.status is BatchStatus.FAILED
+    assert "have the same other, or none" in str(view.steps[0].error)
+    assert yard.parts(view.batch.id) == []
+
+
+def test_rows_are_told_apart_by_a_primary_key_of_several_columns(yard: Yard) -> None:
+    yard.rows(40)
+    yard.sql("ALTER TABLE todo DROP CONSTRAINT todo_pkey, ADD PRIMARY KEY (amount, id)")
+
+    for key in ("place", "amount", "id"):
+        step = yard.step(source=Table("todo", key), planner=Even(2), commit_every=3)
+        view = yard.run(yard.job(step, name=f"by_{key}"))
+        assert view.batch.status is BatchStatus.COMPLETED
+        assert yard.done == list(range(1, 41))
+        yard.sql("DELETE FROM done")
+        yard.deploy()
+
+
+@pytest.mark.parametrize("key", ["place", "amount", "id"])
+def test_a_row_is_named_by_all_that_is_unique_of_it(yard: Yard, key: str) -> None:
+    yard.rows(9)
+    yard.sql("UPDATE todo SET amount = 77 WHERE id = 5")
+    yard.sql("ALTER TABLE todo DROP CONSTRAINT todo_pkey, ADD PRIMARY KEY (amount, id)")
+
+    def chunk(ctx: Any, rows: Any) -> None:
+        if any(row.id == 5 for row in rows):
+            raise ValueError
+
+    step = yard.step(chunk, source=Table("todo", key), planner=Even(1), skip_limit=1)
+    yard.run(yard.job(step))
+
+    name = yard.sql("SELECT key FROM task_batch_skip")
+    assert name == ("5, 77" if key == "id" else "77, 5")

@@ -207,6 +207,12 @@ class Month(BaseModel):
     dry: bool = False
 
 
+def test_a_number_is_one_however_it_is_written() -> None:
+    assert identity({"a": 1}) == identity({"a": 1.0})
+    assert identity({"a": [{"b": -0.0}]}) == identity({"a": [{"b": 0}]})
+    assert identity({"a": True}) != identity({"a": 1}) != identity({"a": 1.5})
+
+
 def test_the_order_of_parameters_does_not_matter() -> None:
     assert identity({"a": 1, "b": [2]}) == identity({"b": [2], "a": 1})
     assert identity({"a": 1}) != identity({"a": "1"})

@@ -8,7 +8,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Integer, Text, column, event, func, select, table, text
+from sqlalchemy import (
+    Connection,
+    DateTime,
+    Float,
+    Integer,
+    Numeric,
+    Text,
+    column,
+    event,
+    func,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tasks_app.domain.outcome import Retry
@@ -426,3 +439,94 @@ def test_grouped_rows(bench: Bench, items) -> None:
     bench.drain()
 
     assert bench.runs == [("k0", 8), ("k1", 9), ("k2", 8)]
+
+
+FLOATS = {
+    "real": ("real", select(column("k"), column("id")).select_from(table("odd")), "k"),
+    "real, typed": (
+        "real",
+        select(column("k", Float), column("id")).select_from(table("odd")),
+        "k",
+    ),
+    "real of text": ("real", "SELECT k, id FROM odd", "k"),
+    "double precision": ("double precision", "SELECT k, id FROM odd", "k"),
+    "second of two": ("real", "SELECT k, id FROM odd", ("id", "k")),
+    "numeric that is read as float": (
+        "numeric",
+        select(column("k", Numeric(asdecimal=False)), column("id")).select_from(table("odd")),
+        "k",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize("number", [1, 5])
+def test_keys_that_are_floats_are_refused_before_a_row_is_given(
+    bench: Bench, kind: str, number: int
+) -> None:
+    """0.1 is none of them: a page began with the row behind which it was to, or lost one."""
+    sql_type, statement, key = FLOATS[kind]
+    bench.sql(f"CREATE TABLE odd (id int, k {sql_type})")
+    try:
+        bench.sql("INSERT INTO odd SELECT i, i / 10.0 FROM generate_series(1, :n) i", n=number)
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            for page in ctx.chunks(statement, key=key, size=2):
+                bench.runs.extend(page)
+                if len(bench.runs) > 10:
+                    raise RuntimeError
+
+        task_id = bench.create()
+        bench.drain()
+    finally:
+        bench.sql("DROP TABLE odd")
+
+    assert bench.runs == []
+    assert "floating point" in str(bench.attempts(task_id)[0])
+
+
+DECLARED = {
+    "timestamptz without its zone": (
+        """SELECT '2026-10-24 23:00Z'::timestamptz + i * interval '10m'
+            FROM generate_series(1, 40) i""",
+        DateTime(),
+    ),
+    "timestamp with a zone": (
+        """SELECT '2026-03-29 01:00'::timestamp + i * interval '10m'
+            FROM generate_series(1, 40) i""",
+        DateTime(timezone=True),
+    ),
+    "numeric of many digits": (
+        """SELECT 1234567890123456789012345678901234567890.5 + i / 1e30
+            FROM generate_series(1, 40) i""",
+        Numeric(10, 2),
+    ),
+    "char(n)": ("SELECT CAST('x' || chr(i + 35) AS char(5)) FROM generate_series(1, 40) i", Text()),
+}
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+@pytest.mark.parametrize("is_text", [True, False])
+def test_keys_are_compared_in_their_columns_type_whatever_is_declared(
+    bench: Bench, kind: str, is_text: bool
+) -> None:
+    rows, declared = DECLARED[kind]
+    statement: Any = select(column("k", declared)).select_from(table("odd"))
+    bench.sql("ALTER ROLE CURRENT_USER SET TimeZone = 'Europe/Berlin'")
+    bench.sql(f"CREATE TABLE odd AS SELECT k FROM ({rows}) AS r(k)")
+    try:
+
+        @bench.handler(max_attempts=1)
+        def h(ctx: Any) -> None:
+            for page in ctx.chunks("SELECT k FROM odd" if is_text else statement, key="k", size=3):
+                bench.runs.extend(str(row.k) for row in page)
+
+        task_id = bench.create()
+        bench.drain()
+    finally:
+        bench.sql("DROP TABLE odd")
+        bench.sql("ALTER ROLE CURRENT_USER RESET TimeZone")
+
+    assert bench.state(task_id) == "SUCCEEDED"
+    assert len(bench.runs) == len(set(bench.runs)) == 40

@@ -96,7 +96,7 @@ BATCHES = (
         "restart that forgets the checkpoint",
         "A run goes on behind the last chunk that was committed.",
         RUN,
-        'self._after: Any = (stored.checkpoint or {}).get("after")',
+        'self._after: Any = checkpoint.get("after")',
         "self._after: Any = None",
         f"{RESTARTS}stop_ends_at_a_chunk_and_a_restart_goes_on_there",
     ),

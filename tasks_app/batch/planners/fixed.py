@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import ROUND_FLOOR, Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 from sqlalchemy import Connection
@@ -14,13 +14,15 @@ from sqlalchemy import Connection
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.amount import MOST
 from tasks_app.domain.partition.cuts import of_nulls
-from tasks_app.domain.partition.keys import Key, KeyType, write_key
-from tasks_app.domain.partition.ranges import between
+from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.ranges import between, quoted
 from tasks_app.domain.partition.records import Extent, Partition, Plan
 from tasks_app.pool.batch.measure import extent
 from tasks_app.pool.batch.relation import Source, find
 
 Width = int | Decimal | timedelta
+_DIGITS = 300_000
+"""More than a numeric can have, twice: Python rounds to 28 where it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,11 @@ class Fixed:
     def _step(self) -> Any:
         return self.width
 
-    def _cuts(self, found: Extent) -> Iterator[Key]:
+    def _cuts(self, found: Extent) -> list[Key]:
+        with localcontext(prec=_DIGITS):
+            return list(self._exact_cuts(found))
+
+    def _exact_cuts(self, found: Extent) -> Iterator[Key]:
         least: Any = found.least
         most: Any = found.most
         if least is None:
@@ -85,15 +91,17 @@ class Fixed:
         passed = _floor(least - start, step)
         number = _floor(most - start, step) - passed
         if number >= MOST:
+            many = number + 1 if number < 10**12 else "too many"
             raise PlanError(
-                f"Keys from {write_key(least)} to {write_key(most)} make {number + 1} ranges of "
+                f"Keys from {quoted(least)} to {quoted(most)} make {many} ranges of "
                 f"{self.width}, more than {MOST}. Use a larger width."
             )
-        for place in range(1, number + 1):
+        for place in range(1, int(number) + 1):
             yield start + (passed + place) * step
 
 
-def _floor(span: Any, step: Any) -> int:
+def _floor(span: Any, step: Any) -> Any:
     if isinstance(span, Decimal):  # its own division rounds towards nothing
-        return int((span / step).to_integral_value(ROUND_FLOOR))
-    return int(span // step)
+        times, rest = divmod(span, step)
+        return times - (rest != 0 and (rest < 0) != (step < 0))
+    return span // step

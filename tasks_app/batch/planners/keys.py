@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import of_nulls
-from tasks_app.domain.partition.keys import Key
+from tasks_app.domain.partition.keys import Key, in_utc
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Kind, Partition, Plan
 from tasks_app.pool.batch.facts import MOST_VALUES
@@ -50,7 +50,7 @@ class KeyList:
         counted: dict[Key | None, int] = dict(found.items())
         if nulls:
             counted[None] = nulls
-        lists = {number: list(values) for number, values in self.lists.items()}
+        lists = {number: list(map(in_utc, values)) for number, values in self.lists.items()}
         added = _assign(lists, counted) if self.auto_assign else []
         partitions = tuple(_listed(no, values, counted) for no, values in sorted(lists.items()))
         words = ", ".join("NULL" if value is None else str(value) for value in added)

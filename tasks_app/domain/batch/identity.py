@@ -46,8 +46,23 @@ def checked_params(
 def identity(params: Mapping[str, Any], identifying: Sequence[str] | None = None) -> str:
     """Return what two instances with the same identifying parameters have in common.
 
-    The order of keys does not matter. None: all parameters identify.
+    The order of keys does not matter, nor how a number is written: 1 and 1.0 are one to JSON, to
+    the database and to a model, so they are one here. None: all parameters identify.
     """
-    chosen = {k: v for k, v in params.items() if identifying is None or k in identifying}
+    chosen = {
+        k: _canonical(v) for k, v in params.items() if identifying is None or k in identifying
+    }
     canonical = json.dumps(chosen, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {k: _canonical(v) for k, v in value.items()}
+        case list():
+            return [_canonical(v) for v in value]
+        case _:
+            return value

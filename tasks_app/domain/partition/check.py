@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.keys import Key, KeyType, write_key
 from tasks_app.domain.partition.problems import (
     MOST_SHOWN,
     Problem,
@@ -17,6 +17,8 @@ from tasks_app.domain.partition.ranges import Range, quoted
 from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Plan
 from tasks_app.domain.partition.spans import aligned, side_by_side
 
+LONGEST_KEY = 2_000
+"""Bytes of a bound or value: indexes hold 2,700, of both bounds together 8,000."""
 _ALIKE: dict[str, Callable[[Partition], object]] = {
     "kind": lambda each: each.kind,
     "column": lambda each: each.column,
@@ -28,7 +30,7 @@ _ALIKE: dict[str, Callable[[Partition], object]] = {
 
 def check(plan: Plan, facts: Facts) -> list[Problem]:
     """Return what is wrong with a plan; ranges of wrong types are not compared with others."""
-    problems = [*_count(plan, facts), *_kinds(plan)]
+    problems = [*_count(plan, facts), *_kinds(plan), *_lengths(plan)]
     wrong = list(_types(plan, facts))
     if wrong or any(problem.kind is Wrong.MIXED for problem in problems):
         return [*problems, *wrong]
@@ -65,6 +67,19 @@ def _kinds(plan: Plan) -> Iterator[Problem]:
                 Wrong.MIXED,
                 f"Partitions differ in their {what}: {named(firsts)}. Use one for all of them.",
                 numbers(firsts),
+            )
+
+
+def _lengths(plan: Plan) -> Iterator[Problem]:
+    for each in plan.partitions:
+        keys = (*(each.range or Range()).bounds, *each.values)
+        longest = max((len(write_key(key).encode()) for key in keys), default=0)
+        if longest > LONGEST_KEY:
+            yield Problem(
+                Wrong.TOO_LONG,
+                f"A key of {each} is {longest} characters long, which no index holds "
+                f"(at most {LONGEST_KEY}). Split by hash, or by another column.",
+                (each.number,),
             )
 
 

@@ -6,6 +6,7 @@ import math
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 Key = int | Decimal | str | UUID | date | datetime
@@ -80,7 +81,7 @@ def write_key(key: Key) -> str:
     """Return a key as text; equal keys of one type are written alike."""
     match key:
         case Decimal():
-            return format(key.normalize() + 0, "f")  # there is no minus zero
+            return plain(key)
         case datetime(tzinfo=None):
             return key.isoformat()
         case datetime():
@@ -89,6 +90,24 @@ def write_key(key: Key) -> str:
             return key.isoformat()
         case _:
             return str(key)
+
+
+def in_utc(key: Any) -> Any:
+    """Return a key as it is compared: Python takes two instants of one zone by their clocks.
+
+    So it would take those for one that a clock shows twice, when it is put back.
+    """
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        return key.astimezone(UTC)
+    return key
+
+
+def plain(key: Decimal) -> str:
+    """Return a number with all its digits: Python rounds where it counts, as in normalize()."""
+    if not key:
+        return "0"  # there is no minus zero
+    words = format(key, "f")
+    return words.rstrip("0").rstrip(".") if "." in words else words
 
 
 def _decimal(text: str) -> Decimal:

@@ -19,6 +19,7 @@ class Wrong(StrEnum):
     DUPLICATE_NUMBER = "duplicate number"
     WRONG_TYPE = "wrong type"
     MIXED = "mixed"
+    TOO_LONG = "too long"
     REVERSED = "reversed"
     EMPTY = "empty"
     OVERLAP = "overlap"

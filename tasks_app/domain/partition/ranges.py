@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tasks_app.domain.partition.keys import Key, write_key
+from tasks_app.domain.partition.keys import Key, in_utc, write_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,10 @@ class Range:
 
     low: Key | None = None
     high: Key | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", in_utc(self.low))
+        object.__setattr__(self, "high", in_utc(self.high))
 
     def __contains__(self, key: Any) -> bool:
         return (self.low is None or self.low <= key) and (self.high is None or key < self.high)
@@ -70,7 +74,8 @@ def quoted(key: Key | None) -> str:
         return "NULL"
     if isinstance(key, str):
         return repr(key if len(key) <= _MOST else key[:_MOST] + "…")
-    return write_key(key)
+    word = write_key(key)
+    return word if len(word) <= _MOST else word[:_MOST] + "…"
 
 
 _MOST = 60

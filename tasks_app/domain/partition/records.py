@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.keys import Key, KeyType, in_utc
 from tasks_app.domain.partition.ranges import Range, quoted
 
 
@@ -64,6 +64,9 @@ class Partition:
     """SHA-256 of a segment, in hexadecimal."""
     rows: int | None = None
     """An estimate; None: nobody counted."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(map(in_utc, self.values)))
 
     def __str__(self) -> str:
         owned = [*self._owned(), *(["NULL"] if self.owns_null else [])]
@@ -169,3 +172,8 @@ class StoredPartition:
     changed_at: datetime
     ended_at: datetime | None
     error: str | None
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no chunk of it was committed."""
+        return "after" not in (self.checkpoint or {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -12,7 +14,8 @@ from tasks_app.pool.tables import PARTITION, TEXT_RANGE
 
 _LOCK_WAITING = text(f"""
     SELECT t.partition_no FROM {PARTITION} t
-    WHERE t.program_id = :program AND t.status = '{Status.PLANNED}' AND t.checkpoint IS NULL
+    WHERE t.program_id = :program AND t.status = '{Status.PLANNED}'
+      AND t.checkpoint -> 'after' IS NULL
       AND (CAST(:only AS integer[]) IS NULL OR t.partition_no = ANY(CAST(:only AS integer[])))
     ORDER BY t.id FOR UPDATE
 """)
@@ -28,6 +31,11 @@ _SHORTEN = {
     """)
     for column, shorter in _SHORTER.items()
 }
+
+_END_AT = text(f"""
+    UPDATE {PARTITION} t SET checkpoint = jsonb_build_object('until', CAST(:until AS jsonb))
+    WHERE t.id = ANY(CAST(:ids AS bigint[]))
+""")
 
 
 def lock_waiting(
@@ -48,3 +56,8 @@ def shorten(connection: Connection, partition_id: int, kept: Partition, key_type
     column = "num_range" if key_type.is_number else "text_range"
     statement = _SHORTEN["time_range" if key_type.is_time else column]
     connection.execute(statement, {"id": partition_id, "high": write_key(high), "rows": kept.rows})
+
+
+def end_at(connection: Connection, partition_ids: Sequence[int], until: Any) -> None:
+    """Let new partitions end where the one ends that they were part of."""
+    connection.execute(_END_AT, {"ids": list(partition_ids), "until": json.dumps(until)})

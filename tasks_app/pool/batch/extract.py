@@ -14,7 +14,7 @@ def extract(connection: Connection, source: Source, out: BinaryIO) -> int:
     """Write all rows as CSV with a header, as one snapshot has them; return how many bytes."""
     relation = find(connection, source)
     rows = select(EVERYTHING).select_from(relation.rows_of)
-    sql = f"COPY ({inline(connection, rows)}) TO STDOUT (FORMAT csv, HEADER)"
+    sql = f"COPY ({inline(connection, rows)}) TO STDOUT (FORMAT csv, HEADER, ENCODING 'UTF8')"
     driver: Any = connection.connection.driver_connection
     written = 0
     with driver.cursor() as cursor, cursor.copy(sql) as copied:

@@ -9,15 +9,15 @@ Nothing taken does not mean that nothing is left: others may have the rest in ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     Text,
     any_,
-    cast,
     column,
     func,
     literal,
@@ -29,14 +29,21 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.keys import Key, write_key
 from tasks_app.domain.partition.marker import Mark, Marker
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.predicate import sql_type
-from tasks_app.pool.batch.relation import EVERYTHING, Relation, find, in_order
+from tasks_app.pool.batch.fetch import fetch
+from tasks_app.pool.batch.relation import EVERYTHING, Relation, find
+from tasks_app.pool.batch.written import all_read_back, written
 from tasks_app.pool.tables import MARKER, SCHEMA
 
-Row = Mapping[str, Any]
+
+class Row(dict[str, Any]):
+    """A row that was taken."""
+
+    __slots__ = ("key",)
+    key: str
+    """As it is written down."""
+
 
 _TAKE = text(f"""
     WITH chosen AS MATERIALIZED (
@@ -62,7 +69,7 @@ def take(connection: Connection, source: Table, marker: Marker, size: int) -> li
 
     More if several rows have one key: then all of it are taken.
     """
-    of = _marked(source, marker)
+    relation, of = find(connection, source), _marked(source, marker)
     waiting = _is(of.c[marker.column], marker.waiting)
     chosen = (
         select(of.c[source.key])
@@ -81,17 +88,16 @@ def take(connection: Connection, source: Table, marker: Marker, size: int) -> li
         .returning(EVERYTHING)
         .cte("taken")
     )
-    query = select(EVERYTHING).select_from(taken).order_by(column(source.key))
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return _read(connection, relation, select_from=taken)
 
 
-def fail(connection: Connection, source: Table, marker: Marker, keys: Iterable[Key]) -> None:
-    """Mark rows as skipped that this transaction took."""
+def fail(connection: Connection, source: Table, marker: Marker, keys: Iterable[str]) -> None:
+    """Mark rows as skipped that this transaction took; ``keys`` as they are written down."""
     relation = find(connection, source)
+    listed = _listed(list(keys), relation)
     of = _marked(source, marker)
-    listed = literal(list(keys), postgresql.ARRAY(sql_type(relation.key_type)))
     connection.execute(
-        update(of).where(of.c[source.key] == any_(listed)).values({marker.column: marker.error})
+        update(of).where(relation.key == any_(listed)).values({marker.column: marker.error})
     )
 
 
@@ -112,7 +118,7 @@ def fill(connection: Connection, program: str, source: Table) -> int:
     if relation.key_type.is_time:
         raise PlanError(f"Rows of {source} cannot be marked by {source.key}: use a number or text.")
     rows = (
-        select(literal(program, Text), cast(relation.key, Text))
+        select(literal(program, Text), written(relation.key, relation.key_type))
         .select_from(relation.rows_of)
         .where(relation.key.is_not(None))
         .distinct()
@@ -134,12 +140,13 @@ def take_beside(
     relation = find(connection, source)
     values = {"program": program, "size": size, "number": number}
     found = connection.execute(_TAKE, values).scalars().all()
-    return _rows(connection, relation, [relation.key_type.parse(key) for key in found])
+    taken = relation.ordered == any_(_listed(list(found), relation))
+    return _read(connection, relation, taken)
 
 
-def fail_beside(connection: Connection, program: str, keys: Iterable[Key]) -> None:
-    """Mark rows as skipped that this transaction took."""
-    connection.execute(_FAIL, {"program": program, "keys": [write_key(key) for key in keys]})
+def fail_beside(connection: Connection, program: str, keys: Iterable[str]) -> None:
+    """Mark rows as skipped that this transaction took; ``keys`` as they are written down."""
+    connection.execute(_FAIL, {"program": program, "keys": list(keys)})
 
 
 def left_beside(connection: Connection, program: str) -> bool:
@@ -160,10 +167,28 @@ def _is(marked: ColumnElement[Any], mark: Mark) -> ColumnElement[bool]:
     return marked.is_(None) if mark is None else marked == mark
 
 
-def _rows(connection: Connection, relation: Relation, keys: list[Key]) -> list[Row]:
-    listed = literal(keys, postgresql.ARRAY(sql_type(relation.key_type)))
-    key = in_order(relation.key, relation.key_type)
-    query = (
-        select(EVERYTHING).select_from(relation.rows_of).where(key == any_(listed)).order_by(key)
-    )
-    return [dict(row) for row in connection.execute(query).mappings()]
+def _listed(keys: list[str], relation: Relation) -> ColumnElement[Any]:
+    return func.array(all_read_back(keys, relation.key_type).scalar_subquery())
+
+
+def _read(
+    connection: Connection,
+    relation: Relation,
+    where: ColumnElement[bool] | None = None,
+    *,
+    select_from: FromClause | None = None,
+) -> list[Row]:
+    """Return rows in the order of their keys, which they know."""
+    key = written(relation.key, relation.key_type).label("tasks_app_key")
+    rows = relation.rows_of if select_from is None else select_from
+    query = select(EVERYTHING, key).select_from(rows).order_by(relation.ordered)
+    result = connection.execute(query if where is None else query.where(where))
+    names = list(result.keys())[:-1]
+    found = fetch(result.cursor)
+    result.close()
+    made = []
+    for *values, word in found:
+        row = Row(zip(names, values, strict=True))
+        row.key = word
+        made.append(row)
+    return made

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from tasks_app.domain.partition.cuts import Cut
-from tasks_app.domain.partition.keys import Key, KeyType
+from tasks_app.domain.partition.keys import Key, KeyType, in_utc
 from tasks_app.domain.partition.records import Extent, Partition
 from tasks_app.pool.batch.predicate import bound, predicate, sql_type
 from tasks_app.pool.batch.relation import Relation
@@ -50,7 +50,7 @@ def extent(connection: Connection, relation: Relation) -> Extent:
     ends = (func.min(relation.ordered).filter(usable), func.max(relation.ordered).filter(usable))
     query = select(*ends, *flags).select_from(relation.rows_of)
     least, most, *found = connection.execute(query).one()
-    return Extent(least, most, *map(bool, found))
+    return Extent(in_utc(least), in_utc(most), *map(bool, found))
 
 
 def _by_index(connection: Connection, relation: Relation) -> Extent:
@@ -58,8 +58,8 @@ def _by_index(connection: Connection, relation: Relation) -> Extent:
     named = select(relation.key).select_from(relation.rows_of).where(_usable(relation))
     below, above = _beyond(relation)
     return Extent(
-        connection.execute(named.order_by(key).limit(1)).scalar(),
-        connection.execute(named.order_by(key.desc()).limit(1)).scalar(),
+        in_utc(connection.execute(named.order_by(key).limit(1)).scalar()),
+        in_utc(connection.execute(named.order_by(key.desc()).limit(1)).scalar()),
         nulls=has_nulls(connection, relation),
         below=below is not None and _is_there(connection, relation, below),
         above=above is not None and _is_there(connection, relation, above),
@@ -97,7 +97,7 @@ def histogram(connection: Connection, relation: Relation, most: int) -> dict[Key
         .group_by(relation.ordered)
         .limit(most + 1)
     )
-    found = {row[0]: int(row[1]) for row in connection.execute(query)}
+    found = {in_utc(row[0]): int(row[1]) for row in connection.execute(query)}
     return None if len(found) > most else found
 
 
@@ -148,7 +148,7 @@ def upper_half(connection: Connection, relation: Relation, rows: int) -> Key | N
     if middle is None:
         return None
     behind = key > bound(middle, relation.key_type)
-    found: Key | None = connection.execute(keys.where(behind)).scalar()
+    found: Key | None = in_utc(connection.execute(keys.where(behind)).scalar())
     return found
 
 
@@ -157,7 +157,7 @@ def _cuts(
 ) -> list[Cut]:
     starts = sorted({part * rows // parts + 1 for part in range(parts)})
     query = _ranked(relation, rows_of, starts)
-    found = dict.fromkeys(Cut(*row) for row in connection.execute(query))
+    found = dict.fromkeys(Cut(in_utc(key), before) for key, before in connection.execute(query))
     return list(found)[1:]  # the first part begins without a bound
 
 

@@ -1,7 +1,11 @@
 """Pages: the rows of a partition, some at a time, each page behind the last key of the one before.
 
 Never OFFSET, never a cursor that outlives a commit. Rows are ordered by the key that the source is
-split by, and by one that is unique, where that is another; of rows without a key by that one alone.
+split by, and by what is unique, where that is another; of rows without a key by that one alone.
+Where a page ends is told by the server, in the words of the very expressions that order the rows.
+
+A partition ends with the last row that it has when it is first read: so a chunk that inserts rows
+behind all others is not given its own, and theirs, for ever.
 """
 
 from __future__ import annotations
@@ -12,65 +16,111 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, select, text
+from sqlalchemy import ColumnElement, Connection, Integer, Select, bindparam, select, text, tuple_
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.keys import KeyType, write_key
+from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Kind, Partition
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import relation
+from tasks_app.pool.batch.fetch import fetch
+from tasks_app.pool.batch.measure import has_nulls
 from tasks_app.pool.batch.predicate import predicate
-from tasks_app.pool.batch.relation import EVERYTHING, Query, Relation, Source, in_order, source_of
-from tasks_app.pool.paging import Paged
+from tasks_app.pool.batch.relation import EVERYTHING, Relation, Source, source_of
+from tasks_app.pool.batch.written import read_back, word_named, written
 
 _PRIMARY = text("""
     SELECT a.attname FROM pg_index i
-    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-    WHERE i.indrelid = to_regclass(:name) AND i.indisprimary AND i.indnkeyatts = 1
+    CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE i.indrelid = to_regclass(:name) AND i.indisprimary AND k.place <= i.indnkeyatts
+    ORDER BY k.place
 """)
+_NO_ORDER = (
+    "Rows of {} have the same {}, or none, so pages would leave some out. Give the step page_by, "
+    "the name of a column that is unique and not null."
+)
+Place = list[str]
+"""Where a row stands in the order: its keys, as the server writes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One column of the order, and the name that its value has in a row."""
+    """One column of the order."""
 
     name: str
     key_type: KeyType
     column: ColumnElement[Any]
 
+    @property
+    def written(self) -> ColumnElement[Any]:
+        """Its value as text."""
+        return written(self.column, self.key_type)
+
 
 class Pages:
     """How a partition's rows are read."""
 
-    def __init__(self, found: Relation, own: ColumnElement[bool], order: Sequence[Order]) -> None:
+    def __init__(
+        self,
+        found: Relation,
+        own: ColumnElement[bool],
+        order: Sequence[Order],
+        until: Place | None = None,
+        named_from: int = 0,
+    ) -> None:
+        self.until = until
+        """The place of the last row that is read; None: nobody has looked, or there was none."""
+        self._named_from = named_from
         self._source = found.source
         self._order = order
-        self._places: list[int] = []
+        places = [each.written.label(f"tasks_app_place_{n}") for n, each in enumerate(order)]
+        columns = [each.column for each in order]
+        self._last = (
+            select(*places)
+            .select_from(found.rows_of)
+            .where(own)
+            .order_by(*(column.desc() for column in columns))
+            .limit(1)
+        )
+        rows = select(EVERYTHING, *places).select_from(found.rows_of)
+        at = _tuple(columns)
+        self._first: Select[Any] = (
+            rows.where(own, at <= self._place_named("until"))
+            .order_by(*columns)
+            .limit(bindparam("most", type_=Integer()))
+        )
+        self._next: Select[Any] = self._first.where(at > self._place_named("after"))
         self._row: Any = None
         """Makes a row of a tuple."""
-        rows = select(EVERYTHING).select_from(found.rows_of).where(own)
-        self._paged = Paged(rows, [each.column for each in order])
+        self._rows: list[Any] = []
+        self._places: list[Place] = []
+        """Of the rows that were read last, and of the one behind them."""
 
-    def read(self, connection: Connection, after: Sequence[str] | None, size: int) -> list[Any]:
-        """Return the next rows behind ``after``, which :meth:`after` wrote; None: the first.
+    def read(self, connection: Connection, after: Place | None, size: int) -> list[Any]:
+        """Return the next rows behind ``after``, which :meth:`after` told; None: the first.
 
         Raises:
             PlanError: what orders them is not unique, or null, where this page ends.
         """
-        keys = None
-        if after is not None:
-            pairs = zip(self._order, after, strict=True)
-            keys = tuple(each.key_type.parse(key) for each, key in pairs)
-        result = connection.execute(*self._paged.page(keys, size + 1))
+        if self.until is None:
+            self.until = self._end(connection)
+        if self.until is None:
+            return []
+        values = {"most": size + 1, **_named("until", self.until), **_named("after", after or [])}
+        result = connection.execute(self._first if after is None else self._next, values)
+        hidden = -len(self._order)
         if self._row is None:
-            made = namedtuple("Row", result.keys(), rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
+            names = list(result.keys())[:hidden]
+            made = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024  its names are known now only
             self._row = partial(tuple.__new__, made)  # as _make does, which also counts
-            self._places = [list(result.keys()).index(each.name) for each in self._order]
-        cursor: Any = result.cursor  # rows of SQLAlchemy cost as much as it takes to update them
-        rows = list(map(self._row, cursor.fetchall()))
+        found = fetch(result.cursor)  # rows of SQLAlchemy cost as much as it takes to update them
         result.close()
-        self._check_end(rows[size - 1 :])
-        return rows[:size]
+        make = self._row
+        rows = [make(row[:hidden]) for row in found[:size]]
+        self._rows, self._places = rows, [list(row[hidden:]) for row in found]
+        self._check_end(self._places[size - 1 :])
+        return rows
 
     def is_last(self, _connection: Connection, rows: Sequence[Any], size: int) -> bool:
         """Whether the page was not full."""
@@ -79,62 +129,86 @@ class Pages:
     def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None:
         """Do nothing: a table does not want to know."""
 
-    def after(self, rows: Sequence[Any]) -> list[str]:
+    def after(self, rows: Sequence[Any]) -> Place:
         """Return what the next page is behind of."""
-        return [write_key(rows[-1][place]) for place in self._places]
+        return self._places[len(rows) - 1]
 
     def name(self, row: Any) -> str:
-        """Return the key by which people find the row."""
-        return write_key(row[self._places[-1]])
+        """Return the key by which people find the row: what is unique of its place."""
+        place = next(n for n, one in enumerate(self._rows) if one is row)
+        return ", ".join(self._places[place][self._named_from :])
 
-    def _check_end(self, rows: Sequence[Any]) -> None:
+    def _end(self, connection: Connection) -> Place | None:
+        last = connection.execute(self._last).one_or_none()
+        if last is not None:
+            self._check_end([list(last)])
+        return None if last is None else list(last)
+
+    def _place_named(self, name: str) -> Any:
+        """Return where the words of a place are given to a statement, read back."""
+        words = (word_named(f"{name}_{n}") for n in range(len(self._order)))
+        pairs = zip(words, self._order, strict=True)
+        return _tuple([read_back(word, each.key_type) for word, each in pairs])
+
+    def _check_end(self, ends: Sequence[Place]) -> None:
         """Pass if the next page begins behind the last row of this one, and leaves nothing out."""
-        ends = [[row[place] for place in self._places] for row in rows]
-        if any(None in end for end in ends) or (
-            len(rows) > 1 and self.after(rows[:1]) == self.after(rows)
-        ):
-            names = ", ".join(each.name for each in self._order)
-            raise PlanError(
-                f"Rows of {self._source} have the same {names}, or none, so pages would leave "
-                "some out. Give the step page_by, the name of a column that is unique and not null."
-            )
+        if any(None in end for end in ends) or (len(ends) > 1 and ends[0] == ends[1]):
+            raise PlanError(_NO_ORDER.format(self._source, self._names))
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(each.name for each in self._order)
 
 
 def pages_of(
-    connection: Connection, source: Source, partition: Partition, page_by: str | None = None
+    connection: Connection,
+    source: Source,
+    partition: Partition,
+    page_by: str | None = None,
+    until: Place | None = None,
 ) -> Pages:
     """Return how to read a partition of a table or query.
 
     ``page_by`` is a unique column; None: the table's primary key, else the key that it is split by.
+    ``until`` is what another run of the partition found as its end.
 
     Raises:
         PlanError: the source is not there, or its rows have no order.
     """
     found = relation.find(connection, source_of(source, partition))
-    unique = page_by or _primary(connection, source) or source.key
-    if unique == source.key and partition.owns_null:
+    unique = [page_by] if page_by else _primary(connection, source) or [source.key]
+    if unique == [source.key] and partition.owns_null:
         raise PlanError(
             f"Some rows of {source} have no {source.key}, and nothing else orders them. "
             "Give the step page_by, the name of a unique column."
         )
     by_key = partition.kind in {Kind.RANGE, Kind.VALUES} and not partition.owns_null
-    order = [Order(source.key, found.key_type, found.ordered)]
-    if unique != source.key:
-        order = [*order[:by_key], _order(connection, found, unique)]
-    return Pages(found, predicate(partition, found.key, found.key_type), order)
+    order = [Order(source.key, found.key_type, found.ordered)] if by_key else []
+    order += [
+        _order(connection, found, name, may_be_null=name == page_by)
+        for name in unique
+        if not (by_key and name == source.key)
+    ]
+    own = predicate(partition, found.key, found.key_type)
+    return Pages(found, own, order, until, len(order) - len(unique))
 
 
-def _order(connection: Connection, found: Relation, name: str) -> Order:
-    of = found.source
-    if isinstance(of, Table):
-        other = relation.find(connection, Table(of.name, name, of.schema))
-        return Order(name, other.key_type, other.ordered)
-    key_type = relation.find(connection, Query(of.select, name)).key_type
-    return Order(name, key_type, in_order(found.rows_of.c[name], key_type))
+def _order(connection: Connection, found: Relation, name: str, *, may_be_null: bool) -> Order:
+    other = relation.by_column(connection, found, name)
+    if may_be_null and has_nulls(connection, other):
+        raise PlanError(_NO_ORDER.format(found.source, name))
+    return Order(name, other.key_type, other.ordered)
 
 
-def _primary(connection: Connection, source: Source) -> str | None:
+def _primary(connection: Connection, source: Source) -> list[str]:
     if not isinstance(source, Table):
-        return None
-    name: str | None = connection.execute(_PRIMARY, {"name": str(source)}).scalar()
-    return name
+        return []
+    return list(connection.execute(_PRIMARY, {"name": str(source)}).scalars())
+
+
+def _tuple(columns: Sequence[Any]) -> Any:
+    return columns[0] if len(columns) == 1 else tuple_(*columns)
+
+
+def _named(name: str, place: Place) -> dict[str, str]:
+    return {f"{name}_{n}": word for n, word in enumerate(place)}

@@ -20,6 +20,7 @@ from sqlalchemy import (
     table,
     text,
 )
+from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
@@ -41,14 +42,21 @@ _TYPES = {
     "timestamp without time zone": KeyType.TIMESTAMP,
     "timestamp with time zone": KeyType.TIMESTAMPTZ,
 }
-_TABLE = text("""
+_BASE = """(
+    WITH RECURSIVE base(oid, of) AS (
+        SELECT t.oid, t.typbasetype
+        UNION ALL SELECT d.oid, d.typbasetype FROM base JOIN pg_type d ON d.oid = base.of)
+    SELECT format_type(base.oid, NULL) FROM base WHERE base.of = 0)"""
+"""The name of a type ``t``; of a domain that of what it is over in the end."""
+_TYPE = text(f"SELECT {_BASE} FROM pg_type t WHERE t.oid = CAST(:oid AS oid)")
+_TABLE = text(f"""
     SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
         EXISTS (SELECT FROM pg_index i
                 WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid
                   AND i.indpred IS NULL
                   AND i.indcollation[0] IN (0, CAST('pg_catalog."C"' AS regcollation)))
             AS is_indexed,
-        format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL) AS type,
+        {_BASE} AS type,
         CASE WHEN bool_and(l.reltuples >= 0) THEN CAST(sum(l.reltuples) AS bigint) END AS rows,
         CAST(coalesce(sum(pg_relation_size(l.oid)), 0) AS bigint) AS bytes
     FROM pg_class c
@@ -113,7 +121,7 @@ def find(connection: Connection, source: Source) -> Relation:
         PlanError: there is no such table or column, or its type cannot be a key.
     """
     if isinstance(source, Query):
-        return _of_query(connection, source)
+        return _of_query(connection, source, rows_of(source))
     row = connection.execute(_TABLE, {"name": str(source), "key": source.key}).one_or_none()
     if row is None:
         raise PlanError(f"There is no table {source}. Look at its name and schema.")
@@ -146,6 +154,18 @@ def rows_of(source: Source) -> FromClause:
     return table(source.name, schema=source.schema)
 
 
+def by_column(connection: Connection, found: Relation, name: str) -> Relation:
+    """Return the same rows, split by another column of theirs.
+
+    Raises:
+        PlanError: there is no such column, or its type cannot be a key.
+    """
+    of = found.source
+    if isinstance(of, Table):
+        return find(connection, Table(of.name, name, of.schema))
+    return _of_query(connection, Query(of.select, name), found.rows_of)
+
+
 def by_bucket(relation: Relation, name: str) -> Relation:
     """Return the same rows, split by a column of theirs that holds a bucket."""
     key: ColumnElement[Any] = column(name, Integer)
@@ -174,14 +194,14 @@ def in_order(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:
     return key.collate("C") if key_type is KeyType.TEXT else key
 
 
-def _of_query(connection: Connection, source: Query) -> Relation:
-    rows = rows_of(source)
+def _of_query(connection: Connection, source: Query, rows: FromClause) -> Relation:
     if source.key not in rows.c:
         raise PlanError(
             f"The query has no column {source.key}. Name one of its columns as the key."
         )
     nothing = select(rows.c[source.key]).limit(0).scalar_subquery()
-    name = connection.execute(select(cast(func.pg_typeof(nothing), Text))).scalar_one()
+    oid = connection.execute(select(cast(func.pg_typeof(nothing), postgresql.OID))).scalar_one()
+    name = connection.execute(_TYPE, {"oid": oid}).scalar_one()
     key = _comparable(rows.c[source.key], name)
     return Relation(source, rows, key, _key_type(source, name))
 

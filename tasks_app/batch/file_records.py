@@ -1,0 +1,154 @@
+"""File records: where records of a file end, what its first one tells, and fields of a CSV record.
+
+Who cuts a file and who reads it agree, since both ask here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from tasks_app.domain.errors import PlanError
+from tasks_app.domain.partition.sources import File, Format
+
+BLOCK = 2**20
+_QUOTE = b'"'
+_BZIP2 = b"BZh"
+"""It begins as text does. What gzip, xz, zstd and zip write does not."""
+_LONG = 2**16
+"""Characters of a record that may have a field beyond the limit of the csv module, 131,072."""
+_LIMIT = threading.Lock()
+"""That limit is the process's."""
+
+
+class Record(NamedTuple):
+    """One record of a file, not yet decoded."""
+
+    end: int
+    """Where the next one begins: a checkpoint."""
+    raw: bytes
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing stands in its line."""
+        return is_blank(self.raw)
+
+
+class Look(NamedTuple):
+    """What the beginning of a file tells."""
+
+    begin: int
+    """Where its records begin: behind the header."""
+    columns: list[str]
+    """The names in the header."""
+    is_narrow: bool
+    """A record of it is one field, so that a blank line is one, too: NULL, as COPY writes it."""
+
+
+def look(file: File) -> Look:
+    """Look at the beginning of a file.
+
+    Raises:
+        PlanError: it is no text that can be read.
+    """
+    with Path(file.path).open("rb") as stream:
+        mark = len(codecs.BOM_UTF8) if stream.read(3) == codecs.BOM_UTF8 else 0
+        stream.seek(mark)
+        _check(file, _first(io.BytesIO(stream.read(BLOCK)), file.format).raw)
+        stream.seek(mark)
+        first = _first(stream, file.format)
+    if file.format is not Format.CSV:
+        return Look(mark, [], is_narrow=False)
+    columns = _columns(file, first.raw)
+    begin = first.end if file.header else mark
+    return Look(begin, columns, is_narrow=len(columns) == 1)
+
+
+def lines_of(stream: BinaryIO, form: Format) -> Iterator[tuple[bytes, bool]]:
+    """Yield lines from here on, and whether a record ends with each: not within double quotes."""
+    quotes = 0
+    for line in stream:
+        if form is Format.CSV:
+            quotes += line.count(_QUOTE)
+        yield line, quotes % 2 == 0
+
+
+def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
+    """Yield records from here on, blank lines too; the last one may lack its line's end."""
+    lines: list[bytes] = []
+    end = stream.tell()
+    for line, ends in lines_of(stream, form):
+        end += len(line)
+        lines.append(line)
+        if ends:
+            yield Record(end, b"".join(lines))
+            lines = []
+    if lines:
+        yield Record(end, b"".join(lines))
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether nothing stands in a line."""
+    return not line.strip(b"\r\n")
+
+
+def fields_of(text: str) -> list[str]:
+    """Return the fields of one record of CSV, of any length; of a blank line an empty one.
+
+    Raises:
+        ValueError: it is not one record.
+        csv.Error: a quote in it is where none can be.
+    """
+    if len(text) < _LONG:
+        return _fields_of(text)
+    with _LIMIT:
+        limit = csv.field_size_limit()
+        csv.field_size_limit(max(limit, len(text)))
+        try:
+            return _fields_of(text)
+        finally:
+            csv.field_size_limit(limit)
+
+
+def _fields_of(text: str) -> list[str]:
+    (fields,) = csv.reader(io.StringIO(text, newline=""), strict=True)
+    return fields or [""]
+
+
+def _first(stream: BinaryIO, form: Format) -> Record:
+    records = records_of(stream, form)
+    return next((each for each in records if not each.is_blank), Record(stream.tell(), b""))
+
+
+def _columns(file: File, first: bytes) -> list[str]:
+    try:
+        return fields_of(first.decode()) if first else []
+    except (ValueError, csv.Error) as error:
+        if file.header:
+            raise PlanError(
+                f"The header of {file} cannot be read: {error}. Write it as COPY does."
+            ) from None
+        return []  # it fails as a record does
+
+
+def _check(file: File, raw: bytes) -> None:
+    """Pass if these bytes may be the first record, or its beginning."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(raw)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text or raw.startswith(_BZIP2):
+        raise PlanError(
+            f"{file} is no text in UTF-8: compressed, or in another encoding. Unpack or convert it."
+        )
+    outside = b"".join(raw.split(_QUOTE)[::2])
+    if file.format is Format.CSV and b"\r" in outside.replace(b"\r\n", b""):
+        raise PlanError(
+            f"Lines of {file} end with CR alone, so that it has but one. Convert it: let them end "
+            "with LF or CRLF."
+        )
