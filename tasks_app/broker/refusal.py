@@ -21,6 +21,7 @@ from tasks_app.domain.logs import quiet_logger
 log = quiet_logger(__name__)
 
 OURS = (EXECUTE, SCAN, MAINTAIN)
+JSON = "application/json"
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Within them another zone makes no date overflow."""
 
@@ -60,7 +61,9 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
 def _is_plain(task: str, message: Any) -> bool:
     """Whether the message is as we publish it; everything that we do not need is taken off it."""
     name, expires = message.headers.get("id"), message.headers.get("expires")
-    if not (is_name(name) and _is_moment(expires) and is_ours(task, message.payload)):
+    if message.content_type != JSON or not (is_name(name) and _is_moment(expires)):
+        return False  # ``accept_content`` may let in what runs code when it is read
+    if not is_ours(task, message.payload):
         return False
     message.headers = {"task": task, "id": name, "root_id": name, "expires": expires}
     message.properties = {}
