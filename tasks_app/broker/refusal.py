@@ -67,6 +67,8 @@ def _is_plain(task: str, message: Any) -> bool:
         return False
     message.headers = {"task": task, "id": name, "root_id": name, "expires": expires}
     message.properties = {}
+    # One that says it comes again would be looked up in a store of results.
+    message.delivery_info = {**(message.delivery_info or {}), "redelivered": False}
     return True
 
 

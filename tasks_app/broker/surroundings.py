@@ -46,6 +46,11 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
             _ = settings.broker  # Celery would look for one of its own choice, for ever
         except ConfigurationError as error:
             raise SystemExit(str(error)) from None
+    if not {"json", "application/json"} & set(app.conf.accept_content):
+        raise SystemExit(
+            "accept_content leaves out json, and our messages are JSON. "
+            "Put json into it, or take it out of celeryconfig.py."
+        )
     for finding in examine_access(app):
         log.warning("The broker %s. %s", finding.fact, finding.advice)
     check_database(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from celery import Celery, Task
@@ -35,7 +36,7 @@ class Carrier(Task):
     def annotate(cls) -> None:
         """Take nothing from ``task_annotations``."""
 
-    @property
+    @cached_property
     def backend(self) -> DisabledBackend:
         """No store of results, whatever ``result_backend`` says: it may be away."""
         return DisabledBackend(app=self.app)

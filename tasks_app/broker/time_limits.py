@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from tasks_app.broker.refusal import OURS
 from tasks_app.domain.durations import format_duration
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.settings import PREFIX, Settings
+from tasks_app.domain.schema_name import PREFIX
+from tasks_app.domain.settings import Settings
 
 log = quiet_logger(__name__)
 
@@ -40,9 +41,10 @@ def limits_of(soft: Any, hard: Any) -> TimeLimits:
 
 
 def take_limits(worker: Any, settings: Settings) -> TimeLimits:
-    """Take the limits off the pool of a worker that has not made it yet; return what holds.
+    """Take the limits off the pool of a worker that has not made it yet.
 
-    Celery tasks of others, which are a message each, keep them.
+    Celery tasks of others, which are a message each, keep them. Returns what its pool has to
+    enforce: of ``TASKS_APP_HARD_TIMEOUT`` other pools than prefork were never asked.
     """
     soft, hard = worker.soft_time_limit, worker.time_limit
     worker.soft_time_limit = worker.time_limit = None
@@ -57,7 +59,7 @@ def take_limits(worker: Any, settings: Settings) -> TimeLimits:
             os.environ[f"{PREFIX}{name}"] = format_duration(span)
     if any(asked):
         log.info("Celery's time limits bound each task, not a message: %s", said(held))
-    return held
+    return TimeLimits(held.soft, asked.hard)
 
 
 def said(limits: TimeLimits) -> str:
