@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
+from tasks_app.broker.blocked import BlockedError, try_to_send
 from tasks_app.broker.celeryconfig import read_celeryconfig, written_in_capitals
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.local import is_local
@@ -32,17 +33,23 @@ _UNTRIED_POOLS = ("gevent", "eventlet")
 
 def examine_broker(app: Celery) -> list[Finding]:
     """Ask the broker who it is, and whether it may throw messages away."""
+    connection = app.connection_for_write()
     try:
-        with app.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
-            if connection.transport.driver_type == "redis":
-                return _redis(connection.default_channel.client.info())
-            about = getattr(connection.connection, "server_properties", None) or {}
-            name = f"{about.get('product', connection.transport.driver_name)}"
-            return [ok("broker", f"{name} {about.get('version', '')}".strip() + " answers")]
+        connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
+        if connection.transport.driver_type == "redis":
+            return _redis(connection.default_channel.client.info())
+        about = getattr(connection.connection, "server_properties", None) or {}
+        name = f"{about.get('product', connection.transport.driver_name)}"
+        try_to_send(connection, PATIENCE_S)
+        return [ok("broker", f"{name} {about.get('version', '')}".strip() + " answers")]
+    except BlockedError:
+        advice = "See its alarms: rabbitmqctl status. Tasks wait in the database meanwhile."
+        return [fail("broker", "refuses messages (connection.blocked: memory or disk)", advice)]
     except Exception as error:
         advice = "Check TASKS_APP_BROKER_URL and that it runs. Tasks wait in the database."
         return [away("broker", f"does not answer ({type(error).__name__})", advice)]
+    finally:
+        connection.collect()  # without a word: one that is blocked hears none
 
 
 def examine_celery(app: Celery) -> list[Finding]:

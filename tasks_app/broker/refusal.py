@@ -16,6 +16,7 @@ from celery.worker.strategy import default
 
 from tasks_app.broker.body import is_name, is_ours
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.strangers import STRANGERS
 from tasks_app.domain.logs import quiet_logger
 
 log = quiet_logger(__name__)
@@ -42,6 +43,9 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
         run = default(task, app, consumer)
 
         def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
+            if task.name in OURS and STRANGERS.refuses(message.headers):
+                message.reject_log_error(log, consumer.connection_errors)
+                return None
             if task.name in OURS:
                 sound = body is None and _is_plain(task.name, message)
             else:

@@ -11,6 +11,7 @@ from celery import Celery
 from sqlalchemy.exc import ArgumentError, OperationalError
 
 from tasks_app.broker.checkup import examine_access
+from tasks_app.broker.strangers import learn_own_name
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
@@ -68,6 +69,7 @@ def check_database(settings: Settings) -> None:
                 check_schema(connection)
                 synchronise(connection, HANDLERS)
                 off = condition.server(connection).forgetful
+                learn_own_name(connection)
         finally:
             database.dispose()
     except (ConfigurationError, SchemaError) as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import pickle
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from celery.bin.beat import beat
 from celery.bin.worker import worker
 from celery.worker.control import Panel
 from celery.worker.request import Request, create_request_cls
+from kombu.exceptions import DecodeError
 from kombu.message import Message
 
 from tasks_app.broker import control
@@ -303,8 +306,31 @@ def test_of_a_message_nothing_is_kept_that_settings_or_commands_act_on(
     )
 
 
+went_off: list[str] = []
+
+
+def go_off() -> None:
+    """Somebody's code."""
+    went_off.append("boom")
+
+
+class Bomb:
+    """Runs code when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return go_off, ()
+
+
 def test_what_is_no_json_is_not_even_read(apps: Callable[..., Celery]) -> None:
-    assert handled(apps, full_message("application/x-python-serialize")) is None
+    """Where somebody's ``accept_content`` lets pickle in."""
+    kind = "application/x-python-serialize"
+    message = full_message(kind)
+    message.accept, message.body, message.content_encoding = {kind}, pickle.dumps(Bomb()), "binary"
+
+    with suppress(DecodeError):  # what is read raises
+        assert handled(apps, message) is None
+
+    assert not went_off
 
 
 # -- what is refused
@@ -330,9 +356,9 @@ def test_the_remote_commands_that_are_refused_are_for_our_messages() -> None:
 
     assert named("Remote commands", REFUSED) == ["rate_limit", "time_limit"]
     for name in OURS:
-        for command, value in (("rate_limit", {"rate_limit": "1/h"}), ("time_limit", {"hard": 1})):
+        for command, value in (("time_limit", {"hard": 1}), ("rate_limit", {"rate_limit": "1/h"})):
             said = Panel.data[command](state, task_name=name, **value)
-            assert said["error"].startswith(f"{name} is not Celery's to limit.")
+            assert said.get("error", "").startswith(f"{name} is not Celery's to limit.")
         assert app.tasks[name].rate_limit is app.tasks[name].time_limit is None
     assert "error" in Panel.data["time_limit"](state, task_name="nobody's")
 
