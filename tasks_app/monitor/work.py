@@ -115,12 +115,10 @@ def publishing(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does another pool use the same broker?"""
-    duty = lease.read(connection, lease.SCAN)
-    if duty is None or duty.strangers is None:
+    seen = lease.strangers(connection, lease.SCAN, RECENT)
+    if seen is None:
         return []
-    number, at = duty.strangers
-    if datetime.now(UTC) - at > RECENT:
-        return []
+    number, at = seen
     fact = f"carries messages of another pool: {number} were refused, lately at {_instant(at)}"
     advice = "Give each pool a database of Redis, a global_keyprefix or a virtual host of its own."
     return [warn("broker", fact, advice)]

@@ -56,12 +56,6 @@ class Lease:
         since = self.notes.get(REFUSED)
         return datetime.fromisoformat(since) if isinstance(since, str) else None
 
-    @property
-    def strangers(self) -> tuple[int, datetime] | None:
-        """How many messages of other pools were refused, and when that was last said."""
-        seen = self.notes.get(STRANGERS)
-        return (seen["number"], datetime.fromisoformat(seen["at"])) if seen else None
-
     def open_to(self, token: UUID, rank: int) -> bool:
         """Tell whether :func:`hold` would be granted now."""
         return self.free or self.token == token or self.rank < rank
@@ -108,6 +102,11 @@ _STRANGERS = text(f"""
         'at', {NOW}, 'number', :number
             + coalesce(CAST(notes -> CAST(:note AS text) ->> 'number' AS bigint), 0)))
     WHERE name = :name
+""")
+_SEEN = text(f"""
+    SELECT CAST(s.note ->> 'number' AS bigint), CAST(s.note ->> 'at' AS timestamptz)
+    FROM (SELECT notes -> CAST(:note AS text) AS note FROM {LEASE} WHERE name = :name) s
+    WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)
 """)
 _TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:note AS text) WHERE name = :name")
 
@@ -179,6 +178,15 @@ def count_strangers(
     """Add to how many messages of other pools were refused."""
     values = {"name": name, "note": STRANGERS, "number": number, "now": now}
     connection.execute(_STRANGERS, values)
+
+
+def strangers(
+    connection: Connection, name: str, within: timedelta, *, now: datetime | None = None
+) -> tuple[int, datetime] | None:
+    """Return how many there were, and when some were last; None: none lately."""
+    values = {"name": name, "note": STRANGERS, "within": within, "now": now}
+    row = connection.execute(_SEEN, values).first()
+    return None if row is None else (row[0], row[1])
 
 
 def _lease(rows: Rows) -> Lease | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 LIMITS = "tests/broker/test_pool_limits.py::test_"
+KEEPER = "tests/runtime/test_keeper.py::TestABrokerThatRefuses::test_"
+POOLS = "tests/broker/test_two_pools.py::"
 SETTINGS = "tests/broker/test_celery_settings.py::test_"
 
 BROKER = (
@@ -55,5 +57,61 @@ BROKER = (
         "or allowance.limit_s(spec))",
         "or spec.timeout)",
         "tests/runtime/test_sprint.py::test_a_limit_for_all_holds_within_a_row",
+    ),
+    mutant(
+        "a broker that refuses ends the leader's duties",
+        "What needs no broker goes on while it refuses messages.",
+        "tasks_app/runtime/keeper.py",
+        "            trouble = self._publish()\n",
+        "            self._give_up(trouble := self._publish())\n",
+        f"{KEEPER}it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done",
+    ),
+    mutant(
+        "a broker that refuses everybody changes the leader",
+        "Who leads goes on where nobody's messages are taken.",
+        "tasks_app/runtime/keeper.py",
+        "        if not isinstance(trouble, RefusedError):\n",
+        "        if trouble is not None:\n",
+        f"{KEEPER}who_leads_stays_when_nobodys_messages_are_taken",
+    ),
+    mutant(
+        "who leads next enters before it asks",
+        "Nothing is entered in the ledger for a broker that refused the last leader.",
+        "tasks_app/runtime/keeper.py",
+        "                self._dispatcher.doubt()\n",
+        "                pass\n",
+        f"{KEEPER}who_leads_next_asks_before_it_enters_anything",
+    ),
+    mutant(
+        "a stranger's message is taken",
+        "A message of another pool is refused.",
+        "tasks_app/broker/strangers.py",
+        "if named is None or own is None or named == own:",
+        "if True:",
+        f"{POOLS}TestOneMessage::test_another_pools_is_refused",
+    ),
+    mutant(
+        "a message without a name is refused",
+        "A message of the version before is taken: workers are replaced one by one.",
+        "tasks_app/broker/strangers.py",
+        "if named is None or own",
+        "if own",
+        f"{POOLS}TestOneMessage::test_ours_is_taken_and_so_is_one_of_the_version_before",
+    ),
+    mutant(
+        "one delay index for all pools",
+        "The keys of the delay index carry the pool's name.",
+        "tasks_app/broker/delay_index.py",
+        'f"delay.{pool}" if pool else "delay"',
+        '"delay"',
+        f"{POOLS}test_each_pool_has_a_delay_index_of_its_own",
+    ),
+    mutant(
+        "hints at a pool under another's name",
+        "A producer of two pools hints at the one whose name it says.",
+        "tasks_app/runtime/hints.py",
+        "return hinting if name in (None, self.pool) else None",
+        "return hinting",
+        f"{POOLS}test_a_producer_asks_once_and_hints_at_one_pool_only",
     ),
 )
