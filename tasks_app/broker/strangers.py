@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ class Strangers:
         )
         if SLOTS_VARIABLE in os.environ:  # a child writes it down for doctor
             slots = Path(os.environ[SLOTS_VARIABLE])
-            Mailbox.beside(slots).leave(Wish(Do.COUNT_STRANGERS, ids=(number,)))
+            with suppress(OSError):  # Celery would take it for the loss of the connection
+                Mailbox.beside(slots).leave(Wish(Do.COUNT_STRANGERS, ids=(number,)))
 
 
 STRANGERS = Strangers()
