@@ -7,6 +7,7 @@ from torture.mutants.change import mutant
 LIMITS = "tests/broker/test_pool_limits.py::test_"
 KEEPER = "tests/runtime/test_keeper.py::TestABrokerThatRefuses::test_"
 POOLS = "tests/broker/test_two_pools.py::"
+REFUSALS = "tests/broker/test_celery_refusals.py::test_"
 SETTINGS = "tests/broker/test_celery_settings.py::test_"
 
 BROKER = (
@@ -40,7 +41,7 @@ BROKER = (
         "tasks_app/broker/control.py",
         '    ways |= {"time_limit": _for_others, "rate_limit": _for_others}\n',
         "",
-        f"{SETTINGS}the_remote_commands_that_are_refused_are_for_our_messages",
+        f"{REFUSALS}the_remote_commands_that_are_refused_are_for_our_messages",
     ),
     mutant(
         "a message is read before its kind is known",
@@ -48,7 +49,7 @@ BROKER = (
         "tasks_app/broker/refusal.py",
         "    if message.content_type != JSON or not (is_name",
         "    if not (is_name",
-        f"{SETTINGS}what_is_no_json_is_not_even_read",
+        f"{REFUSALS}what_is_no_json_is_not_even_read",
     ),
     mutant(
         "a sprint knows no default limit",
