@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
+from tasks_app.broker.blocked import BlockedError, try_to_send
 from tasks_app.broker.celeryconfig import read_celeryconfig, written_in_capitals
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.local import is_local
+from tasks_app.broker.passed_by import PASSED_BY
 from tasks_app.broker.publisher import PATIENCE_S
+from tasks_app.broker.time_limits import limits_of, said
 from tasks_app.domain.finding import Finding, away, fail, ok, warn
 
 LEAVE_ALONE = {
-    "task_acks_late": "late acknowledgements only add redeliveries: lost tasks come back anyway",
-    "task_reject_on_worker_lost": "a message that kills its worker would come back for ever",
     "worker_prefetch_multiplier": "messages would wait in one worker while another one is free",
     "accept_content": "anything but JSON lets whoever writes to the broker run code",
-    "task_serializer": "our messages are read as JSON only",
     "beat_scheduler": "only ours scans beside busy workers, and needs no file",
     "task_always_eager": "beat would run the tasks itself",
-    "result_backend": "results are in the pools; another store of them only costs",
+    "worker_consumer": "only ours watches the children while the broker is away",
 }
+OUR_CONSUMERS = tuple(f"tasks_app.broker.consumer:{name}Consumer" for name in ("Patient", "Rabbit"))
 _OLD_NAMES = ("CELERY_", "CELERYD_", "CELERYBEAT_", "BROKER_")
 _UNTRIED_POOLS = ("gevent", "eventlet")
 
 
 def examine_broker(app: Celery) -> list[Finding]:
     """Ask the broker who it is, and whether it may throw messages away."""
+    connection = app.connection_for_write()
     try:
-        with app.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
-            if connection.transport.driver_type == "redis":
-                return _redis(connection.default_channel.client.info())
-            about = getattr(connection.connection, "server_properties", None) or {}
-            name = f"{about.get('product', connection.transport.driver_name)}"
-            return [ok("broker", f"{name} {about.get('version', '')}".strip() + " answers")]
+        connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
+        if connection.transport.driver_type == "redis":
+            return _redis(connection.default_channel.client.info())
+        about = getattr(connection.connection, "server_properties", None) or {}
+        name = f"{about.get('product', connection.transport.driver_name)}"
+        try_to_send(connection, PATIENCE_S)
+        return [ok("broker", f"{name} {about.get('version', '')}".strip() + " answers")]
+    except BlockedError:
+        advice = "See its alarms: rabbitmqctl status. Tasks wait in the database meanwhile."
+        return [fail("broker", "refuses messages (connection.blocked: memory or disk)", advice)]
     except Exception as error:
         advice = "Check TASKS_APP_BROKER_URL and that it runs. Tasks wait in the database."
         return [away("broker", f"does not answer ({type(error).__name__})", advice)]
+    finally:
+        connection.collect()  # without a word: one that is blocked hears none
 
 
 def examine_celery(app: Celery) -> list[Finding]:
@@ -51,13 +59,34 @@ def examine_celery(app: Celery) -> list[Finding]:
     findings = [_unknown(name) for name in strange]
     ours = celery_defaults(app.conf.broker_url, 1.0)
     for name, why in LEAVE_ALONE.items():
-        if app.conf[name] != ours.get(name, DEFAULTS[name]):
+        if app.conf[name] != ours.get(name, DEFAULTS[name]) and app.conf[name] not in OUR_CONSUMERS:
             advice = f"Take it out of celeryconfig.py: {why}."
             findings.append(warn("celery", f"{name} is set to something else", advice))
     if app.conf.worker_pool in _UNTRIED_POOLS:
         advice = "Take prefork: limits are not enforced here, and nothing was tried."
         findings.append(fail("celery", f"worker_pool is {app.conf.worker_pool}", advice))
-    return findings or [ok("celery", "no setting is unknown, none does harm")]
+    return [*(findings or [ok("celery", "no setting is unknown, none does harm")]), *_bounds(app)]
+
+
+def _bounds(app: Celery) -> list[Finding]:
+    """What is set for Celery's tasks: limits bound ours, too, and the rest passes them by."""
+    conf = app.conf
+    findings = []
+    limits = limits_of(conf.task_soft_time_limit, conf.task_time_limit)
+    if any(limits):
+        findings.append(ok("celery", f"its time limits bound each task: {said(limits)}"))
+    ours = celery_defaults(conf.broker_url, 1.0)
+    idle = [
+        name
+        for name in sorted(DEFAULTS)
+        if any(fnmatch.fnmatch(name, pattern) for pattern in PASSED_BY)
+        and conf.get(name) != ours.get(name, DEFAULTS[name])
+    ]
+    if idle:
+        findings.append(
+            ok("celery", f"{', '.join(idle)}: of Celery tasks only; tasks of the pool pass it by")
+        )
+    return findings
 
 
 def examine_access(app: Celery) -> list[Finding]:

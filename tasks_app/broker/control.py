@@ -12,25 +12,52 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from celery.worker import state as worker_state
 from celery.worker.control import Panel, control_command, inspect_command
 
+from tasks_app.broker.refusal import OURS
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.pool.pause import checked_queue
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.mailbox import Do, Mailbox, Wish
+from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.slot import SlotFile
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 from tasks_app.runtime.slot_layout import SlotView
 
 LARGEST_ID = 2**63 - 1
+_RATHER = (
+    "is not Celery's to limit. A task is bounded by timeout= and hard_timeout= of its handler or "
+    "queue (tasks-app queues), its rate by tasks-app limits."
+)
+_NO_TASK = (
+    "This is a message of tasks_app, which carries many tasks. Name the number of a task, as "
+    "tasks-app list shows it."
+)
 
 
 def connect_control() -> None:
-    """Let ``revoke`` and ``terminate`` cancel tasks of ours; other ids go on to Celery."""
-    for command in ("revoke", "terminate"):
+    """Let ``revoke`` and ``terminate`` cancel tasks of ours; other ids go on to Celery.
+
+    What would change our messages instead is refused: each carries up to 500 tasks.
+    """
+    ways = {"revoke": _cancelling, "terminate": _cancelling}
+    ways |= {"time_limit": _for_others, "rate_limit": _for_others}
+    for command, way in ways.items():
         builtin = Panel.data[command]
         if not hasattr(builtin, "celerys_own"):
-            Panel.data[command] = _cancelling(builtin)
+            Panel.data[command] = way(builtin)
+            Panel.data[command].celerys_own = builtin
+
+
+def _for_others(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    def change(state: Any, task_name: Any = None, *values: Any, **arguments: Any) -> Any:
+        name = str(task_name)
+        if name in OURS or HANDLERS.get(name) is not None:
+            return {"error": f"{name} {_RATHER}"}
+        return builtin(state, task_name, *values, **arguments)
+
+    return change
 
 
 def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,14 +65,19 @@ def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
         given = task_id if isinstance(task_id, list | tuple | set) else [task_id]
         ours = sorted({int(one) for one in given if is_ours(one)})
         others = [one for one in given if not is_ours(one)]
+        if any(worker_state.requests[one].name in OURS for one in others if _is_known(one)):
+            return {"error": _NO_TASK}
         if ours:
             _leave(Wish(Do.CANCEL, ids=tuple(ours)))
         if others or not ours:
             return builtin(state, task_id=others, **arguments)
         return {"ok": f"tasks {', '.join(map(str, ours))} will be cancelled"}
 
-    cancel.celerys_own = builtin  # type: ignore[attr-defined]
     return cancel
+
+
+def _is_known(message_id: Any) -> bool:
+    return isinstance(message_id, str) and message_id in worker_state.requests
 
 
 def is_ours(task_id: Any) -> bool:

@@ -21,6 +21,7 @@ from celery import Celery
 
 from tasks_app.broker.envelope import Envelope
 from tasks_app.broker.line import Line
+from tasks_app.broker.strangers import own_name
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.upcoming import Upcoming
 from tasks_app.runtime.hint_line import DEEP
@@ -81,8 +82,11 @@ class DelayIndex:
 
     def __init__(self, app: Celery) -> None:
         self._line = Line(app, hasty=True, **PATIENCE)
-        self._envelope = Envelope(app)
+        pool = own_name()
+        self._envelope = Envelope(app, pool)
         self._token = str(uuid4())
+        place = f"delay.{pool}" if pool else "delay"
+        self._due, self._pump = f"{place}.due", f"{place}.pump"
 
     def enter(self, tasks: Sequence[Upcoming]) -> bool:
         """Enter what becomes due soon; tell whether somebody pumps.
@@ -94,7 +98,7 @@ class DelayIndex:
         for task in tasks:
             arguments += [ceil(task.due_in_s * 1000), f"{task.id} {task.queue}"]
         return bool(
-            self._line.do(lambda channel: _run(channel, _ENTER, ("due", "pump"), arguments))
+            self._line.do(lambda channel: _run(channel, _ENTER, (self._due, self._pump), arguments))
         )
 
     def move(self) -> Moved:
@@ -106,7 +110,7 @@ class DelayIndex:
             Exception: the broker did not answer. What was taken out is found by the scan.
         """
         wait_ms, *members = self._line.do(
-            lambda channel: _run(channel, _MOVE, ("due", "pump"), [self._token])
+            lambda channel: _run(channel, _MOVE, (self._due, self._pump), [self._token])
         )
         if wait_ms < 0:
             return Moved(pumps=False)
@@ -130,14 +134,14 @@ class DelayIndex:
     def leave(self) -> None:
         """Let somebody else pump at once."""
         try:
-            self._line.do(lambda channel: _run(channel, _LEAVE, ("pump",), [self._token]))
+            self._line.do(lambda channel: _run(channel, _LEAVE, (self._pump,), [self._token]))
         finally:
             self._line.drop()
 
 
 def _run(channel: Any, script: str, names: Sequence[str], arguments: Sequence[object]) -> Any:
     """Run a script on keys of ours; kombu puts its prefix before no key of an EVAL."""
-    keys = [f"{channel.global_keyprefix}delay.{name}" for name in names]
+    keys = [f"{channel.global_keyprefix}{name}" for name in names]
     return channel.client.execute_command("EVAL", script, len(keys), *keys, *arguments)
 
 

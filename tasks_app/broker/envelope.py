@@ -16,6 +16,7 @@ from uuid import uuid4
 from celery import Celery
 
 from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.strangers import HEADER
 
 PERSISTENT = 2
 _NAME, _BODY, _QUEUE = "<the name>", "<the body>", "<the queue>"
@@ -23,13 +24,16 @@ _NAME, _BODY, _QUEUE = "<the name>", "<the body>", "<the queue>"
 
 
 class Envelope:
-    """Messages to the executor, as the app itself would send them."""
+    """Messages to the executor, as the app itself would send them, with the name of the pool.
 
-    def __init__(self, app: Celery) -> None:
+    It is a header: workers of the version before read none, and take what has no name.
+    """
+
+    def __init__(self, app: Celery, pool: str | None = None) -> None:
         made = app.amqp.as_task_v2(
             "", EXECUTE, args=(None, []), argsrepr="(ids)", ignore_result=True
         )
-        self._headers = made.headers
+        self._headers = {**made.headers, HEADER: pool} if pool else made.headers
         self._properties = {**made.properties, "delivery_mode": PERSISTENT}
         _, kwargs, embedded = made.body
         self._rest = json.dumps([kwargs, embedded])[1:]

@@ -16,7 +16,9 @@ from tasks_app.broker.configuration import configuration
 from tasks_app.broker.depth import depth_of
 from tasks_app.broker.envelope import Envelope
 from tasks_app.broker.line import Line
+from tasks_app.broker.strangers import own_name
 from tasks_app.domain.settings import Settings
+from tasks_app.runtime.hints import HINTS
 
 NO_SUCH_QUEUE = "404"
 
@@ -43,7 +45,7 @@ class CeleryHints:
         app = Celery("tasks_app", set_as_current=False, fixups=[])
         app.conf.update(configuration(settings), task_always_eager=False)
         self._line = Line(app)
-        self._envelope = Envelope(app)
+        self._envelope = Envelope(app, HINTS.pool or own_name())
         self._kept: Kept | None = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:

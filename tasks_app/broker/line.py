@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
+from tasks_app.broker.blocked import heed_alarms
+
 T = TypeVar("T")
 
 
@@ -41,6 +43,7 @@ class Line:
         try:
             self.connection = self._app.connection_for_write(transport_options=self._options)
             self._channel = _one_client(self.connection.default_channel)
+            heed_alarms(self.connection)
             return act(self._channel)
         except Exception:
             self.drop()

@@ -13,6 +13,7 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
 
+from tasks_app.broker.time_limits import NO_LIMITS, TimeLimits
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handler import HandlerSpec
 
@@ -31,8 +32,13 @@ def check_pool(pool: Any) -> None:
         )
 
 
-def check_limits(pool: Any, specs: Iterable[HandlerSpec], queues: Collection[str]) -> None:
-    """Pass if the pool can enforce what the handlers of these queues declare.
+def check_limits(
+    pool: Any,
+    specs: Iterable[HandlerSpec],
+    queues: Collection[str],
+    default: TimeLimits = NO_LIMITS,
+) -> None:
+    """Pass if the pool can enforce what the handlers of these queues declare, or all are given.
 
     Raises:
         ConfigurationError: it cannot; names the handlers.
@@ -41,8 +47,9 @@ def check_limits(pool: Any, specs: Iterable[HandlerSpec], queues: Collection[str
     if issubclass(kind, PreforkPool):
         return
     here = [spec for spec in specs if spec.queue in queues]
-    timed = [f"{s.name} (timeout)" for s in here if s.timeout and not _can_raise(kind, s)]
-    hard = [f"{s.name} (hard_timeout)" for s in here if s.hard_timeout]
+    soft = [s for s in here if s.timeout or default.soft]
+    timed = [f"{s.name} (timeout)" for s in soft if not _can_raise(kind, s)]
+    hard = [f"{s.name} (hard_timeout)" for s in here if s.hard_timeout or default.hard]
     if not timed and not hard:
         return
     why = [

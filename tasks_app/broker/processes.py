@@ -12,6 +12,7 @@ from tasks_app.broker.delay_index import delay_index
 from tasks_app.broker.events.pipe import EventPipe
 from tasks_app.broker.events.writer import EventWriter
 from tasks_app.broker.publisher import CeleryPublisher
+from tasks_app.broker.strangers import learn_own_name
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import load_settings
 from tasks_app.pool.lease import Rank
@@ -123,6 +124,8 @@ def beat_keeper(app: Celery) -> Keeper:
     settings = load_settings()
     holder = f"beat {socket.gethostname()}:{os.getpid()}"
     database = Database(settings.database, prepare=settings.prepare)
+    with database.begin() as connection:
+        learn_own_name(connection)
     return Keeper(
         settings,
         database,

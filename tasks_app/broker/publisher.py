@@ -7,10 +7,12 @@ from typing import Any
 
 from celery import Celery
 
+from tasks_app.broker.blocked import BlockedError, try_to_send
 from tasks_app.broker.depth import depth_of
 from tasks_app.broker.envelope import Envelope
 from tasks_app.broker.sending import send
-from tasks_app.domain.errors import PublishError
+from tasks_app.broker.strangers import own_name
+from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.pool.ledger import Dispatch
 
 PATIENCE_S = 2.0
@@ -23,7 +25,7 @@ class CeleryPublisher:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._envelope = Envelope(app)
+        self._envelope = Envelope(app, own_name())
         self._connection: Any = None
 
     def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
@@ -43,6 +45,8 @@ class CeleryPublisher:
                 self.close()
                 certain = certain and _was_refused(error)
                 trouble = _away(error, certain=certain)
+                if isinstance(error, BlockedError):
+                    break
             if not left:
                 return wrong
         return wrong | dict.fromkeys(left, trouble)
@@ -66,19 +70,27 @@ class CeleryPublisher:
             return None
 
     def probe(self) -> None:
-        """Pass if the broker answers.
+        """Pass if the broker answers, and takes messages.
 
         Raises:
             PublishError: it does not.
         """
+        connection = self._app.connection_for_write()
         try:
-            with self._app.connection_for_write() as connection:
-                connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
+            connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
+            try_to_send(connection, PATIENCE_S)
+            connection.release()
         except Exception as error:
+            connection.collect()
             raise _away(error, certain=_was_refused(error)) from error
 
 
 def _away(error: Exception, *, certain: bool) -> PublishError:
+    if isinstance(error, BlockedError):
+        return RefusedError(
+            "The broker refuses messages: it has an alarm of memory or disk (connection.blocked). "
+            "The tasks are safe in the database; see rabbitmqctl status."
+        )
     return PublishError(
         f"The broker did not take a message ({type(error).__name__}). "
         "The tasks are safe in the database; check that the broker runs.",

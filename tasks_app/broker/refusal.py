@@ -16,11 +16,13 @@ from celery.worker.strategy import default
 
 from tasks_app.broker.body import is_name, is_ours
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.strangers import STRANGERS
 from tasks_app.domain.logs import quiet_logger
 
 log = quiet_logger(__name__)
 
 OURS = (EXECUTE, SCAN, MAINTAIN)
+JSON = "application/json"
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Within them another zone makes no date overflow."""
 
@@ -41,6 +43,9 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
         run = default(task, app, consumer)
 
         def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
+            if task.name in OURS and STRANGERS.refuses(message.headers):
+                message.reject_log_error(log, consumer.connection_errors)
+                return None
             if task.name in OURS:
                 sound = body is None and _is_plain(task.name, message)
             else:
@@ -60,10 +65,14 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
 def _is_plain(task: str, message: Any) -> bool:
     """Whether the message is as we publish it; everything that we do not need is taken off it."""
     name, expires = message.headers.get("id"), message.headers.get("expires")
-    if not (is_name(name) and _is_moment(expires) and is_ours(task, message.payload)):
+    if message.content_type != JSON or not (is_name(name) and _is_moment(expires)):
+        return False  # ``accept_content`` may let in what runs code when it is read
+    if not is_ours(task, message.payload):
         return False
     message.headers = {"task": task, "id": name, "root_id": name, "expires": expires}
     message.properties = {}
+    # One that says it comes again would be looked up in a store of results.
+    message.delivery_info = {**(message.delivery_info or {}), "redelivered": False}
     return True
 
 

@@ -10,6 +10,7 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
+from tasks_app.broker.blocked import heed_alarms
 from tasks_app.broker.envelope import Envelope
 from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.pool.ledger import Dispatch
@@ -72,17 +73,19 @@ def _confirmed(
             elif not taken:
                 refused[message.id] = PublishError("The broker did not keep a message.")
 
-    with connection.channel() as channel:
-        channel.events["basic_return"].add(lambda _error, _to, queue, _message: missing.add(queue))
-        channel.events["basic_ack"].add(lambda *answer: answered(*answer, taken=True))
-        channel.events["basic_nack"].add(lambda *answer: answered(*answer, taken=False))
-        channel.confirm_select()
-        channel.basic_publish = channel._basic_publish  # noqa: SLF001  the other waits each time
-        for message in list(left.values()):
-            envelope.put(channel, message.queue, message.id, message.ids, mandatory=True)
-        ends = time.monotonic() + CONFIRMED_WITHIN_S
-        while waiting:
-            channel.connection.drain_events(timeout=max(0.001, ends - time.monotonic()))
+    heed_alarms(connection)
+    channel = connection.channel()
+    channel.events["basic_return"].add(lambda _error, _to, queue, _message: missing.add(queue))
+    channel.events["basic_ack"].add(lambda *answer: answered(*answer, taken=True))
+    channel.events["basic_nack"].add(lambda *answer: answered(*answer, taken=False))
+    channel.confirm_select()
+    channel.basic_publish = channel._basic_publish  # noqa: SLF001  the other waits each time
+    for message in list(left.values()):
+        envelope.put(channel, message.queue, message.id, message.ids, mandatory=True)
+    ends = time.monotonic() + CONFIRMED_WITHIN_S
+    while waiting:
+        channel.connection.drain_events(timeout=max(0.001, ends - time.monotonic()))
+    channel.close()  # not after an error: a broker that is deaf does not answer to that, either
     return refused
 
 

@@ -11,6 +11,7 @@ from celery import Celery
 from sqlalchemy.exc import ArgumentError, OperationalError
 
 from tasks_app.broker.checkup import examine_access
+from tasks_app.broker.strangers import learn_own_name
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
@@ -46,6 +47,11 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
             _ = settings.broker  # Celery would look for one of its own choice, for ever
         except ConfigurationError as error:
             raise SystemExit(str(error)) from None
+    if not {"json", "application/json"} & set(app.conf.accept_content):
+        raise SystemExit(
+            "accept_content leaves out json, and our messages are JSON. "
+            "Put json into it, or take it out of celeryconfig.py."
+        )
     for finding in examine_access(app):
         log.warning("The broker %s. %s", finding.fact, finding.advice)
     check_database(settings)
@@ -63,6 +69,7 @@ def check_database(settings: Settings) -> None:
                 check_schema(connection)
                 synchronise(connection, HANDLERS)
                 off = condition.server(connection).forgetful
+                learn_own_name(connection)
         finally:
             database.dispose()
     except (ConfigurationError, SchemaError) as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
+from celery.backends.base import DisabledBackend
 
 from tasks_app.broker.body import are_ids
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
@@ -16,12 +18,36 @@ from tasks_app.domain.logs import quiet_logger
 log = quiet_logger(__name__)
 
 
+class Carrier(Task):
+    """What carries tasks and is none: nothing that is set for Celery's tasks is meant for it.
+
+    A limit would hit up to 500 tasks, a rate hold them back, a late acknowledgement repeat them.
+    """
+
+    abstract = True
+    from_config = ()
+    serializer = "json"
+    acks_late = acks_on_failure = acks_on_timeout = acks_on_failure_or_timeout = False
+    reject_on_worker_lost = retry_on_worker_lost = track_started = False
+    ignore_result = True
+    store_eager_result = store_errors_even_if_ignored = False
+
+    @classmethod
+    def annotate(cls) -> None:
+        """Take nothing from ``task_annotations``."""
+
+    @cached_property
+    def backend(self) -> DisabledBackend:
+        """No store of results, whatever ``result_backend`` says: it may be away."""
+        return DisabledBackend(app=self.app)
+
+
 def register(app: Celery) -> None:
     """Register our tasks; Celery's own retries stay off, the database is the authority.
 
-    They carry tasks and are none: Celery sends no events of them, not even when a child was killed.
+    Celery sends no events of them, not even when a child was killed.
     """
-    quiet = {"shared": False, "max_retries": 0, "ignore_result": True, "send_events": False}
+    quiet = {"base": Carrier, "shared": False, "max_retries": 0, "send_events": False}
 
     @app.task(name=EXECUTE, **quiet)
     def execute(dispatch_id: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:

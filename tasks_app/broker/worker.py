@@ -28,6 +28,7 @@ from tasks_app.broker.silence import Listening
 from tasks_app.broker.soundness import drop_what_is_no_message
 from tasks_app.broker.stopping import begin_to_drain, slot_path
 from tasks_app.broker.surroundings import check_surroundings, ends_the_process
+from tasks_app.broker.time_limits import take_limits
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.runtime.pulse import WORKER, Pulse
@@ -115,7 +116,8 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
         main.append(os.getpid())
         drop_what_is_no_message()
         check_pool(sender.pool_cls)
-        check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from)
+        limits = take_limits(sender, settings)
+        check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from, limits)
         check_surroundings(app, settings)
         # What is loaded by now stays: no collection in a child shall walk it for 60 ms, nor write
         # to every page that it shares with its siblings.

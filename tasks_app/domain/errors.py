@@ -143,6 +143,10 @@ class PublishError(TasksError):
         self.certain = certain
 
 
+class RefusedError(PublishError):
+    """The broker says that it takes no messages now, whoever sends them."""
+
+
 class NoQueueError(PublishError):
     """The broker has no queue of that name now, so it certainly did not keep the message."""
 

@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     """How long a due row that no worker can run now stands aside."""
     republish_after: timedelta = timedelta(seconds=30)
     """When a message that nobody finished is published again; doubles up to ten minutes."""
+    timeout: timedelta | None = None
+    """A handler that runs one task for longer is stopped by an exception. None: only where task,
+    handler or queue says so."""
     hard_timeout: timedelta = timedelta(hours=1)
     """A child that runs one task for longer is killed, unless task or handler says otherwise."""
     stop_grace: timedelta | None = None
@@ -107,6 +110,7 @@ class Settings(BaseSettings):
         "flush_after",
         "park_for",
         "republish_after",
+        "timeout",
         "hard_timeout",
         "stop_grace",
         "healthy_for",

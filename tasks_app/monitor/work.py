@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -15,6 +15,8 @@ from tasks_app.pool import breaker, condition, lease, pause, queues, workers
 from tasks_app.pool.standstill import standing_still
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.operator import LATE_SCANS, PATIENCE
+
+RECENT = timedelta(hours=1)
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
@@ -100,6 +102,28 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     return [ok("scan", fact)]
 
 
+def publishing(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does the broker take what is due?"""
+    duty = lease.read(connection, lease.SCAN)
+    if duty is None or duty.refused_since is None:
+        return []
+    fact = (
+        f"nothing could be published since {duty.refused_since.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    )
+    return [warn("broker", fact, "Tasks wait in the database. Look at the broker, and its log.")]
+
+
+def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does another pool use the same broker?"""
+    seen = lease.strangers(connection, lease.SCAN, RECENT)
+    if seen is None:
+        return []
+    number, at = seen
+    fact = f"carries messages of another pool: {number} were refused, lately at {_instant(at)}"
+    advice = "Give each pool a database of Redis, a global_keyprefix or a virtual host of its own."
+    return [warn("broker", fact, advice)]
+
+
 def paused(connection: Connection, _settings: Settings) -> list[Finding]:
     """Did somebody stop a queue, and forget it?"""
     return [
@@ -156,6 +180,6 @@ def _instant(at: datetime) -> str:
 
 
 CHECKS: tuple[Check, ...] = (
-    *(living, scanning, paused, standing, dependencies),
+    *(living, scanning, publishing, strangers, paused, standing, dependencies),
     *(reach, waiting, rescue),
 )

@@ -21,6 +21,8 @@ from tasks_app.pool.plan import Ask, Rows
 from tasks_app.pool.tables import LEASE, NOW
 
 SCAN, MAINTAIN = "scan", "maintain"
+REFUSED, STRANGERS = "tasks_app: refused since", "tasks_app: strangers"
+"""Notes of ours; others are named as entries of beat are."""
 
 
 class Rank(IntEnum):
@@ -47,6 +49,12 @@ class Lease:
     """Until it is over, unless it is given back before or renewed; none: it is free."""
     notes: dict[str, Any]
     """What one holder hands on to the next."""
+
+    @property
+    def refused_since(self) -> datetime | None:
+        """Since when the broker takes no messages from who leads; None: it does."""
+        since = self.notes.get(REFUSED)
+        return datetime.fromisoformat(since) if isinstance(since, str) else None
 
     def open_to(self, token: UUID, rank: int) -> bool:
         """Tell whether :func:`hold` would be granted now."""
@@ -84,6 +92,23 @@ _NOTE = text(f"""
     UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
     WHERE name = :name AND token = :token
 """)
+
+_REFUSED = text(f"""
+    UPDATE {LEASE} SET notes = jsonb_build_object(CAST(:note AS text), {NOW}) || notes
+    WHERE name = :name RETURNING notes ->> CAST(:note AS text)
+""")
+_STRANGERS = text(f"""
+    UPDATE {LEASE} SET notes = notes || jsonb_build_object(CAST(:note AS text), jsonb_build_object(
+        'at', {NOW}, 'number', :number
+            + coalesce(CAST(notes -> CAST(:note AS text) ->> 'number' AS bigint), 0)))
+    WHERE name = :name
+""")
+_SEEN = text(f"""
+    SELECT CAST(s.note ->> 'number' AS bigint), CAST(s.note ->> 'at' AS timestamptz)
+    FROM (SELECT notes -> CAST(:note AS text) AS note FROM {LEASE} WHERE name = :name) s
+    WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)
+""")
+_TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:note AS text) WHERE name = :name")
 
 
 def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
@@ -134,6 +159,34 @@ def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str
     """Add to what the next holder will read; False: somebody else has taken the lease."""
     values = {"name": name, "token": token, "notes": json.dumps(notes)}
     return connection.execute(_NOTE, values).rowcount == 1
+
+
+def refused(connection: Connection, name: str, *, now: datetime | None = None) -> str | None:
+    """Write down that the broker refuses messages, whoever leads; return since when."""
+    values = {"name": name, "note": REFUSED, "now": now}
+    return connection.execute(_REFUSED, values).scalar()
+
+
+def taken(connection: Connection, name: str) -> None:
+    """Write down that it takes them again."""
+    connection.execute(_TAKEN, {"name": name, "note": REFUSED})
+
+
+def count_strangers(
+    connection: Connection, name: str, number: int, *, now: datetime | None = None
+) -> None:
+    """Add to how many messages of other pools were refused."""
+    values = {"name": name, "note": STRANGERS, "number": number, "now": now}
+    connection.execute(_STRANGERS, values)
+
+
+def strangers(
+    connection: Connection, name: str, within: timedelta, *, now: datetime | None = None
+) -> tuple[int, datetime] | None:
+    """Return how many there were, and when some were last; None: none lately."""
+    values = {"name": name, "note": STRANGERS, "within": within, "now": now}
+    row = connection.execute(_SEEN, values).first()
+    return None if row is None else (row[0], row[1])
 
 
 def _lease(rows: Rows) -> Lease | None:

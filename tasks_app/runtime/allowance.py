@@ -15,6 +15,7 @@ class Allowance:
     """The limits of one child's tasks; ``watched``: a parent kills what runs past the hard one."""
 
     def __init__(self, settings: Settings, *, watched: bool) -> None:
+        self._timeout = settings.timeout
         self._hard_timeout = settings.hard_timeout
         self._watched = watched
         self._warned: set[str] = set()
@@ -23,7 +24,12 @@ class Allowance:
         """Return when ``timeout`` is raised in the handler; None: never."""
         if task.timeout_ms is not None:
             return task.timeout_ms / 1000
-        return None if spec.timeout is None else spec.timeout.total_seconds()
+        return self.limit_s(spec)
+
+    def limit_s(self, spec: HandlerSpec) -> float | None:
+        """Return the same for tasks that bring no limit of their own."""
+        limit = spec.timeout or self._timeout
+        return None if limit is None else limit.total_seconds()
 
     def hard_timeout_s(self, task: ClaimedTask, spec: HandlerSpec) -> float:
         """Return when the process is killed; there is always a limit."""

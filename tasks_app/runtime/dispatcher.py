@@ -153,6 +153,10 @@ class Dispatcher:
             still=still,
         )
 
+    def doubt(self) -> None:
+        """Ask the broker before anything is entered for it: it refused somebody else's messages."""
+        self._probe_first = True
+
     def probe(self) -> None:
         """Pass if the last message went out, or else if the broker answers now.
 

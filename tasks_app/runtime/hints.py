@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
@@ -23,6 +24,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.task import HINT_WAIT, Settlement, TaskId, TaskRow, Terms
+from tasks_app.pool.pool_name import pool_name
 from tasks_app.runtime.hint_line import Counts
 from tasks_app.runtime.hinter import Hint, Hinter
 from tasks_app.runtime.publisher import HintPublisher
@@ -48,6 +50,9 @@ class Hints:
     def __init__(self) -> None:
         self._connect: Callable[[Settings], HintPublisher] | None = None
         self._left_behind: list[Hinter] = []
+        self._names: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
+        self.pool: str | None = None
+        """The pool whose tasks are hinted at: that of the first session; None: not known."""
         self._forget()
 
     def provide(self, connect: Callable[[Settings], HintPublisher]) -> None:
@@ -65,7 +70,7 @@ class Hints:
         What may expire meanwhile is not left to a hint.
         """
         hinter = self._current()
-        if hinter is None or self._hinting(session, rows) is None:
+        if hinter is None or self._hinting_here(session, rows) is None:
             return rows
         return [
             row._replace(terms=_hinted(row.terms))
@@ -78,7 +83,7 @@ class Hints:
 
     def note(self, session: object, rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> None:
         """Remember what was created; it is hinted if and when the session commits."""
-        if self._current() is None or (hinting := self._hinting(session, rows)) is None:
+        if self._current() is None or (hinting := self._hinting_here(session, rows)) is None:
             return
         inserted_at = time.monotonic()  # later than by the database: no hint is early
         transaction = hinting.get_nested_transaction() or hinting.get_transaction()
@@ -153,6 +158,21 @@ class Hints:
             event.listen(Session, "after_transaction_end", self._ended)
             atexit.register(self.flush)
         return Hinter(lambda: connect(settings))
+
+    def _hinting_here(self, session: object, rows: Sequence[TaskRow]) -> Session | None:
+        """Return the session, as below, if it is of the pool that this process hints at.
+
+        Each engine is asked once, with its first task.
+        """
+        hinting = self._hinting(session, rows)
+        if hinting is None:
+            return None
+        engine = hinting.get_bind()
+        if engine not in self._names:
+            self._names[engine] = pool_name(hinting.connection())
+        name = self._names[engine]
+        self.pool = self.pool or name
+        return hinting if name in (None, self.pool) else None
 
     @staticmethod
     def _hinting(session: object, rows: Sequence[TaskRow]) -> Session | None:

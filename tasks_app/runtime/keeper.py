@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tasks_app.domain.errors import PublishError
+from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool.glance import Glance, glance
@@ -56,6 +57,8 @@ class Keeper:
         self._breakers = Breakers(database)
         self._last = Scanned()
         self._whole_at = 0.0
+        self._refused = False
+        """The broker did not take messages from who led last."""
         self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
 
     def hold(self) -> bool:
@@ -71,30 +74,35 @@ class Keeper:
         self.lead.hold()
         self._pulse.beat()
         if self.lead.held is not None and not led:
+            if self.lead.held.refused_since:
+                self._refused = True
+                self._dispatcher.doubt()
             idle = self.lead.held.idle
             if idle is None or idle > self._settings.renew_every:
                 self._rescuer.let_renew()
         return self.lead.held is not None
 
     def probe(self) -> None:
-        """Pass if we could publish: who cannot should not lead.
+        """Pass if we could publish, or nobody could: who alone cannot should not lead.
 
         Raises:
             PublishError: the last message did not go out, and the broker still does not answer.
         """
-        self._dispatcher.probe()
+        with suppress(RefusedError):
+            self._dispatcher.probe()
 
     def scan(self) -> Scanned:
         """Rescue what is over, maintain when it is time, fire schedules, publish what is due.
 
         While a backlog is worked off, passes that only fill up come between; an idle pool costs
-        one read.
+        one read. What needs no broker is done, and written down as done, whatever the broker says.
 
         Raises:
-            PublishError: the broker did not take a message; whoever can may lead.
+            PublishError: the broker did not take a message from us; whoever can may lead.
         """
         if self._last.more and time.monotonic() < self._whole_at:
-            return self._publish(fill_up=True)
+            self._give_up(self._publish(fill_up=True))
+            return self._last
         self._whole_at = time.monotonic() + self._settings.scan_interval.total_seconds()
         seen = self._glance()
         if seen is None or seen.gates:
@@ -102,25 +110,46 @@ class Keeper:
         if (seen is None or seen.breakers) and self._breakers.look():
             seen = None
         next_fire_s, look = self._fire(seen), self._look(seen)
-        if seen is not None and not look.woken and self._is_quiet(seen):
+        trouble = None
+        if seen is not None and not look.woken and not self._refused and self._is_quiet(seen):
             self._last = Scanned()
         else:
             self._rescuer.run_once()
-            self._publish()
+            trouble = self._publish()
         self._last = _awake_for(_awake_for(self._last, next_fire_s), look.next_s)
         self._maintainer.run_if_due()
         if not self._last.skipped:
             self.lead.done()
+        self._give_up(trouble)
         return self._last
 
-    def _publish(self, *, fill_up: bool = False) -> Scanned:
+    def _publish(self, *, fill_up: bool = False) -> PublishError | None:
+        """Publish what is due; return what the broker has against it."""
         try:
             self._last = self._dispatcher.run_once(fill_up=fill_up)
-        except PublishError:
+        except PublishError as error:
             self._last = Scanned(published=1)
+            return error
+        if self._refused and not self._last.skipped:
+            self.lead.taken()
+            self._refused = False
+            log.info("the broker takes messages again")
+        return None
+
+    def _give_up(self, trouble: PublishError | None) -> None:
+        """Let somebody else lead whose messages are perhaps taken.
+
+        Nobody's are where the broker says so itself: then who leads goes on with all the rest.
+        """
+        if trouble is None:
+            return
+        since = self.lead.refused()
+        if not self._refused:
+            log.warning("nothing is published since %s: %s", since, trouble)
+        self._refused = True
+        if not isinstance(trouble, RefusedError):
             self.lead.release()
-            raise
-        return self._last
+            raise trouble
 
     def _glance(self) -> Glance | None:
         """Look from afar, if there was nothing to do the last time."""

@@ -104,3 +104,13 @@ class Leadership:
         """Leave something to whoever leads next; False: somebody leads already."""
         with self._database.begin() as connection:
             return lease.note(connection, self._name, self._token, notes)
+
+    def refused(self) -> str | None:
+        """Tell the next ones that the broker takes no messages; return since when."""
+        with self._database.begin() as connection:
+            return lease.refused(connection, self._name)
+
+    def taken(self) -> None:
+        """Tell them that it does again."""
+        with self._database.begin() as connection:
+            lease.taken(connection, self._name)

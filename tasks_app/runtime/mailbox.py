@@ -23,6 +23,8 @@ class Do(StrEnum):
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
+    COUNT_STRANGERS = "count strangers"
+    """Write down how many messages of other pools were refused."""
 
 
 @dataclass(frozen=True, slots=True)

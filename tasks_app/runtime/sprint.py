@@ -51,7 +51,7 @@ class Sprints:
         self._ways = {
             spec.name: Way(spec, allowance.hard_limit_s(spec))
             for spec in registry
-            if not (spec.is_async or spec.batched or spec.timeout)
+            if not (spec.is_async or spec.batched or allowance.limit_s(spec))
         }
 
     def carry_out(self, run: Running) -> None:

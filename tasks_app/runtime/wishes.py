@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.pool import browse
+from tasks_app.pool import browse, lease
 from tasks_app.pool.cancel import Cancelled
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
@@ -59,6 +59,9 @@ class Wishes:
                     resumed = resume_queue(connection, wish.queue, by=BY)
                 if resumed:
                     log.warning("resumed: queue %s", ", ".join(resumed))
+            case Do.COUNT_STRANGERS:
+                with self._database.begin() as connection:
+                    lease.count_strangers(connection, lease.SCAN, sum(wish.ids))
 
     def _cancel(self, task_id: int) -> None:
         with self._database.begin() as connection:

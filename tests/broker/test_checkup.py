@@ -111,12 +111,10 @@ def test_settings_that_celery_does_not_know_come_with_the_nearest_one(config: Pa
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("task_acks_late", True),
-        ("task_reject_on_worker_lost", True),
         ("worker_prefetch_multiplier", 4),
         ("accept_content", ["json", "pickle"]),
         ("beat_scheduler", "celery.beat:PersistentScheduler"),
-        ("result_backend", f"redis://:{SECRET}@x"),
+        ("worker_consumer", "celery.worker.consumer:Consumer"),
         ("worker_pool", "gevent"),
     ],
 )
@@ -125,6 +123,21 @@ def test_settings_that_do_harm_are_named_without_their_value(name: str, value: o
 
     assert name in finding.fact
     assert SECRET not in str(finding)
+
+
+def test_what_is_said_of_celerys_tasks_is_told_to_bound_ours_or_to_pass_them_by() -> None:
+    theirs = {
+        "task_time_limit": 90,
+        "task_acks_late": True,
+        "result_backend": f"redis://{SECRET}@x",
+    }
+
+    harmless, bounds, idle = examine_celery(app_with("redis://x", **theirs))
+
+    assert harmless.fact.endswith("none does harm")
+    assert said([bounds]) == ["ok celery: its time limits bound each task: hard_timeout 90s"]
+    assert idle.fact.startswith("result_backend, task_acks_late: of Celery tasks only;")
+    assert SECRET not in str(idle)
 
 
 def test_effective_settings_say_where_they_come_from_and_keep_secrets(

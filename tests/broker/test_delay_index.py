@@ -19,7 +19,9 @@ from sqlalchemy import text
 from tasks_app.broker import delay_index as room
 from tasks_app.broker.configuration import configuration
 from tasks_app.broker.delay_index import DelayIndex, Moved, delay_index
+from tasks_app.broker.strangers import POOL_VARIABLE
 from tasks_app.domain.settings import Settings
+from tasks_app.pool.pool_name import pool_name
 from tasks_app.pool.upcoming import Upcoming
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
@@ -37,8 +39,11 @@ def redis(house: House) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def make(house: House, redis: Redis) -> Iterator[Callable[[], DelayIndex]]:
+def make(
+    house: House, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], DelayIndex]]:
     """Another process's index."""
+    monkeypatch.delenv(POOL_VARIABLE, raising=False)
     made: list[DelayIndex] = []
 
     def make() -> DelayIndex:
@@ -219,6 +224,12 @@ class TestWithWorkers:
         with Redis.from_url(house.broker.url_of(house.number % 16)) as redis:
             yield redis
 
+    @pytest.fixture
+    def due(self, house: House) -> str:
+        """The index of this pool."""
+        with house.engine.connect() as connection:
+            return f"tasks_app:delay.{pool_name(connection)}.due"
+
     def test_delayed_tasks_start_when_they_are_due(
         self, house: House, worker: CeleryProcess
     ) -> None:
@@ -233,10 +244,10 @@ class TestWithWorkers:
         assert house.sql(MESSAGES) - before < 10
 
     def test_what_was_cancelled_or_put_off_after_it_was_entered_does_not_run_then(
-        self, house: House, worker: CeleryProcess, own: Redis
+        self, house: House, worker: CeleryProcess, own: Redis, due: str
     ) -> None:
         cancelled, later = house.create("plain", 2, delay=4.0)
-        until(lambda: own.zcard(DUE) >= 2)
+        until(lambda: own.zcard(due) >= 2)
         house.sql("DELETE FROM task_pending WHERE id = :id", id=cancelled)
         house.sql(
             "UPDATE task_pending SET due_at = due_at + interval '3 s', scan_at = scan_at"
@@ -249,12 +260,12 @@ class TestWithWorkers:
         assert min(lateness(house, [later])) >= 0
 
     def test_a_paused_queue_keeps_what_becomes_due_until_it_is_resumed(
-        self, house: House, worker: CeleryProcess, own: Redis
+        self, house: House, worker: CeleryProcess, own: Redis, due: str
     ) -> None:
         task_id = house.create("plain", delay=3.0)[0]
-        until(lambda: own.zcard(DUE) == 1)
+        until(lambda: own.zcard(due) == 1)
         house.sql("INSERT INTO task_queue_pause VALUES ('default')")
-        until(lambda: own.zcard(DUE) == 0)
+        until(lambda: own.zcard(due) == 0)
         assert house.task(task_id).state == "PENDING"
 
         house.sql("DELETE FROM task_queue_pause")
@@ -262,10 +273,10 @@ class TestWithWorkers:
         assert house.over([task_id]) == {"SUCCEEDED": 1}
 
     def test_a_flush_in_between_costs_no_task(
-        self, house: House, worker: CeleryProcess, own: Redis
+        self, house: House, worker: CeleryProcess, own: Redis, due: str
     ) -> None:
         ids = house.create("plain", 20, delay=5.0)
-        until(lambda: own.zcard(DUE) == 20)
+        until(lambda: own.zcard(due) == 20)
 
         own.flushdb()
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 from celery.concurrency.base import BasePool
 
+from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.pools import check_limits
+from tasks_app.broker.tasks import register
+from tasks_app.broker.time_limits import TimeLimits, take_limits
+from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.settings import Settings
 
 LIMIT = timedelta(seconds=1)
 
@@ -53,6 +62,53 @@ def refused(pool: str | type) -> str:
 )
 def test_what_is_declared_in_vain_is_refused_by_name(pool: str | type, names: str) -> None:
     assert refused(pool) == names
+
+
+def test_a_limit_for_all_is_refused_where_a_pool_cannot_enforce_it() -> None:
+    """As ``task_time_limit`` gives one: Celery would pass over it."""
+    free = [HandlerSpec("free", nothing), HandlerSpec("free.async", nothing, is_async=True)]
+
+    for default, named in (
+        (TimeLimits(LIMIT, None), "free (timeout)"),
+        (TimeLimits(None, LIMIT), "free (hard_timeout), free.async (hard_timeout)"),
+    ):
+        check_limits("prefork", free, ["default"], default)
+        with pytest.raises(ConfigurationError, match=re.escape(f"the limits of {named}:")):
+            check_limits("threads", free, ["default"], default)
+
+
+@pytest.fixture
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TASKS_APP_TIMEOUT", "TASKS_APP_HARD_TIMEOUT"):
+        monkeypatch.setenv(name, "")
+
+
+@pytest.mark.usefixtures("_environment")
+@pytest.mark.parametrize(
+    ("ours", "held"),
+    [
+        ({}, ("30s", "2h")),
+        ({"timeout": "10s", "hard_timeout": "3h"}, ("10s", "2h")),
+        ({"timeout": "1h", "hard_timeout": "1m"}, ("30s", "1m")),
+    ],
+)
+def test_of_celerys_limit_and_ours_the_shorter_holds_for_a_task(
+    ours: dict[str, str], held: tuple[str, str]
+) -> None:
+    """Our own default, an hour, is nobody's word."""
+    app = Celery("limits", set_as_current=False)
+    app.task(name="celerys.own", shared=False)(nothing)
+    register(app)
+    app.finalize()
+    worker = SimpleNamespace(app=app, soft_time_limit=30.0, time_limit=7200)
+
+    given = take_limits(worker, Settings(**ours))
+
+    assert given == (parse_duration(held[0]), timedelta(hours=2))
+    assert (os.environ["TASKS_APP_TIMEOUT"], os.environ["TASKS_APP_HARD_TIMEOUT"]) == held
+    assert (worker.soft_time_limit, worker.time_limit) == (None, None)
+    assert app.tasks["celerys.own"].time_limit == 7200
+    assert app.tasks[EXECUTE].time_limit is None
 
 
 def test_the_refusal_says_why_and_what_to_do() -> None:

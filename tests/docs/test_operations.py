@@ -28,12 +28,10 @@ PAGE = text_of("docs/operations.md")
 SQL = blocks(PAGE, "sql")
 GRANTS = next(block for block in SQL if "GRANT" in block)
 LEAVE_ALONE = (
-    "task_acks_late",
-    "task_reject_on_worker_lost",
     "worker_prefetch_multiplier",
     "accept_content",
-    "task_serializer",
     "beat_scheduler",
+    "worker_consumer",
     "beat_schedule",
     "broker_transport_options",
 )

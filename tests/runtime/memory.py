@@ -15,6 +15,7 @@ class Memory:
         self.messages: list[tuple[str, int, tuple[int, ...]]] = []
         self.refuse_after: int | None = None
         self.certain = True
+        self.error = PublishError
         self.missing: set[str] = set()
         self.probes = 0
         self.asked: list[str] = []
@@ -24,7 +25,7 @@ class Memory:
         wrong: dict[int, PublishError] = {}
         for message in messages:
             if self.refuse_after is not None and len(self.messages) >= self.refuse_after:
-                wrong[message.id] = PublishError("away", certain=self.certain)
+                wrong[message.id] = self.error("away", certain=self.certain)
             elif message.queue in self.missing:
                 wrong[message.id] = NoQueueError(message.queue)
             else:
@@ -38,7 +39,7 @@ class Memory:
     def probe(self) -> None:
         self.probes += 1
         if self.refuse_after is not None:
-            raise PublishError("away", certain=True)
+            raise self.error("away", certain=True)
 
     def ids(self, queue: str | None = None) -> list[int]:
         """All ids that were sent, in order."""

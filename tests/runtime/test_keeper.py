@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from tasks_app.domain.errors import PublishError
+from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.pool import lease, workers
 from tasks_app.pool.lease import MAINTAIN, SCAN, Rank
 from tasks_app.runtime import leadership, maintainer
@@ -85,6 +86,86 @@ def test_who_cannot_publish_gives_up_and_asks_the_broker_before_it_leads_again(
     assert one.hold()
     one.scan()
     assert memory.ids()
+
+
+class TestABrokerThatRefuses:
+    """What needs no broker is done, and written down as done; nobody waits for what cannot come."""
+
+    @pytest.fixture
+    def memory(self, bench: Bench) -> Memory:
+        memory = Memory()
+        memory.refuse_after, memory.certain = 0, False
+        served(bench)
+        bench.create()
+        return memory
+
+    @pytest.mark.parametrize("error", [PublishError, RefusedError])
+    def test_it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done(
+        self, bench: Bench, memory: Memory, error: type[PublishError]
+    ) -> None:
+        memory.error = error
+        only = keeper(bench, memory, "only")
+        assert only.hold()
+        only._rescuer._wait_until = 0.0
+        scheduled(bench)
+        with bench.engine.begin() as connection:
+            claimed_task(connection, now=PAST)
+
+        with suppress(PublishError):
+            only.scan()
+
+        seen = the_lease(bench)
+        assert seen.idle is not None
+        assert seen.refused_since is not None
+        assert tasks(bench)
+        assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
+
+    def test_who_leads_stays_when_nobodys_messages_are_taken(
+        self, bench: Bench, memory: Memory
+    ) -> None:
+        memory.error = RefusedError
+        only = keeper(bench, memory, "only")
+        assert only.hold()
+        for _ in range(3):
+            with suppress(RefusedError):  # it would give the lease back
+                only.probe()
+                only.scan()
+            assert only.lead.held is not None
+        assert bench.dispatches() == 1  # no ledger row hides what was never tried
+
+        memory.refuse_after = None
+        task_id = bench.create()
+        only.scan()
+
+        assert the_lease(bench).refused_since is None
+        assert memory.ids() == [task_id]
+
+    def test_who_leads_next_asks_before_it_enters_anything(
+        self, bench: Bench, memory: Memory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one, other = keeper(bench, memory, "one"), keeper(bench, memory, "other")
+        assert one.hold()
+        with pytest.raises(PublishError):
+            one.scan()
+        first = the_lease(bench).refused_since
+        rows = bench.dispatches()
+        bench.create()
+
+        assert other.hold()
+        with pytest.raises(PublishError):
+            other.scan()
+
+        assert memory.probes
+        assert bench.dispatches() == rows
+        assert the_lease(bench).refused_since == first
+        assert f"nothing is published since {first:%Y-%m-%d}" in caplog.text
+
+
+def the_lease(bench: Bench) -> lease.Lease:
+    with bench.engine.begin() as connection:
+        seen = lease.read(connection, SCAN)
+    assert seen is not None
+    return seen
 
 
 def test_who_scans_need_not_renew_its_lease_besides(

@@ -111,6 +111,18 @@ def test_limits_of_a_tasks_own_hold_within_a_row(bench: Bench) -> None:
     assert bench.runs == [(False, 60), (False, 7), (True, 60), (False, 60)]
 
 
+def test_a_limit_for_all_holds_within_a_row(bench: Bench) -> None:
+    @bench.handler()
+    def look(ctx: Any) -> None:
+        bench.runs.append(round(ctx.remaining or 0))
+
+    ids = [bench.create(), bench.create(timeout=5), bench.create()]
+
+    carry_out(bench, ids, timeout=50)
+
+    assert bench.runs == [50, 5, 50]
+
+
 def test_a_worker_on_its_way_out_starts_nothing_more_of_a_row(bench: Bench) -> None:
     @bench.handler()
     def last(ctx: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torture.mutants.of_the_batches import BATCHES
+from torture.mutants.of_the_broker import BROKER
 from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_keys import KEYS
@@ -12,4 +13,15 @@ from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runtime import RUNTIME
 from torture.mutants.of_the_steps import STEPS
 
-ALL = (*POOL, *RUNTIME, *LOCKS, *GATES, *GROUPS_AND_PROGRESS, *BATCHES, *STEPS, *PARTITIONS, *KEYS)
+ALL = (
+    *POOL,
+    *RUNTIME,
+    *LOCKS,
+    *GATES,
+    *GROUPS_AND_PROGRESS,
+    *BATCHES,
+    *STEPS,
+    *PARTITIONS,
+    *BROKER,
+    *KEYS,
+)

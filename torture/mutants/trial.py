@@ -17,7 +17,10 @@ from pathlib import Path
 from torture.mutants.change import Mutant, apply, restore
 
 PROJECT = Path(__file__).parents[2]
-COPIED = ("tasks_app", "tests", "torture", "verification", "benchmarks", "examples", "migrations")
+COPIED = (
+    *("tasks_app", "tests", "torture", "verification", "benchmarks", "examples", "migrations"),
+    "docs",
+)
 PATIENCE_S = 300.0
 VERDICTS = frozenset({"AssertionError", "Failed", "IntegrityError"})
 """How a test says that a rule is broken: it asserts, pytest does, or a constraint of the tables.

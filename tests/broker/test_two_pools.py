@@ -1,0 +1,169 @@
+"""Two pools on one broker: neither takes the other's messages, and everybody is told."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+from redis import Redis
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from tasks_app import create_task
+from tasks_app.broker import strangers
+from tasks_app.broker.configuration import configuration
+from tasks_app.broker.delay_index import DelayIndex
+from tasks_app.broker.hints import CeleryHints
+from tasks_app.broker.strangers import POOL_VARIABLE, Strangers
+from tasks_app.domain.settings import Settings
+from tasks_app.pool.pool_name import pool_name
+from tasks_app.pool.schema import migrate
+from tasks_app.pool.upcoming import Upcoming
+from tasks_app.runtime.hints import HINTS, Hints
+from tests.broker.conftest import House
+
+NAMED = {"pool": "somebodys"}
+
+
+@pytest.fixture(scope="module")
+def other(postgres) -> Iterator[Engine]:
+    """Another pool: a database beside the suite's."""
+    administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
+    with administrator.connect() as connection:
+        connection.execute(text("CREATE DATABASE other_pool"))
+    engine = create_engine(postgres.url_of("other_pool"))
+    with engine.begin() as connection:
+        migrate(connection)
+        connection.execute(text("CREATE TABLE effect (task_id bigint, note text)"))
+    yield engine
+    engine.dispose()
+    with administrator.connect() as connection:
+        connection.execute(text("DROP DATABASE other_pool WITH (FORCE)"))
+    administrator.dispose()
+
+
+class TestOneMessage:
+    @pytest.fixture(autouse=True)
+    def _own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(POOL_VARIABLE, "ours")
+        monkeypatch.delenv(strangers.SLOTS_VARIABLE, raising=False)
+
+    def test_another_pools_is_refused(self) -> None:
+        assert Strangers().refuses(NAMED)
+
+    def test_ours_is_taken_and_so_is_one_of_the_version_before(self) -> None:
+        assert not Strangers().refuses({"pool": "ours"})
+        assert not Strangers().refuses({})
+
+    def test_who_does_not_know_its_name_takes_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As where the schema is a version behind."""
+        monkeypatch.setenv(POOL_VARIABLE, "")
+
+        assert not Strangers().refuses(NAMED)
+
+    def test_a_flood_is_counted_and_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        counter = Strangers()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(1_000):
+                counter.refuses(NAMED)
+
+        assert counter.number == 1_000
+        assert [r.getMessage()[:40] for r in caplog.records] == [
+            "refused 1 messages of another pool (1 in"
+        ]
+
+
+def test_each_pool_has_a_delay_index_of_its_own(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Celery("pumps", set_as_current=False)
+    app.conf.update(configuration(Settings(broker_url=house.broker.url_of(14))))
+    indexes = []
+    for name in ("one", "two"):
+        monkeypatch.setenv(POOL_VARIABLE, name)
+        indexes.append(DelayIndex(app))
+    one, two = indexes
+    one.enter([Upcoming(1, "mail", 0.0)])
+
+    moved = [two.move(), one.move()]
+
+    assert [(each.pumps, each.tasks) for each in moved] == [(True, 0), (True, 1)]
+    with Redis.from_url(house.broker.url_of(14)) as redis:
+        assert b'"pool": "one"' in redis.lpop("tasks_app:mail")
+        assert {key for key in redis.keys("*delay*") if b"pump" in key} == {
+            b"tasks_app:delay.one.pump",
+            b"tasks_app:delay.two.pump",
+        }
+        redis.flushdb()
+    for index in indexes:
+        index._line.drop()
+
+
+def test_a_producer_asks_once_and_hints_at_one_pool_only(
+    house: House, other: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_APP_BROKER_URL", "redis://nobody")
+    hints, asked, told = Hints(), [], []
+    monkeypatch.setattr(
+        "tasks_app.runtime.hints.pool_name", lambda c: asked.append(c) or pool_name(c)
+    )
+    ear = SimpleNamespace(
+        publish=lambda queue, ids: told.append(list(ids)), start=lambda *_: False, depth=lambda _: 0
+    )
+    hints.provide(lambda settings: ear)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr("tasks_app.runtime.producer.HINTS", hints)
+    ids = []
+    for engine in (house.engine, house.engine, other, other):
+        with Session(engine) as session, session.begin():
+            ids.append([int(create_task(session, "nobody.knows"))])
+        hints.flush()
+
+    assert told == ids[:2]
+    assert len(asked) == 2
+    with house.engine.connect() as connection:
+        assert hints.pool == pool_name(connection)
+
+
+def test_a_hint_carries_the_name(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HINTS, "pool", "ours")
+    hints = CeleryHints(Settings(broker_url=house.broker.url_of(14)))
+
+    hints.publish("mail", [1])
+
+    hints._line.drop()
+    with Redis.from_url(house.broker.url_of(14)) as redis:
+        assert b'"pool": "ours"' in redis.lpop("tasks_app:mail")
+        redis.flushdb()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120, method="thread")
+@pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
+def test_two_pools_on_one_broker_do_all_their_tasks_and_doctor_says_so(
+    house: House, other: Engine
+) -> None:
+    url = other.url.render_as_string(hide_password=False)
+    spans = {"TASKS_APP_REPUBLISH_AFTER": "1s", "TASKS_APP_MESSAGE_SIZE": "1"}
+    own = house.worker(children=1, **spans)
+    stranger = house.worker(children=1, ready=False, TASKS_APP_DATABASE_URL=url, **spans)
+    stranger.says("ready.")
+    ids = house.create("ok", 30)
+
+    assert house.over(ids, 90) == {"SUCCEEDED": 30}
+
+    stranger.says("messages of another pool")
+    assert "messages of another pool" not in own.log()
+    said = subprocess.run(
+        [Path(sys.executable).with_name("tasks-app"), "doctor"],
+        env=house.environment(TASKS_APP_DATABASE_URL=url),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "carries messages of another pool" in said.stdout, said.stdout
+    own.end()
+    stranger.end()

@@ -1,0 +1,86 @@
+"""RabbitMQ without memory takes no message: what needs none goes on, and everybody is told."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.orm import Session
+
+from tasks_app import create_schedule
+from tests.broker.celery_process import CeleryProcess
+from tests.broker.conftest import House
+from tests.broker.rabbitmq import memory_alarm
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(180, method="thread"),
+    pytest.mark.skipif(shutil.which("rabbitmqctl") is None, reason="it takes rabbitmqctl"),
+    pytest.mark.parametrize("house", ["rabbitmq"], indirect=True, scope="module"),
+]
+
+ALARM_S = 12
+LONGEST_S = 4.0
+SCAN_AGE = (
+    "SELECT extract(epoch FROM clock_timestamp() - done_at)::float FROM task_lease"
+    " WHERE name = 'scan'"
+)
+FIRED = "SELECT count(*) FROM task_all WHERE name = 'when'"
+
+
+def doctor(house: House) -> str:
+    """What the check-up says of the broker."""
+    command = [Path(sys.executable).with_name("tasks-app"), "doctor"]
+    run = subprocess.run(
+        command, env=house.environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    return "\n".join(line for line in run.stdout.splitlines() if "broker" in line)
+
+
+@pytest.fixture(params=[True, False], ids=["beat", "deputies"])
+def lost(house: House, request: pytest.FixtureRequest) -> Iterator[tuple[int, CeleryProcess]]:
+    """A task in the hands of a worker; another one lives, and a schedule is due each second."""
+    doomed, worker = house.worker("-Q", "doomed", children=1), house.worker(children=1)
+    processes = [doomed, worker, *([house.beat()] if request.param else [])]
+    task_id = house.create("slow", payload={"seconds": 60}, queue="doomed", max_attempts=3)[0]
+    until(lambda: house.task(task_id).state == "RUNNING", 30)
+    with Session(house.engine) as session, session.begin():
+        create_schedule(session, "each_second", "when", every="1s")
+    yield task_id, doomed
+    for process in processes:
+        process.end()
+    house.sql("DELETE FROM task_worker")
+    house.sql("DELETE FROM task_schedule")
+
+
+def test_a_memory_alarm_stops_neither_scan_nor_schedules_nor_rescue(
+    house: House, lost: tuple[int, CeleryProcess]
+) -> None:
+    task_id, doomed = lost
+    ages: list[float] = []
+    with memory_alarm():
+        doomed.signal_all(signal.SIGKILL)
+        ids = house.create("ok", 20)
+        ends = time.monotonic() + ALARM_S
+        while time.monotonic() < ends:
+            ages.append(house.sql(SCAN_AGE))
+            time.sleep(0.1)
+        said, rescued, fired = doctor(house), house.task(task_id).crashes, house.sql(FIRED)
+    alarm_over = time.monotonic()
+
+    assert house.over(ids) == {"SUCCEEDED": 20}
+
+    assert time.monotonic() - alarm_over < 10
+    assert max(ages[len(ages) // 2 :]) < LONGEST_S, ages  # the first leader was perhaps killed
+    assert rescued == 1
+    assert fired >= ALARM_S / 2
+    assert "refuses messages (connection.blocked" in said, said
+    assert "nothing could be published since 20" in said, said
+    until(lambda: "since 20" not in doctor(house))

@@ -1,0 +1,118 @@
+"""The Celery edge without one of its rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+LIMITS = "tests/broker/test_pool_limits.py::test_"
+KEEPER = "tests/runtime/test_keeper.py::TestABrokerThatRefuses::test_"
+POOLS = "tests/broker/test_two_pools.py::"
+REFUSALS = "tests/broker/test_celery_refusals.py::test_"
+SETTINGS = "tests/broker/test_celery_settings.py::test_"
+
+BROKER = (
+    mutant(
+        "Celery's limits stay on the pool",
+        "A time limit of Celery bounds a task, never a message of many.",
+        "tasks_app/broker/time_limits.py",
+        "    worker.soft_time_limit = worker.time_limit = None\n",
+        "",
+        f"{LIMITS}of_celerys_limit_and_ours_the_shorter_holds_for_a_task",
+    ),
+    mutant(
+        "settings of Celery's tasks reach our messages",
+        "Nothing that is set for Celery's tasks is meant for what carries ours.",
+        "tasks_app/broker/tasks.py",
+        "    from_config = ()\n",
+        "",
+        f"{SETTINGS}no_message_feels_a_time_limit",
+    ),
+    mutant(
+        "annotations reach our messages",
+        "Nothing that is set for Celery's tasks is meant for what carries ours.",
+        "tasks_app/broker/tasks.py",
+        "    def annotate(cls) -> None:",
+        "    def annotated(cls) -> None:",
+        f"{SETTINGS}no_message_of_ours_feels_what_is_neutralised",
+    ),
+    mutant(
+        "remote control sets a limit of a message",
+        "Remote control cannot bound what carries many tasks.",
+        "tasks_app/broker/control.py",
+        '    ways |= {"time_limit": _for_others, "rate_limit": _for_others}\n',
+        "",
+        f"{REFUSALS}the_remote_commands_that_are_refused_are_for_our_messages",
+    ),
+    mutant(
+        "a message is read before its kind is known",
+        "Nothing but JSON is read, whatever accept_content lets in.",
+        "tasks_app/broker/refusal.py",
+        "    if message.content_type != JSON or not (is_name",
+        "    if not (is_name",
+        f"{REFUSALS}what_is_no_json_is_not_even_read",
+    ),
+    mutant(
+        "a sprint knows no default limit",
+        "TASKS_APP_TIMEOUT bounds the shortest tasks, too.",
+        "tasks_app/runtime/sprint.py",
+        "or allowance.limit_s(spec))",
+        "or spec.timeout)",
+        "tests/runtime/test_sprint.py::test_a_limit_for_all_holds_within_a_row",
+    ),
+    mutant(
+        "a broker that refuses ends the leader's duties",
+        "What needs no broker goes on while it refuses messages.",
+        "tasks_app/runtime/keeper.py",
+        "            trouble = self._publish()\n",
+        "            self._give_up(trouble := self._publish())\n",
+        f"{KEEPER}it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done",
+    ),
+    mutant(
+        "a broker that refuses everybody changes the leader",
+        "Who leads goes on where nobody's messages are taken.",
+        "tasks_app/runtime/keeper.py",
+        "        if not isinstance(trouble, RefusedError):\n",
+        "        if trouble is not None:\n",
+        f"{KEEPER}who_leads_stays_when_nobodys_messages_are_taken",
+    ),
+    mutant(
+        "who leads next enters before it asks",
+        "Nothing is entered in the ledger for a broker that refused the last leader.",
+        "tasks_app/runtime/keeper.py",
+        "                self._dispatcher.doubt()\n",
+        "                pass\n",
+        f"{KEEPER}who_leads_next_asks_before_it_enters_anything",
+    ),
+    mutant(
+        "a stranger's message is taken",
+        "A message of another pool is refused.",
+        "tasks_app/broker/strangers.py",
+        "if named is None or own is None or named == own:",
+        "if True:",
+        f"{POOLS}TestOneMessage::test_another_pools_is_refused",
+    ),
+    mutant(
+        "a message without a name is refused",
+        "A message of the version before is taken: workers are replaced one by one.",
+        "tasks_app/broker/strangers.py",
+        "if named is None or own",
+        "if own",
+        f"{POOLS}TestOneMessage::test_ours_is_taken_and_so_is_one_of_the_version_before",
+    ),
+    mutant(
+        "one delay index for all pools",
+        "The keys of the delay index carry the pool's name.",
+        "tasks_app/broker/delay_index.py",
+        'f"delay.{pool}" if pool else "delay"',
+        '"delay"',
+        f"{POOLS}test_each_pool_has_a_delay_index_of_its_own",
+    ),
+    mutant(
+        "hints at a pool under another's name",
+        "A producer of two pools hints at the one whose name it says.",
+        "tasks_app/runtime/hints.py",
+        "return hinting if name in (None, self.pool) else None",
+        "return hinting",
+        f"{POOLS}test_a_producer_asks_once_and_hints_at_one_pool_only",
+    ),
+)
