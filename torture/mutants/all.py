@@ -6,9 +6,13 @@ from torture.mutants.of_the_batches import BATCHES
 from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_locks import LOCKS
+from torture.mutants.of_the_operators import OPERATORS
 from torture.mutants.of_the_partitions import PARTITIONS
 from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runtime import RUNTIME
 from torture.mutants.of_the_steps import STEPS
 
-ALL = (*POOL, *RUNTIME, *LOCKS, *GATES, *GROUPS_AND_PROGRESS, *BATCHES, *STEPS, *PARTITIONS)
+ALL = (
+    *(*POOL, *RUNTIME, *LOCKS, *GATES, *GROUPS_AND_PROGRESS, *BATCHES, *STEPS, *PARTITIONS),
+    *OPERATORS,
+)
