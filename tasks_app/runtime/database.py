@@ -22,6 +22,7 @@ from tasks_app.runtime.forks import keep_from_forks
 from tasks_app.runtime.reactions import spares_handlers
 
 _NETWORK = {
+    "client_encoding": "utf8",  # or a role's would decide which text there is; poolers know it, too
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 3,
@@ -32,6 +33,14 @@ _CHECK = {"client_connection_check_interval": "500"}
 """A killed client's statement would otherwise hold its locks for as long as it runs."""
 _OURS = {
     **_CHECK,
+    # How values are written and read, whatever the role or the database says.
+    "IntervalStyle": "postgres",
+    "DateStyle": "ISO",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read\\ committed",  # of single statements
     # Or a clerk that waits for somebody's lock looks dead, and its child is killed.
     "lock_timeout": "1000",
     "statement_timeout": "30000",
@@ -46,7 +55,9 @@ _OURS = {
     ),
 }
 _FOR_A_TRANSACTION = "SELECT " + ", ".join(
-    f"set_config('{name}', '{value}', true)" for name, value in _OURS.items()
+    f"set_config('{name}', '{value}', true)"
+    for name, value in _OURS.items()
+    if name != "default_transaction_isolation"  # it is too late for this one
 )
 _MARK = "_tasks_app_ours"
 
