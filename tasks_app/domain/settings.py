@@ -21,7 +21,11 @@ class Settings(BaseSettings):
     """Read once per process and handed down; frozen."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,  # a URL has a password
     )
 
     database_url: SecretStr | None = None

@@ -14,13 +14,17 @@ _STYLES = """
 def make_readable(connection: Connection) -> None:
     """Let psycopg read both until the transaction ends; only where its styles are others.
 
-    It knows the styles without asking. The order of days and months stays as it is.
+    The order of days and months stays as it is.
     """
-    driver: Any = connection.connection.driver_connection
+    if not is_readable(connection.connection.driver_connection):
+        connection.exec_driver_sql(_STYLES)
+
+
+def is_readable(driver: Any) -> bool:
+    """Whether psycopg reads both as it is. It knows the styles without asking."""
     session = getattr(driver, "pgconn", None)
     if session is None:  # another driver, which has its own ways
-        return
+        return True
     spans = session.parameter_status(b"IntervalStyle") or b"postgres"
     dates = session.parameter_status(b"DateStyle") or b"ISO"
-    if spans != b"postgres" or not dates.startswith(b"ISO"):
-        connection.exec_driver_sql(_STYLES)
+    return spans == b"postgres" and dates.startswith(b"ISO")

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from tasks_app.pool.readable import is_readable, make_readable
 from tasks_app.runtime.borrowed import lend
 from tasks_app.runtime.chained import chain
 from tasks_app.runtime.forks import keep_from_forks
@@ -107,6 +108,7 @@ class Database:
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
         lend(engine.sync_engine)
+        _keep_readable(engine.sync_engine)
         return engine
 
     @contextmanager
@@ -176,6 +178,7 @@ class Database:
             self._handler_engine = self._make(_CHECK, self._handlers)
             lend(self._handler_engine)
             chain(self._handler_engine)
+            _keep_readable(self._handler_engine)
             self._pid = os.getpid()
 
     def _heed(self, context: ExceptionContext) -> None:
@@ -210,6 +213,20 @@ class Database:
 def settle_in(connection: Connection) -> None:
     """Ask for our settings, until the end of the transaction that has just begun."""
     connection.exec_driver_sql(_FOR_A_TRANSACTION)
+
+
+def _keep_readable(engine: Engine) -> None:
+    """Handlers have their role's settings, but for styles in which psycopg could read nothing.
+
+    Only of a role that has such is anything asked, once a transaction.
+    """
+
+    def look(connection: Any, _record: object) -> None:
+        driver = getattr(connection, "driver_connection", connection)
+        if not (is_readable(driver) or event.contains(engine, "begin", make_readable)):
+            event.listen(engine, "begin", make_readable)
+
+    event.listen(engine, "connect", look)
 
 
 def _mark(context: ExceptionContext) -> None:

@@ -53,7 +53,7 @@ COMMANDS = [
 
 
 def said_of(name: str, url: str) -> tuple[Settings | None, str]:
-    """Read the settings with this URL; return them, if it is none that is refused, and what is said."""
+    """Read the settings with this URL; return them unless it is refused, and what is said."""
     before = os.environ.get(name)
     os.environ[name] = url
     try:

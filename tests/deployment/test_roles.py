@@ -1,4 +1,4 @@
-"""The roles of docker-compose.yml on a real server: an owner, a worker, and what each may not do."""
+"""The roles of docker-compose.yml on a real server: an owner, a worker, what each may not do."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_worker_runs_tasks_and_is_neither_owner_nor_superuser(urls: dict[str
         query = text("SELECT state FROM task_completed WHERE id = :id")
         assert connection.execute(query, {"id": task_id}).scalar() == "SUCCEEDED"
         for statement in FORBIDDEN:
-            with pytest.raises(ProgrammingError, match="denied|must be owner"):
+            with pytest.raises(ProgrammingError, match=r"denied|must be owner"):
                 connection.execute(text(statement))
             connection.rollback()
     worker.dispose()

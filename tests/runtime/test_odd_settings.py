@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
@@ -52,6 +51,7 @@ from tasks_app.pool import workers
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.keeper import Keeper
 from tests.batch.yard import Yard
+from tests.conftest import TABLES
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 
@@ -124,6 +124,7 @@ class Odd:
     def walk(self, *, prepare: bool = True) -> None:
         """Let everything happen that happens to tasks, as the role; check what came of it."""
         bench = self.bench
+        bench.sql(f"TRUNCATE {TABLES}, effect")
         bench.url = self.url
         # Its own session has the role's settings, but for those under which it could not say what
         # it wants to: psycopg sends text in the one, and nulls in the other.
@@ -139,7 +140,7 @@ class Odd:
             self.theirs.dispose()
             bench.url = self.owner.url.render_as_string(hide_password=False)
 
-    def _tasks(self, *, prepare: bool) -> None:
+    def _tasks(self, *, prepare: bool) -> None:  # noqa: PLR0915  what happens to tasks is much
         bench = self.bench
         bench.registry.__init__()  # type: ignore[misc]
         tried: list[int] = []
@@ -152,6 +153,11 @@ class Odd:
         def writes(ctx: Any) -> Any:
             ctx.connection.execute(text("INSERT INTO effect VALUES (:i, 'x')"), {"i": ctx.task_id})
             return {"said": TEXT}
+
+        @bench.handler("reads")
+        def reads(ctx: Any) -> Any:
+            row = ctx.session.execute(text("SELECT now() - INTERVAL '1 h', INTERVAL '1 h'")).one()
+            return str(row[1])
 
         @bench.handler("fails", retry="0s,0s")
         def fails(ctx: Any) -> None:
@@ -175,6 +181,7 @@ class Odd:
                     NewTask("writes", None, {"unique_key": "v"}),
                     NewTask("waits", None, {"order_key": "o", "unique_key": "w"}),
                     NewTask("fails"),
+                    NewTask("reads"),
                 ],
             )
             once = create_task(session, "ok", unique_key="z", unique_scope="for_period 1h")
@@ -195,7 +202,7 @@ class Odd:
         bench.drain(prepare=prepare, async_concurrency=2)
         failed = many[4]
         states = bench.states([one, *many, once])
-        assert states == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 2
+        assert states == ["SUCCEEDED"] * 5 + ["FAILED"] + ["SUCCEEDED"] * 3
         assert tried == [failed] * 3
         assert bench.task(one).result == {"text": TEXT, "x": 1e17}
         assert [bench.task(each).biz_key for each in many[:3]] == [None, "k", None]
@@ -344,7 +351,14 @@ def test_a_connection_whose_encoding_lacks_a_character_is_told_in_a_sentence(odd
     assert told.value.__suppress_context__
 
 
-def test_a_role_that_may_only_read_is_told_in_a_sentence(odd: Odd) -> None:
+def test_a_role_that_may_only_read_is_told_in_a_sentence(
+    odd: Odd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (odd.folder / "only_here.py").write_text(
+        "from tasks_app import handler\nhandler('only.here')(lambda ctx: None)\n"
+    )
+    monkeypatch.syspath_prepend(odd.folder)
+    monkeypatch.setenv("TASKS_APP_IMPORTS", "only_here")
     odd.set({"default_transaction_read_only": "on"})
     try:
         runner = {
@@ -355,7 +369,11 @@ def test_a_role_that_may_only_read_is_told_in_a_sentence(odd: Odd) -> None:
         odd.set({})
 
     assert {command: done.exit_code for command, done in runner.items()} == {
-        **{"doctor": 1, "create t": 1, "pause mail": 1, "work --drain": 2, "list": 0}
+        "doctor": 1,
+        "create t": 1,
+        "pause mail": 1,
+        "work --drain": 2,
+        "list": 0,
     }
     for command in ("doctor", "create t", "pause mail", "work --drain"):
         assert "The database lets this role only read" in runner[command].output, command
