@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ def test_no_password_of_a_database_url_is_shown_or_told_by_sqlalchemy(
         assert CORE not in f"{url.host} {url.port}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, report_multiple_bugs=False)
 @given(form=BROKERS, password=PASSWORDS)
 @example(form="redis://:{}@127.0.0.1:1/0", password="hunter#x")
 @example(form="redis://:{}@127.0.0.1:1/0", password="1/hunter")
@@ -94,13 +93,18 @@ def test_no_password_of_a_broker_url_is_shown_or_told_by_celery(form: str, passw
 
     assert CORE not in said
     if read is not None:
+        assert CORE not in told_by_celery(read)
+
+
+def told_by_celery(read: Settings) -> str:
+    """What ``report`` and the like print, or the error that they end with."""
+    try:
         app = make_celery(read)
         with app.connection_for_read() as connection:
             said = f"{connection.as_uri()} {connection.as_uri(include_password=False)}"
-        said += app.bugreport() + repr(effective_celery_settings(app))
-        with suppress(OSError):
-            app.connection_for_read().info()
-        assert CORE not in said
+        return f"{said} {app.bugreport()} {effective_celery_settings(app)!r}"
+    except ValueError as error:
+        return str(error)
 
 
 @pytest.mark.processes

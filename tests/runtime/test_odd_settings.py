@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
@@ -136,6 +137,8 @@ class Odd:
             self._operated()
             self._batch(prepare=prepare)
             self._looked_at(prepare=prepare)
+        except (NotImplementedError, UnicodeError, TypeError, SQLAlchemyError) as error:
+            raise AssertionError(f"a setting is in the way: {error}") from error
         finally:
             self.theirs.dispose()
             bench.url = self.owner.url.render_as_string(hide_password=False)

@@ -8,6 +8,7 @@ GROUP = "tasks_app/cli/group.py"
 ARGUMENTS = "tests/cli/test_arguments.py::"
 DATABASE = "tasks_app/runtime/database.py"
 ODD = "tests/runtime/test_odd_settings.py::"
+WALK = f"{ODD}test_a_task_walks_its_way_under_each_odd_setting"
 SECRETS = "tests/broker/test_secrets.py::"
 
 OPERATORS = (
@@ -51,7 +52,7 @@ OPERATORS = (
         DATABASE,
         """    "IntervalStyle": "postgres",\n""",
         "",
-        f"{ODD}test_a_task_walks_its_way_under_each_odd_setting",
+        f"{WALK}[IntervalStyle=iso_8601]",
     ),
     mutant(
         "settings: encoding",
@@ -59,7 +60,7 @@ OPERATORS = (
         DATABASE,
         """    "client_encoding": "utf8",""",
         "   ",
-        f"{ODD}test_a_task_walks_its_way_under_each_odd_setting",
+        f"{WALK}[client_encoding=SQL_ASCII]",
     ),
     mutant(
         "settings: handlers can read",
@@ -67,7 +68,7 @@ OPERATORS = (
         DATABASE,
         "            _keep_readable(self._handler_engine)\n",
         "",
-        f"{ODD}test_a_task_walks_its_way_under_each_odd_setting",
+        f"{WALK}[DateStyle=German, DMY]",
     ),
     mutant(
         "settings: sessions of others",
@@ -75,7 +76,7 @@ OPERATORS = (
         "tasks_app/runtime/callers.py",
         "    make_readable(connection)\n",
         "",
-        f"{ODD}test_a_task_walks_its_way_under_each_odd_setting",
+        f"{WALK}[IntervalStyle=iso_8601]",
     ),
     mutant(
         "settings: read only",
