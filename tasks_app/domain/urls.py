@@ -19,7 +19,7 @@ ENCODED = (
 )
 _SCHEME = r"[A-Za-z][\w+.-]*://"
 _DATABASE = re.compile(
-    rf"{_SCHEME}(?:[^:/@]*(?::[^@]*)?@)?(?:\[[^\]@/?]+\]|[^:/?@]*)(?::\d+)?(?:[/?].*)?", re.DOTALL
+    rf"{_SCHEME}(?:[^:/@]*(?::[^@]*)?@)?(?:\[[^\]@/?]+\]|[^:/?@]*)(?::\d+)?(?:[/?][^@]*)?"
 )
 """As SQLAlchemy reads it, with a host and a port that can be those."""
 _AUTHORITY = re.compile(rf"{_SCHEME}([^/?#]*)(.*)", re.DOTALL)

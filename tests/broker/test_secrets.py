@@ -29,7 +29,6 @@ BROKERS = st.sampled_from(
         "sentinel://:{}@127.0.0.1:1;sentinel://:{}@127.0.0.1:2",
         "redis:/:{}@127.0.0.1:1/0",
         ":{}@127.0.0.1",
-        "redis://:{}",
     ]
 )
 DATABASES = st.sampled_from(
