@@ -119,11 +119,15 @@ KINDS: tuple[Kind, ...] = (
     _around("F29", outages.crowd_database),
     _around("F30", outages.read_only),
     _around("F32", outages.terminate_backends),
+    _around("F32", outages.terminate_idle),
     _around("F34", outages.hold_snapshot),
     _around("F49", outages.forge_messages),
+    _around("F49", outages.send_to_another_pool),
     _around("F55", operators.hold_producers),
     _around("F57", operators.cancel_some, cancels=True),
     _around("F57", operators.pause_and_resume),
+    _around("F57", operators.pause_beside_a_limit),
+    _around("F57", operators.set_odd_settings),
     _around("F57", operators.cancel_and_requeue, cancels=True),
 )  # fmt: skip
 
@@ -153,7 +157,7 @@ BROKEN_LINES = frozenset({
     *(faults.kill_broker, faults.kill_beat, faults.freeze_beat),
     *(outages.cut_broker, outages.hush_broker, outages.restart_broker, outages.flush_broker),
     *(outages.lose_messages, outages.repeat_messages, outages.replay_messages),
-    *(outages.fill_broker, outages.forge_messages),
+    *(outages.fill_broker, outages.forge_messages, outages.send_to_another_pool),
 })  # fmt: skip
 """What only those feel who have a broker or a beat."""
 

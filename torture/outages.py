@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import time
 from contextlib import ExitStack, suppress
 
@@ -73,6 +75,11 @@ def restart_database(world: World) -> None:
 def terminate_backends(world: World) -> None:
     """All backends of ours are terminated (F32)."""
     world.ask(f"SELECT pg_terminate_backend(pid) {BACKENDS}")
+
+
+def terminate_idle(world: World) -> None:
+    """All connections that nobody uses just now are terminated (F32)."""
+    world.ask(f"SELECT pg_terminate_backend(pid) {BACKENDS} AND state = 'idle'")
 
 
 def cancel_statements(world: World) -> None:
@@ -161,6 +168,29 @@ def forge_messages(world: World) -> None:
     world.servers.broker.forge(
         [b"", b"{}", b"[]", b"\x00\xff", b'{"body": "W10=", "headers": {}}', b"9" * 5_000]
     )
+
+
+def send_to_another_pool(world: World) -> None:
+    """A pool whose broker this is, too, puts its messages into our queue (F49)."""
+    foreign = [10**12 + world.rng.randrange(10**6) for _ in range(5)]
+    body = base64.b64encode(json.dumps([[10**12, foreign], {}, {}]).encode()).decode()
+    headers = {"task": "tasks_app.execute", "id": "another pool's", "lang": "py"}
+    properties = {
+        "correlation_id": "x",
+        "delivery_mode": 2,
+        "delivery_tag": str(foreign[0]),
+        "delivery_info": {"exchange": "", "routing_key": "default"},
+        "priority": 0,
+        "body_encoding": "base64",
+    }
+    envelope = {
+        "body": body,
+        "headers": headers,
+        "properties": properties,
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+    }
+    world.servers.broker.forge([json.dumps(envelope).encode()])
 
 
 def lose_messages(world: World) -> None:

@@ -108,7 +108,13 @@ def servers_of(plan: Plan, folder: Path) -> Iterator[World]:
     """Yield a world with its servers, in which nobody works yet."""
     with ExitStack() as stack:
         servers = stack.enter_context(plan.surroundings.servers())
-        engine = create_engine(servers.postgres.url, pool_size=100)
+        # Ours has the settings that it needs, whatever becomes of the role's.
+        own = {
+            "client_encoding": "utf8",
+            "options": "-c DateStyle=ISO -c IntervalStyle=postgres -c array_nulls=on"
+            " -c default_transaction_isolation=read\\ committed -c statement_timeout=0",
+        }
+        engine = create_engine(servers.postgres.url, pool_size=100, connect_args=own)
         stack.callback(engine.dispose)
         _prepare(engine)
         yield stack.enter_context(_world(plan, folder, servers, engine))

@@ -8,17 +8,10 @@ from celery import Celery
 from celery.app.defaults import DEFAULTS
 
 from tasks_app.broker.celeryconfig import read_celeryconfig
+from tasks_app.broker.configuration import BY_ENVIRONMENT
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.domain.effective import Effective
 from tasks_app.domain.masking import masked
-
-_BY_ENVIRONMENT = {
-    "broker_url": "CELERY_BROKER_URL",
-    "broker_read_url": "CELERY_BROKER_READ_URL",
-    "broker_write_url": "CELERY_BROKER_WRITE_URL",
-    "result_backend": "CELERY_RESULT_BACKEND",
-}
-"""Celery looks into these first, whatever any file says."""
 
 
 def effective_celery_settings(app: Celery) -> list[Effective]:
@@ -26,14 +19,14 @@ def effective_celery_settings(app: Celery) -> list[Effective]:
     theirs, ours = read_celeryconfig(), celery_defaults(app.conf.broker_url, 1.0)
     found = []
     for name in sorted(DEFAULTS):
-        value = getattr(app.conf, name, None) if name in _BY_ENVIRONMENT else app.conf.get(name)
+        value = getattr(app.conf, name, None) if name in BY_ENVIRONMENT else app.conf.get(name)
         derived = (
             name.startswith("broker_") and name != "broker_url" and value == app.conf.broker_url
         )
         if value == DEFAULTS[name] or derived:
             continue
         both = isinstance(ours.get(name), dict) and name in theirs
-        if os.environ.get(_BY_ENVIRONMENT.get(name, "")):
+        if os.environ.get(BY_ENVIRONMENT.get(name, "")):
             source = "environment"
         elif both:
             source = "celeryconfig, tasks_app"

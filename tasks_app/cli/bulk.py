@@ -63,7 +63,7 @@ def cancel(ids: tuple[int, ...], **given: Any) -> None:
 
     Waiting ones are cancelled at once, running ones are told.
     """
-    if ids and not any(given.values()):
+    if ids and not _filters(given):
         with transaction() as connection:
             by = caller()
             answers = {one: cancel_task(connection, one, by=by) for one in sorted(ids)}
@@ -80,7 +80,7 @@ def requeue(ids: tuple[int, ...], **given: Any) -> None:
 
     By id, or all of the error pool that the options mean; --pool completed: of that one.
     """
-    if ids and not any(given.values()):
+    if ids and not _filters(given):
         with transaction() as connection:
             by = caller()
             answers = {one: requeue_task(connection, one, by=by) for one in sorted(ids)}
@@ -126,6 +126,11 @@ def rest(token: int, first: int | None, *, dry_run: bool) -> None:
         click.echo(f"There is no bulk {token}. Run: tasks-app audit", err=True)
         sys.exit(NO)
     _tell(done)
+
+
+def _filters(given: dict[str, Any]) -> bool:
+    """Whether anything is said but ids."""
+    return any(value is not None and value is not False for value in given.values())
 
 
 def _many(

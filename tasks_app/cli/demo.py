@@ -20,7 +20,8 @@ _BESIDE = Path(__file__).parents[2] / "examples"
 def demo(options: tuple[str, ...]) -> None:
     """Watch a shop's day: mails, retries, a poison task, a killed worker. --once ends by itself."""
     examples = _INSIDE if _INSIDE.is_dir() else _BESIDE
-    environment = {**os.environ, "PYTHONPATH": str(examples)}
+    prints = f"{sys.stdout.encoding}:backslashreplace"  # as every command here
+    environment = {**os.environ, "PYTHONPATH": str(examples), "PYTHONIOENCODING": prints}
     command = [sys.executable, "-m", "shop", *options]
     # Become it: a parent would have to hand on each signal, and Ctrl-C would reach both.
     os.execve(sys.executable, command, environment)  # noqa: S606  our own module

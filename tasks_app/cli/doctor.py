@@ -70,6 +70,8 @@ def _celery() -> list[Finding]:
     try:
         from tasks_app.broker import checkup  # noqa: PLC0415
         from tasks_app.celery import app  # noqa: PLC0415
+    except SystemExit as end:
+        return [fail("celery", str(end).rstrip("."), "Neither worker nor beat starts.")]
     except Exception as error:
         fact = f"celeryconfig breaks ({type(error).__name__}: {error})"
         return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]

@@ -7,17 +7,19 @@ configuration; 3 the database or the broker does not answer.
 from __future__ import annotations
 
 import click
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 
 from tasks_app.domain.errors import PublishError, TasksError
 from tasks_app.embedded.errors import EmbeddedError
+from tasks_app.pool.schema import READ_ONLY
 
 NO, USAGE, AWAY = 1, 2, 3
 _REFUSALS = {
     "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
+    "25006": (READ_ONLY, NO),
     "42501": ("This database role may not do that. See the privileges in docs/operations.md.", NO),
 }
-"""By SQLSTATE: undefined table, insufficient privilege."""
+"""By SQLSTATE: undefined table, read-only transaction, insufficient privilege."""
 
 
 def ending(error: BaseException) -> int | None:
@@ -44,7 +46,7 @@ def _said(error: BaseException) -> tuple[str, int] | None:
                 "The database does not answer. Check TASKS_APP_DATABASE_URL, "
                 "or start an embedded one with: tasks-app up -d"
             ), AWAY
-        case ProgrammingError():
+        case ProgrammingError() | InternalError():
             return _REFUSALS.get(getattr(error.orig, "sqlstate", None) or "")
         case TasksError() | EmbeddedError():
             return str(error), USAGE

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-import click
+from typing import Any
 
+import click
+from sqlalchemy.exc import ProgrammingError
+
+from tasks_app.cli.database import transaction
+from tasks_app.domain.errors import TasksError
 from tasks_app.pool.grants import Kind, grants_sql
+
+_NO_SUCH_ROLE = "42704"
+"""SQLSTATE: undefined object."""
 
 
 @click.command()
 @click.argument("kind", type=click.Choice([str(kind) for kind in Kind]))
 @click.option("--role", required=True, help="The role in the database, which exists.")
-def grants(kind: str, *, role: str) -> None:
+@click.option("--apply", "applies", is_flag=True, help="Execute it, as the owner of the tables.")
+def grants(kind: str, *, role: str, applies: bool) -> None:
     """Print the SQL that gives a role what a role of this kind needs, and no more.
 
-    Changes nothing: give it to psql, as the owner of the tables.
+    Changes nothing without --apply: give it to psql, as the owner of the tables.
     """
-    click.echo(grants_sql(Kind(kind), role), nl=False)
+    sql = grants_sql(Kind(kind), role)
+    if not applies:
+        click.echo(sql, nl=False)
+        return
+    with transaction() as connection:
+        warnings: list[Any] = []
+        driver: Any = connection.connection.driver_connection
+        driver.add_notice_handler(
+            warnings.append
+        )  # PostgreSQL grants less than was asked, and warns
+        try:
+            for statement in sql.splitlines():
+                connection.exec_driver_sql(statement.replace("%", "%%"))
+        except ProgrammingError as error:
+            if getattr(error.orig, "sqlstate", None) != _NO_SUCH_ROLE:
+                raise
+            raise TasksError(f"There is no role {role}. Make it first: CREATE ROLE.") from None
+        if warnings:
+            raise TasksError("Only the owner of the tables can grant this. Connect as the owner.")
+    click.echo(f"{role} may do now what a {kind} does")

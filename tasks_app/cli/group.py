@@ -5,8 +5,11 @@ Every start of ``celery`` imports this module, so it imports click and nothing e
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,16 @@ class Commands(click.Group):
         command: click.Command | None = getattr(import_module(module), name) if module else None
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what is empty, whatever the command is, and see to it that it can print.
+
+        Raises:
+            click.UsageError: an argument or the value of an option is empty.
+        """
+        _open_streams()
+        _refuse_empty(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; errors are one sentence and the next step, never a traceback.
 
@@ -81,6 +94,27 @@ class Commands(click.Group):
             if status is None:
                 raise
             sys.exit(status)
+
+
+def _open_streams() -> None:
+    """Let no character end a command: what an encoding lacks is shown as an escape.
+
+    ASCII is taken for a surrounding that was not set up, as by click, and by Python where it can.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            ascii_ = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if ascii_ else None, errors="backslashreplace")
+
+
+def _refuse_empty(args: list[str]) -> None:
+    """An empty variable of the shell would take a filter away, and mean more tasks than it says."""
+    for before, given in pairwise(["", *args]):
+        option, _, value = given.partition("=")
+        if not given.strip() or (option.startswith("--") and option != given and not value.strip()):
+            where = before if before.startswith("-") and not given.strip() else option
+            what = f"The value of {where}" if where.strip() else "An argument"
+            raise click.UsageError(f"{what} is empty. Leave it out, or say what is meant.")
 
 
 def _group(name: str) -> click.Group:

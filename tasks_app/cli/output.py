@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 import sys
@@ -18,7 +19,8 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
 def print_json(value: Any) -> None:
     """Print records, or lists of them, as JSON; instants are ISO 8601 in UTC."""
-    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+    utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=not utf8))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -29,13 +29,13 @@ folder_option = click.option(
 def up(*, detach: bool, folder: Path) -> None:
     """Start PostgreSQL and Valkey in a folder, on free ports."""
     if not detach:
-        supervise(folder, on_up=_tell)
+        supervise(folder, on_up=lambda stack: _tell(stack, folder))
         return
     start(folder)
     state = read_state(folder)
     for server in state.started if state else ():
         click.echo(str(server))
-    click.echo('Next: eval "$(tasks-app urls)" && tasks-app migrate')
+    click.echo(f'Next: eval "$(tasks-app urls{_option(folder)})" && tasks-app migrate')
 
 
 @click.command()
@@ -52,7 +52,8 @@ def urls(*, json_: bool, folder: Path) -> None:
     """Print where the servers are, as lines for the shell: eval "$(tasks-app urls)"."""
     found = read_urls(folder)
     if found is None:
-        click.echo("No embedded servers are running. Run: tasks-app up -d", err=True)
+        say = f"No embedded servers are running. Run: tasks-app up -d{_option(folder)}"
+        click.echo(say, err=True)
         sys.exit(1)
     values = {f"{PREFIX}DATABASE_URL": found.database, f"{PREFIX}BROKER_URL": found.broker}
     if json_:
@@ -62,7 +63,13 @@ def urls(*, json_: bool, folder: Path) -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-def _tell(stack: Stack) -> None:
+def _tell(stack: Stack, folder: Path) -> None:
     for server in stack.started:
         click.echo(str(server))
-    click.echo('Press Ctrl-C to stop. In another terminal: eval "$(tasks-app urls)"')
+    urls = f"tasks-app urls{_option(folder)}"
+    click.echo(f'Press Ctrl-C to stop. In another terminal: eval "$({urls})"')
+
+
+def _option(folder: Path) -> str:
+    """Return what to say to the next command, so that it finds the same servers."""
+    return "" if folder == DEFAULT_FOLDER else f" --folder {shlex.quote(str(folder))}"

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from tasks_app.domain.durations import format_duration
-from tasks_app.domain.masking import masked
+from tasks_app.domain.masking import masked, masked_url
 from tasks_app.domain.schema_name import PREFIX
 from tasks_app.domain.settings import Settings
 
@@ -54,7 +54,7 @@ _INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "QUEUES", "SLOTS")}
 def _shown(value: Any, name: str) -> Any:
     match value:
         case SecretStr():
-            return masked(value.get_secret_value())
+            return masked_url(value.get_secret_value())
         case timedelta():
             return format_duration(value)
         case _:

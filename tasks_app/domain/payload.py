@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -26,6 +27,8 @@ FLOATS_WITH_EXPONENT = 1e16
 """From here on Python writes floats, which are whole numbers then, with an exponent."""
 _CONTAINERS = frozenset({dict, list, tuple})
 _NUL = "\\u0000"
+_DIGITS = re.compile(r'"\\u0000(-?\d+\.0)"')
+"""A float that is written digit by digit, as text; no other text begins so: NUL is refused."""
 _DECODER = json.JSONDecoder()
 """What ``json.loads`` uses, without its looking at each text for what a str cannot hold."""
 _SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
@@ -117,6 +120,8 @@ def _encode_checked(value: Any, path: str, limit: int, to_json: ToJson | None) -
             f"at most {limit} bytes; store big data elsewhere",
         ) from None
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if _NUL in text:
+        text = _DIGITS.sub(r"\1", text)
     size_bytes = len(text.encode())
     if size_bytes > limit:
         raise InvalidTaskError(
@@ -271,8 +276,9 @@ def _checked_int(value: int, path: str) -> int:
     return int(value)
 
 
-def _checked_float(value: float, path: str) -> float:
+def _checked_float(value: float, path: str) -> float | str:
     if not math.isfinite(value):
         raise InvalidTaskError(path, f"is {value!r}", "finite numbers, or None")
-    # jsonb reads 1e23 as an exact decimal, which is not the float 1e23: write all its digits.
-    return int(value) if abs(value) >= FLOATS_WITH_EXPONENT else float(value)
+    # jsonb reads 1e23 as an exact decimal, which is not the float 1e23: write all its digits. And a
+    # fraction, which it keeps, so that a float is read again and no int.
+    return f"\0{int(value)}.0" if abs(value) >= FLOATS_WITH_EXPONENT else float(value)

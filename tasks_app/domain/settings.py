@@ -12,6 +12,7 @@ from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.retention import Keep, parse_keep
 from tasks_app.domain.schema_name import IDENTIFIER, PREFIX
+from tasks_app.domain.urls import ENCODED, is_broker_url, is_database_url
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -20,7 +21,11 @@ class Settings(BaseSettings):
     """Read once per process and handed down; frozen."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,  # a URL has a password
     )
 
     database_url: SecretStr | None = None
@@ -123,6 +128,21 @@ class Settings(BaseSettings):
             return parse_duration(value) if isinstance(value, str | int | float) else value
         except ValueError:
             raise ValueError("use a span such as 500ms, 30s or 10m") from None
+
+    @field_validator("database_url")
+    @classmethod
+    def _database(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not is_database_url(value.get_secret_value()):
+            looks = "postgresql+psycopg://user:password@host/name"
+            raise ValueError(f"use a URL such as {looks}; {ENCODED}")
+        return value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _broker(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not is_broker_url(value.get_secret_value()):
+            raise ValueError(f"use a URL such as redis://:password@host:6379/0; {ENCODED}")
+        return value
 
     @field_validator("keep_completed", "keep_errors", "keep_batches")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection
@@ -31,10 +31,11 @@ RESTARTS, RESTARTED = 10, 1_000
 """How often many begin anew because one of them did, so that their keys are locked in order; and
 how many rows that may be in all. Then an order is not kept, and PostgreSQL has to end deadlocks."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDS = f"""
     SELECT min(n.id), max(n.id),
         CASE WHEN max(n.id) - min(n.id) >= count(*) THEN array_agg(n.id) END,
-        statement_timestamp()
+        CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS bigint)
     FROM (
         SELECT nextval((SELECT CAST(pg_get_serial_sequence('{PENDING}', 'id') AS regclass))) AS id
         FROM generate_series(1, %(number)s)
@@ -190,7 +191,8 @@ def _without(places: set[int], values: Sequence[T]) -> Sequence[T]:
 
 def _ids(number: int) -> Plan[tuple[Sequence[int], datetime]]:
     """Take so many ids, rising; they follow each other unless other producers took some, too."""
-    (first, last, scattered, clock), *_ = yield Ask(_IDS, {"number": number})
+    (first, last, scattered, clock_us), *_ = yield Ask(_IDS, {"number": number})
+    clock = _EPOCH + timedelta(microseconds=clock_us)  # a session's DateStyle may be any
     return scattered or range(first, last + 1), clock
 
 

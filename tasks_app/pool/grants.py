@@ -93,10 +93,19 @@ _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 """Lines of the audit stay as they are, and the database says who wrote them, and when."""
 _ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES, *_BATCH, GROUP, PROGRESS)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
+_STANDING = (
+    *("id", "name", "queue", "priority", "biz_key", "unique_key", "order_key", "limit_key"),
+    *("fair_key", "state", "enabled", "attempt", "failures", "crashes", "parked", "due_at"),
+    *("scan_at", "started_at", "expires_at", "cancel_requested_at", "batch_id", "created_at"),
+)
+"""How a task stands. What it carries is not for those who made others, and with its lease token one
+could settle it."""
+_CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}"
 _GRANTS = {
-    Kind.PRODUCER: (f"SELECT, INSERT ON {PENDING}", _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS),
+    Kind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS),
     Kind.AMENDER: (
-        f"SELECT, INSERT, UPDATE (payload, due_at, scan_at, parked) ON {PENDING}",
+        _CREATE,
+        f"UPDATE (payload, due_at, scan_at, parked) ON {PENDING}",
         *(_KEYS, _GROUP, _MEMBERS, _JOBS, _IDS),
     ),
     Kind.LOCKER: (

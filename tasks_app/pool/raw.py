@@ -8,6 +8,7 @@ import psycopg
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
+from tasks_app.domain.errors import TasksError
 from tasks_app.pool.plan import Ask, Copy, Rows
 
 Raw: TypeAlias = psycopg.Connection[Any]
@@ -35,18 +36,31 @@ def do(connection: Raw, step: Ask | Copy) -> Rows:
             for piece in step.pieces:
                 copy.write(piece)
         return ()
-    cursor.execute(step.sql, step.values)
+    try:
+        cursor.execute(step.sql, step.values)
+    except UnicodeEncodeError as error:
+        raise _unspeakable(error) from None  # it has what was to be written in it
     rows: Rows = cursor.fetchall() if step.yields else ()
     if len(rows) <= FEW:
         vars(connection)[_AT_HAND] = cursor
     return rows
 
 
+def _unspeakable(error: UnicodeEncodeError) -> TasksError:
+    return TasksError(
+        f"The client_encoding of this connection ({error.encoding}) lacks a character that is to "
+        "be written. Connect with client_encoding=utf8."
+    )
+
+
 async def ado(connection: AsyncRaw, step: Ask | Copy) -> Rows:
     """Carry out a step of a plan, on an async connection."""
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         if isinstance(step, Ask):
-            await cursor.execute(step.sql, step.values)
+            try:
+                await cursor.execute(step.sql, step.values)
+            except UnicodeEncodeError as error:
+                raise _unspeakable(error) from None
             return await cursor.fetchall() if step.yields else ()
         async with cursor.copy(step.sql) as copy:
             for piece in step.pieces:

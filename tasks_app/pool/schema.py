@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 VERSION_TABLE = "tasks_app_version"
 _CURRENT = text(f"SELECT version_num FROM {table(VERSION_TABLE)}")
+_READS = text("SHOW transaction_read_only")
+READ_ONLY = (
+    "The database lets this role only read: it is a standby, or default_transaction_read_only is "
+    "on for the role or the database. Connect to the primary, or set it off."
+)
 _LOCK = text("SELECT pg_advisory_xact_lock(7246101957004331002)")
 _INSIDE = Path(__file__).parents[1] / "_migrations"
 _BESIDE = Path(__file__).parents[2] / "migrations"
@@ -61,11 +66,13 @@ def newest() -> str:
 
 
 def check_schema(connection: Connection) -> None:
-    """Pass if the database has the schema that this code needs.
+    """Pass if the database has the schema that this code needs, and may be written to.
 
     Raises:
-        SchemaError: it is missing, older or unknown.
+        SchemaError: it is missing, older or unknown, or all transactions only read.
     """
+    if connection.execute(_READS).scalar() == "on":
+        raise SchemaError(READ_ONLY)
     found, needed = current(connection), newest()
     if found != needed:
         state = f"has version {found}" if found else "is missing"

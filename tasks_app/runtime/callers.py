@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from tasks_app.pool.readable import make_readable
+
 if TYPE_CHECKING:
     import psycopg
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -24,7 +26,18 @@ AsyncRaw: TypeAlias = "psycopg.AsyncConnection[Any]"
 
 
 def connection_of(session: Sync) -> Connection:
-    """Return the connection whose transaction it is.
+    """Return the connection whose transaction it is, on which everything can be read.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
+    connection = writing_connection_of(session)
+    make_readable(connection)
+    return connection
+
+
+def writing_connection_of(session: Sync) -> Connection:
+    """Return the connection for statements that return neither intervals nor instants.
 
     Raises:
         TypeError: it is of another kind.

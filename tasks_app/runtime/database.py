@@ -16,11 +16,13 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from tasks_app.pool.readable import is_readable, make_readable
 from tasks_app.runtime.forks import keep_from_forks
 from tasks_app.runtime.handler_connections import connect_async, lend
 from tasks_app.runtime.reactions import is_conflict, spares_handlers
 
 _NETWORK = {
+    "client_encoding": "utf8",  # or a role's would decide which text there is; poolers know it, too
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 3,
@@ -31,6 +33,14 @@ _CHECK = {"client_connection_check_interval": "500"}
 """A killed client's statement would otherwise hold its locks for as long as it runs."""
 _OURS = {
     **_CHECK,
+    # How values are written and read, whatever the role or the database says.
+    "IntervalStyle": "postgres",
+    "DateStyle": "ISO",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read\\ committed",  # of single statements
     # Or a clerk that waits for somebody's lock looks dead, and its child is killed.
     "lock_timeout": "1000",
     "statement_timeout": "30000",
@@ -45,7 +55,9 @@ _OURS = {
     ),
 }
 _FOR_A_TRANSACTION = "SELECT " + ", ".join(
-    f"set_config('{name}', '{value}', true)" for name, value in _OURS.items()
+    f"set_config('{name}', '{value}', true)"
+    for name, value in _OURS.items()
+    if name != "default_transaction_isolation"  # it is too late for this one
 )
 _MARK = "_tasks_app_ours"
 
@@ -95,6 +107,7 @@ class Database:
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
         lend(engine.sync_engine)
+        _keep_readable(engine.sync_engine)
         return engine
 
     @contextmanager
@@ -163,6 +176,7 @@ class Database:
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._handler_engine = self._make(_CHECK, self._handlers)
             lend(self._handler_engine)
+            _keep_readable(self._handler_engine)
             self._pid = os.getpid()
 
     def _heed(self, context: ExceptionContext) -> None:
@@ -198,6 +212,20 @@ class Database:
 def settle_in(connection: Connection) -> None:
     """Ask for our settings, until the end of the transaction that has just begun."""
     connection.exec_driver_sql(_FOR_A_TRANSACTION)
+
+
+def _keep_readable(engine: Engine) -> None:
+    """Handlers have their role's settings, but for styles in which psycopg could read nothing.
+
+    Only of a role that has such is anything asked, once a transaction.
+    """
+
+    def look(connection: Any, _record: object) -> None:
+        driver = getattr(connection, "driver_connection", connection)
+        if not (is_readable(driver) or event.contains(engine, "begin", make_readable)):
+            event.listen(engine, "begin", make_readable)
+
+    event.listen(engine, "connect", look)
 
 
 def _mark(context: ExceptionContext) -> None:

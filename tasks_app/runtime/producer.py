@@ -23,9 +23,9 @@ from tasks_app.runtime.callers import (
     Raw,
     Sync,
     checked_async,
-    connection_of,
     is_async_raw,
     is_raw,
+    writing_connection_of,
 )
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.registry import HANDLERS, Handler
@@ -117,7 +117,7 @@ def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
 
 def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
     """Create tasks that are checked."""
-    connection = connection_of(session)
+    connection = writing_connection_of(session)
     rows = HINTS.expected(session, admitted)
     one = len(rows) == 1
     ids = [create_one(connection, rows[0])] if one else create_many(connection, rows)

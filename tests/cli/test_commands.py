@@ -317,23 +317,29 @@ def test_scan_publishes_nothing_where_no_worker_lives(shell: Shell) -> None:
 
 
 @pytest.mark.processes
-def test_up_urls_down_in_a_folder(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("folder", [(), ("--folder", "my servers")], ids=["usual", "named"])
+def test_up_urls_down_in_a_folder(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, folder: tuple[str, ...]
+) -> None:
     shell = Shell(monkeypatch, open_folder)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     try:
-        up = shell("up", "-d")
-        urls = shell.json("urls")
-        migrated = shell("migrate")
-        second = shell("up", "-d")
+        up = shell("up", "-d", *folder)
+        urls = shell.json("urls", *folder)
+        advice = up.stdout.splitlines()[-1].removeprefix("Next: ")
+        migrated = subprocess.run(advice, shell=True, capture_output=True, text=True, check=False)
+        second = shell("up", "-d", *folder)
     finally:
-        down = shell("down")
-    after = shell("urls")
+        down = shell("down", *folder)
+    after = shell("urls", *folder)
 
     assert up.returncode == 0
     assert "PostgreSQL 18" in up.stdout
     assert set(urls) == {"TASKS_APP_DATABASE_URL", "TASKS_APP_BROKER_URL"}
-    assert "Using the embedded servers" in migrated.stderr
+    assert (migrated.returncode, newest() in migrated.stdout) == (0, True), migrated.stderr
     assert second.returncode == 2
     assert (down.returncode, after.returncode) == (0, 1)
+    assert ("--folder 'my servers'" in after.stderr) == bool(folder)
 
 
 def test_explain_says_what_is_the_case_and_what_to_do(shell: Shell, engine: Engine) -> None:

@@ -17,7 +17,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 import yaml
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url, text
 
 from tasks_app import create_task, get_task
 from tasks_app.domain.durations import parse_duration
@@ -29,7 +29,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(150)]
 
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(text_of("docker-compose.yml"))["services"]
 SECRETS = {
-    "DATABASE_PASSWORD": "x",
+    "SUPERUSER_PASSWORD": "x",
+    "OWNER_PASSWORD": "x",
+    "WORKER_PASSWORD": "x",
     "BROKER_PASSWORD": "x",
     "FLOWER_BASIC_AUTH": "ann:hunter2",
 }
@@ -42,8 +44,8 @@ class Host:
         self.folder = folder
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
+        self._database = make_url(database)
         self._elsewhere = {
-            "TASKS_APP_DATABASE_URL": database,
             "TASKS_APP_BROKER_URL": broker,
             "TASKS_APP_RUN_DIR": str(folder / "run"),
             "FLOWER_ADDRESS": "127.0.0.1",
@@ -71,9 +73,19 @@ class Host:
     def _around(self, name: str) -> dict[str, Any]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP", "CELERY"))}
         told = {k: _interpolated(v) for k, v in SERVICES[name]["environment"].items()}
+        if "TASKS_APP_DATABASE_URL" in told:
+            told["TASKS_APP_DATABASE_URL"] = self._url(told["TASKS_APP_DATABASE_URL"])
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         image = {"PATH": path, "PYTHONPATH": str(self.folder), "PYTHONUNBUFFERED": "1"}
         return {"cwd": self.folder, "env": {**kept, **image, **told, **self._elsewhere}}
+
+    def _url(self, told: str) -> str:
+        """The same on the test's server, whose owner is another."""
+        role = make_url(told)
+        mine = self._database
+        if role.username != "tasks_app_owner":
+            mine = mine.set(username=role.username, password=role.password)
+        return mine.render_as_string(hide_password=False)
 
 
 def _interpolated(value: str) -> str:
@@ -89,11 +101,16 @@ def _interpolated(value: str) -> str:
 def host(engine: Engine, database_url: str, broker: Valkey, tmp_path: Path) -> Iterator[Host]:
     for file in ("celeryconfig.py", "examples/hello.py"):  # as the Dockerfile copies them
         shutil.copy(PROJECT / file, tmp_path)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE ROLE tasks_app_worker LOGIN PASSWORD 'x'"))
     host = Host(tmp_path, database_url, broker.url_of(14))
     yield host
     for process in host.running.values():
         process.kill()
         process.wait()
+    with engine.begin() as connection:
+        connection.execute(text("DROP OWNED BY tasks_app_worker"))
+        connection.execute(text("DROP ROLE tasks_app_worker"))
 
 
 def status_of(url: str, *, login: str = "") -> int:

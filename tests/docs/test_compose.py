@@ -17,7 +17,10 @@ from tests.docs.reading import text_of
 SOURCE = text_of("docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(SOURCE)["services"]
 OURS = ("worker", "beat", "flower")
-SECRETS = ("DATABASE_PASSWORD", "BROKER_PASSWORD", "FLOWER_BASIC_AUTH")
+SECRETS = (
+    *("SUPERUSER_PASSWORD", "OWNER_PASSWORD", "WORKER_PASSWORD"),
+    *("BROKER_PASSWORD", "FLOWER_BASIC_AUTH"),
+)
 
 
 def documented(name: str, page: str) -> str:
@@ -39,7 +42,10 @@ def test_commands_are_the_documented_ones(name: str, document: str) -> None:
 def test_the_schema_is_migrated_once_before_anything_of_ours_starts() -> None:
     migrate = SERVICES["migrate"]
 
-    assert migrate["command"] == ["tasks-app", "migrate"]
+    assert migrate["command"] == [
+        *("sh", "-c"),
+        "tasks-app migrate && tasks-app grants worker --role tasks_app_worker --apply",
+    ]
     assert migrate["restart"] == "no"
     assert migrate["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     for name in OURS:
@@ -81,15 +87,35 @@ def test_only_flower_is_published_and_only_to_this_machine() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["migrate", *OURS])
-def test_every_process_of_ours_knows_database_broker_and_handlers(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("migrate", "owner"), ("beat", "owner"), ("worker", "worker"), ("flower", None)],
+)
+def test_every_process_has_the_role_that_it_needs_and_no_other_password(
+    name: str, role: str | None
+) -> None:
     environment = SERVICES[name]["environment"]
+    url = environment.get("TASKS_APP_DATABASE_URL")
 
-    assert {
-        f"TASKS_APP_{n}" for n in ("DATABASE_URL", "BROKER_URL", "IMPORTS")
-    } <= environment.keys()
-    assert "@postgres/" in environment["TASKS_APP_DATABASE_URL"]
+    assert {"TASKS_APP_BROKER_URL", "TASKS_APP_IMPORTS"} <= environment.keys()
     assert "@valkey:" in environment["TASKS_APP_BROKER_URL"]
+    if role is None:
+        assert url is None
+    else:
+        assert url.startswith(f"postgresql+psycopg://tasks_app_{role}:${{{role.upper()}_PASSWORD:?")
+        assert "@postgres/" in url
+    passwords = {f"{each}_PASSWORD" for each in ("SUPERUSER", "OWNER", "WORKER")}
+    told = {each for each in passwords if each in str(environment)}
+    assert told == ({f"{role.upper()}_PASSWORD"} if role else set())
+
+
+def test_the_roles_are_made_with_the_database() -> None:
+    (mounted,) = (v for v in SERVICES["postgres"]["volumes"] if v.startswith("./"))
+
+    source, target, mode = mounted.split(":")
+    assert text_of(source)
+    assert (target, mode) == ("/docker-entrypoint-initdb.d/roles.sql", "ro")
+    assert {"OWNER_PASSWORD", "WORKER_PASSWORD"} <= SERVICES["postgres"]["environment"].keys()
 
 
 def test_the_broker_evicts_nothing_and_keeps_nothing() -> None:

@@ -33,3 +33,19 @@ def test_secrets_are_masked_wherever_they_lie(value: object, shown: object) -> N
 def test_a_setting_that_is_a_secret_by_its_name_is_masked() -> None:
     assert masked("hunter2", "security_key_password") == "***"
     assert masked("json", "task_serializer") == "json"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:/me:hunter2@host/db",
+        "me:hunter2@host/db",
+        "postgresql+psycopg//me:hunter2@host/db",
+        "host=h password='hunter2 x'",
+        "redis://:hunter2/x@host",
+        "redis://:hunter2#x@host",
+        "redis://:hunter2",
+    ],
+)
+def test_of_what_is_no_url_nothing_is_shown(url: str) -> None:
+    assert "hunter2" not in masked(url, "broker_url")

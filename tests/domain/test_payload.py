@@ -190,9 +190,17 @@ def test_every_finite_float_is_written_without_loss_and_without_an_exponent_that
     value: float,
 ) -> None:
     text = encode(value, "x", 999)
+    found = json.loads(text)
 
-    assert json.loads(text) == value
+    assert (type(found), found) == (float, value)
     assert "e+" not in text
+
+
+@pytest.mark.parametrize("text", ["\\u0000123.0", '"\\u0000123.0"', '\\"\\u00001.0', "123.0"])
+def test_text_that_looks_like_how_a_float_is_written_stays_text(text: str) -> None:
+    value = [text, 1e16, {text: text}, Color.RED]
+
+    assert json.loads(encode(value, "x", 999)) == [text, 1e16, {text: text}, "red"]
 
 
 @given(st.floats())

@@ -8,6 +8,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_task
@@ -342,7 +343,11 @@ def test_nobody_at_the_other_end_is_one_finding() -> None:
 
 
 def test_a_url_that_is_none_is_said_without_its_secret() -> None:
-    (finding,) = examine(Settings(database_url="nonsense:secret"))
+    with pytest.raises(ValidationError) as refused:
+        Settings(database_url="nonsense:secret")
+    assert "secret" not in str(refused.value)
+
+    (finding,) = examine(Settings(database_url="nonsense://me:secret@host/x"))
 
     assert (str(finding.level), finding.away) == ("fail", False)
     assert "secret" not in str(finding)

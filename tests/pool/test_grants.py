@@ -54,6 +54,7 @@ from tests.factory import claimed_task, ending, pending_task
 
 PASSWORD = "of-this-test"
 VIEW = "SELECT name FROM task_schedules"
+STANDS = "SELECT state, attempt, due_at, parked FROM task_pending WHERE id = :id"
 NAME = 'role "{}" of this test'
 """One that has to be quoted."""
 
@@ -153,6 +154,10 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "prune keys": lambda c, _: keys.prune(c, 9),
     "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
     "run": run,
+    "see how a task stands": lambda c, rows: c.execute(text(STANDS), {"id": rows.waiting}).one(),
+    "read a payload": lambda c, _: c.execute(text("SELECT payload FROM task_pending")),
+    "read a waiting task": lambda c, _: c.execute(text("SELECT * FROM task_pending")),
+    "read a fence": lambda c, _: c.execute(text("SELECT lease_token FROM task_pending")),
     "look": look,
     "read results": lambda c, _: c.execute(text("SELECT result FROM task_completed")),
     "cancel": lambda c, rows: cancel_task(c, rows.waiting),
@@ -185,14 +190,18 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "drop a day": lambda c, _: c.execute(text("DROP TABLE task_completed_default")),
     "become another": lambda c, _: c.execute(text("SET ROLE tasks_app")),
 }
-CREATE = {"create", "create many", "create once", "create by SQL", "create a group"}
+CREATE = {
+    *("create", "create many", "create once", "create by SQL", "create a group"),
+    "see how a task stands",
+}
+READ = {"see how a task stands", "read a payload", "read a waiting task", "read a fence"}
 AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
     Kind.PRODUCER: CREATE,
     Kind.AMENDER: AMEND,
-    Kind.LOCKER: {"lock", "free a lock"},
+    Kind.LOCKER: {"lock", "free a lock", "read a fence"},
     Kind.WORKER: {
-        *AMEND,
+        *(*AMEND, *READ),
         *("lock", "free a lock", "look at locks"),
         *("prune keys", "split a batch", "look at partitions"),
         *("run", "look", "read results", "cancel", "requeue", "pause"),
@@ -200,10 +209,12 @@ MAY = {
         *("forge a lease", "forge a ledger", "clear history", "change a payload"),
     },
     Kind.READER: {
+        *READ,
         *("look at locks", "look", "read results", "look at schedules", "read the audit"),
         "look at partitions",
     },
     Kind.ADMIN: {
+        *READ,
         *("free a lock", "look at locks", "split a batch", "look at partitions"),
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
         *("note", "read the audit", "edit"),

@@ -61,6 +61,15 @@ def as_json(value):
     return value
 
 
+def typed(value):
+    """The value with the type of each number: 1e16 == 10**16."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    return type(value), value
+
+
 def holds_only_json(value, depth: int = 1) -> bool:
     """Our own reading of DESIGN section 8, written apart from the product's."""
     if isinstance(value, dict | list | tuple) and depth > 32:
@@ -113,9 +122,9 @@ def test_a_payload_is_refused_with_no_row_written_or_read_back_equal(
     expected = as_json(payload or {})
     (task,) = claim(connection, [task_id], claimer(), uuid4())
     stored = get(connection, task_id)
-    assert decode(task.payload or "", "payload") == expected
+    assert typed(decode(task.payload or "", "payload")) == typed(expected)
     assert stored is not None
-    assert stored.payload == expected
+    assert typed(stored.payload) == typed(expected)
 
 
 @pytest.mark.parametrize("depth", [31, 32, 33, 200])

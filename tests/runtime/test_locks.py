@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app import locks
 from tasks_app.runtime.locks import line, renewer
+from tasks_app.runtime.locks.renewer import BACKGROUND
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
@@ -175,6 +176,76 @@ class TestOnline:
             assert held(bench.engine) != []
         assert held(bench.engine) == []
 
+    def test_a_release_that_is_rolled_back_is_none(self, bench: Bench) -> None:
+        """The block's end releases it then; nobody waits for the lease."""
+        with locks.hold(bench.engine, exclusive="a", lease="300s") as lock:
+            with Session(bench.engine) as session:
+                lock.release(session)
+                assert "released, if" in repr(lock)
+                with pytest.raises(locks.LockLostError):
+                    lock.check(session)
+                session.rollback()
+            assert (lock.ended, lock.lost) == (False, False)
+            assert "held" in repr(lock)
+            with Session(bench.engine) as session, session.begin():
+                lock.check(session)
+                with session.begin_nested() as savepoint:
+                    lock.release(session)
+                    savepoint.rollback()
+            assert not lock.ended
+            assert held(bench.engine) != []
+
+        assert lock.ended
+        assert held(bench.engine) == []
+
+    def test_what_was_to_be_released_and_was_not_is_renewed_again(self, bench: Bench) -> None:
+        left = "SELECT lease_until - now() > interval '250s' FROM task_lock_holder"
+        with locks.hold(bench.engine, exclusive="a", lease="300s") as lock:
+            with Session(bench.engine) as session:
+                lock.release(session)
+                lock.renew_at = 0.0
+                BACKGROUND.renew_locks()
+                session.rollback()
+            bench.sql("UPDATE task_lock_holder SET lease_until = now() + interval '9s'")
+            lock.renew_at = 0.0
+            BACKGROUND.renew_locks()
+
+            assert (bench.sql(left), lock.lost) == (True, False)
+
+    def test_a_renewal_does_not_take_what_was_released_by_a_commit_for_lost(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with locks.hold(bench.engine, exclusive="a") as lock:
+            with Session(bench.engine) as session, session.begin():
+                lock.release(session)
+            lock.renew_at = 0.0
+            BACKGROUND.renew_locks()
+            assert (lock.ended, lock.lost) == (True, False)
+
+        assert "lost" not in caplog.text
+
+    def test_a_block_that_ends_before_its_release_commits_leaves_it_to_that(
+        self, bench: Bench
+    ) -> None:
+        with Session(bench.engine) as session, session.begin():
+            with locks.hold(bench.engine, exclusive="a") as lock:
+                lock.release(session)
+            assert held(bench.engine) != []
+
+        assert held(bench.engine) == []
+        assert lock.ended
+
+    def test_an_async_block_follows_the_transaction_of_its_release_too(self, bench: Bench) -> None:
+        async def block() -> bool:
+            async with locks.hold(bench.engine, exclusive="a", lease="300s") as lock:
+                with Session(bench.engine) as session:
+                    lock.release(session)
+                    session.rollback()
+            return lock.ended
+
+        assert asyncio.run(block())
+        assert held(bench.engine) == []
+
     def test_a_renewal_that_stands_still_delays_a_release_and_no_more(self, bench: Bench) -> None:
         lock = locks.hold(bench.engine, exclusive="a").take()
         tried = threading.Event()
@@ -229,7 +300,7 @@ class TestOnline:
                 lock.renew()
             with pytest.raises(locks.LockLostError):
                 lock.renew()
-            lock.ended, lock.lost = True, False
+            lock.lost = False
 
     def test_async_code_holds_too(self, engine: Engine) -> None:
         async def code() -> list[tuple]:

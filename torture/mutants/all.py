@@ -8,6 +8,7 @@ from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_keys import KEYS
 from torture.mutants.of_the_locks import LOCKS
+from torture.mutants.of_the_operators import OPERATORS
 from torture.mutants.of_the_partitions import PARTITIONS
 from torture.mutants.of_the_pool import POOL
 from torture.mutants.of_the_runtime import RUNTIME
@@ -24,4 +25,5 @@ ALL = (
     *PARTITIONS,
     *BROKER,
     *KEYS,
+    *OPERATORS,
 )

@@ -84,4 +84,23 @@ LOCKS = (
         "tests/runtime/test_row_locks.py::TestFlags::"
         "test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused",
     ),
+    mutant(
+        "locks: release at once",
+        "A release in a transaction is one if that commits.",
+        "tasks_app/runtime/locks/lock.py",
+        "            self._released_in = connection.get_transaction()\n            return\n",
+        "            self.end()\n            return\n",
+        "tests/runtime/test_locks.py::TestOnline::test_a_release_that_is_rolled_back_is_none",
+        "tests/runtime/test_locks.py::TestOnline::"
+        "test_what_was_to_be_released_and_was_not_is_renewed_again",
+    ),
+    mutant(
+        "locks: released is not lost",
+        "A renewal does not take for lost what a commit has released.",
+        "tasks_app/runtime/locks/lock.py",
+        "            self._ended, self._released_in = bool(gone), None\n",
+        "            self._released_in = None\n",
+        "tests/runtime/test_locks.py::TestOnline::"
+        "test_a_renewal_does_not_take_what_was_released_by_a_commit_for_lost",
+    ),
 )

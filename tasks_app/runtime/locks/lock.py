@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol
 from uuid import uuid4
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Transaction
 
 from tasks_app.domain.locks import Ask, Granted, LockLostError, LockOrderError
 from tasks_app.pool.locks.hold import guard, renew
@@ -35,18 +35,45 @@ class Lock:
         """Rises with every grant of a resource: for other systems that refuse what is older."""
         self.granted_at = granted.granted_at
         self.renew_at = time.monotonic() + ask.lease.total_seconds() / 3
-        self.ended = False
-        """Released, or found to be lost."""
         self.lost = False
         """Whether a renewal found that somebody else took it. Ask :meth:`check` to be sure."""
+        self._ended = False
+        self._released_in: Transaction | None = None
 
     @property
     def resources(self) -> tuple[str, ...]:
         """What is held."""
         return tuple(self.ask.resources)
 
+    @property
+    def ended(self) -> bool:
+        """Released, or found to be lost.
+
+        What was released in a transaction is held until that has committed, and for longer if it
+        did not: once it is over the database is asked, for it alone knows.
+        """
+        if self._released_in is not None and not self.leaving:
+            with self.begin() as connection:
+                gone = renew(connection, [self.ask.token], self.ask.lease)
+            self._ended, self._released_in = bool(gone), None
+            self.renew_at = time.monotonic() + self.ask.lease.total_seconds() / 3
+        return self._ended
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the transaction that it was released in still goes on."""
+        return self._released_in is not None and self._released_in.is_active
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether it is to be renewed some time, as far as is known without asking."""
+        return not self._ended
+
     def __repr__(self) -> str:
-        state = "lost" if self.lost else "released" if self.ended else "held"
+        if self._released_in is not None:
+            state = "released, if that transaction commits"
+        else:
+            state = "lost" if self.lost else "released" if self._ended else "held"
         return f"<lock {self.fence} on {', '.join(self.resources)}: {state}>"
 
     def check(self, session: Sync) -> None:
@@ -73,24 +100,40 @@ class Lock:
     def release(self, session: Sync | None = None) -> None:
         """Give the lock back: at once, or with the commit of ``session``, guarded until then.
 
+        If that transaction rolls back the lock is held as before, and the end of its block releases
+        it. If the block ends before the transaction does, its lease does.
+
         Raises:
             LockLostError: somebody took it over before.
         """
-        if session is None:
-            there = patiently(self.begin, lambda connection: release(connection, self.ask.token))
-        else:
-            there = release(connection_of(session), self.ask.token)
-        if not there:
+        if session is not None:
+            connection = connection_of(session)
+            if not release(connection, self.ask.token):
+                self.lose()
+            self._released_in = connection.get_transaction()
+            return
+        if not patiently(self.begin, lambda connection: release(connection, self.ask.token)):
             self.lose()
-        self.ended = True
+        self.end()
+
+    def end(self) -> None:
+        """Remember that it is released, or that somebody else will see to that."""
+        self._ended, self._released_in = True, None
+
+    def miss(self) -> bool:
+        """A renewal did not find it: return whether it is lost, and not just released."""
+        self.lost = not self._ended and self._released_in is None
+        return self.lost
 
     def lose(self) -> None:
-        """Remember that it is lost.
+        """Remember that it is lost; not where its own release may yet be rolled back.
 
         Raises:
             LockLostError: always.
         """
-        self.lost = self.ended = True
+        if not self.leaving:
+            self.end()
+            self.lost = True
         raise LockLostError(self.resources)
 
 
@@ -152,7 +195,7 @@ class Hold:
         lock = self._end_block()
         if error is not None:
             self.fail(lock)
-        elif lock.lost or not lock.ended:
+        elif lock.lost or not (lock.leaving or lock.ended):
             self.end(lock)
 
     async def __aenter__(self) -> Lock:
@@ -168,7 +211,7 @@ class Hold:
         lock = self._end_block()
         if error is not None:
             await self.afail(lock)
-        elif lock.lost or not lock.ended:
+        elif lock.lost or not (lock.leaving or await asyncio.to_thread(lambda: lock.ended)):
             await self.aend(lock)
 
     def end(self, lock: Lock) -> None:

@@ -84,7 +84,7 @@ class LocksOfRun:
         """The run is over: give back what may still be held."""
         if self._locks:
             for lock in self._locks:
-                lock.ended = True
+                lock.end()
                 self._child.renewals.discard(lock)
             self._child.release_soon(self._locks)
 

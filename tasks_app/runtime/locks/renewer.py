@@ -48,24 +48,31 @@ class Renewals:
         if not self._locks:
             return
         groups: dict[tuple[Begin, timedelta], list[Lock]] = defaultdict(list)
+        now = time.monotonic()
         with self._mutex:
-            for lock in self._locks:
-                if not lock.ended and time.monotonic() >= lock.renew_at:
-                    groups[lock.begin, lock.ask.lease].append(lock)
+            due = [lock for lock in self._locks if lock.is_renewed and now >= _due_at(lock, now)]
+        for lock in due:
+            if not lock.ended:
+                groups[lock.begin, lock.ask.lease].append(lock)
         for (begin, lease), locks in groups.items():
             with begin() as connection:
                 lost = renew(connection, [lock.ask.token for lock in locks], lease)
             for lock in locks:
                 lock.renew_at = time.monotonic() + lease.total_seconds() / 3
-                if lock.ask.token in lost and not lock.ended:
-                    lock.lost = True
+                if lock.ask.token in lost and lock.miss():
                     log.warning("lost the lock on %s", ", ".join(lock.resources))
 
     def next_s(self) -> float:
         """Return in how many seconds one is due."""
+        now = time.monotonic()
         with self._mutex:
-            due = [lock.renew_at for lock in self._locks if not lock.ended]
-        return max(0.0, min(due) - time.monotonic()) if due else LONGEST_NAP_S
+            due = [_due_at(lock, now) for lock in self._locks if lock.is_renewed]
+        return max(0.0, min(due) - now) if due else LONGEST_NAP_S
+
+
+def _due_at(lock: Lock, now: float) -> float:
+    """Return when to renew it: not while a transaction that releases it goes on."""
+    return max(lock.renew_at, now + PATIENCE_S) if lock.leaving else lock.renew_at
 
 
 class Background(Renewals):

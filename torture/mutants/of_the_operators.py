@@ -1,0 +1,113 @@
+"""What operators and surroundings meet: commands, secrets, settings; each without one rule."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+GROUP = "tasks_app/cli/group.py"
+ARGUMENTS = "tests/cli/test_arguments.py::"
+DATABASE = "tasks_app/runtime/database.py"
+ODD = "tests/runtime/test_odd_settings.py::"
+WALK = f"{ODD}test_a_task_walks_its_way_under_each_odd_setting"
+SECRETS = "tests/broker/test_secrets.py::"
+
+OPERATORS = (
+    mutant(
+        "commands: empty values",
+        "An empty variable of the shell takes no filter away.",
+        GROUP,
+        "        _refuse_empty(args)\n",
+        "",
+        f"{ARGUMENTS}test_an_empty_shell_variable_never_widens_what_is_meant",
+        f"{ARGUMENTS}test_the_value_of_no_option_of_no_command_may_be_empty",
+    ),
+    mutant(
+        "commands: streams",
+        "No character that a terminal lacks ends a command.",
+        GROUP,
+        "        _open_streams()\n",
+        "",
+        f"{ARGUMENTS}test_every_command_prints_whatever_the_terminal_knows",
+    ),
+    mutant(
+        "up: folder",
+        "The next command finds the servers that were just started.",
+        "tasks_app/cli/stack.py",
+        """$(tasks-app urls{_option(folder)})" &&""",
+        """$(tasks-app urls)" &&""",
+        "tests/cli/test_commands.py::test_up_urls_down_in_a_folder",
+    ),
+    mutant(
+        "payload: large floats",
+        "A float is read again as a float, however large it is.",
+        "tasks_app/domain/payload.py",
+        """return f"\\0{int(value)}.0" if""",
+        """return int(value) if""",
+        "tests/domain/test_payload.py::"
+        "test_every_finite_float_is_written_without_loss_and_without_an_exponent_that_jsonb_rounds",
+    ),
+    mutant(
+        "settings: styles of our engines",
+        "What a role says of IntervalStyle does not reach our statements.",
+        DATABASE,
+        """    "IntervalStyle": "postgres",\n""",
+        "",
+        f"{WALK}[IntervalStyle=iso_8601]",
+    ),
+    mutant(
+        "settings: encoding",
+        "What a role says of client_encoding does not decide which text there is.",
+        DATABASE,
+        """    "client_encoding": "utf8",""",
+        "   ",
+        f"{WALK}[client_encoding=SQL_ASCII]",
+    ),
+    mutant(
+        "settings: handlers can read",
+        "Handlers, ours for steps of a batch among them, read instants whatever a role says.",
+        DATABASE,
+        "            _keep_readable(self._handler_engine)\n",
+        "",
+        f"{WALK}[DateStyle=German, DMY]",
+    ),
+    mutant(
+        "settings: sessions of others",
+        "What others let us read in their sessions can be read, whatever their styles are.",
+        "tasks_app/runtime/callers.py",
+        "    make_readable(connection)\n",
+        "",
+        f"{WALK}[IntervalStyle=iso_8601]",
+    ),
+    mutant(
+        "settings: read only",
+        "Who may only read is told so.",
+        "tasks_app/pool/schema.py",
+        'if connection.execute(_READS).scalar() == "on":',
+        "if False:",
+        f"{ODD}test_a_role_that_may_only_read_is_told_in_a_sentence",
+    ),
+    mutant(
+        "secrets: broker URLs",
+        "A broker's URL that cannot be read reaches nobody who would tell its parts.",
+        "tasks_app/domain/settings.py",
+        "not is_broker_url(value.get_secret_value())",
+        "False",
+        f"{SECRETS}test_no_password_of_a_broker_url_is_shown_or_told_by_celery",
+    ),
+    mutant(
+        "secrets: malformed URLs",
+        "Of what is no URL nothing is shown.",
+        "tasks_app/domain/masking.py",
+        "        return MASK\n    return _IN_QUERY",
+        "        return url\n    return _IN_QUERY",
+        "tests/domain/test_masking.py::test_of_what_is_no_url_nothing_is_shown",
+    ),
+    mutant(
+        "grants: columns",
+        "A producer's role reads no payload and no lease token.",
+        "tasks_app/pool/grants.py",
+        """_CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}\"""",
+        """_CREATE = f"SELECT, INSERT ON {PENDING}\"""",
+        "tests/pool/test_grants.py::test_a_role_may_do_its_own_and_nothing_else",
+    ),
+)
