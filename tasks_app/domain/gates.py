@@ -218,6 +218,8 @@ class Admission:
 
     ids: list[int] = field(default_factory=list)
     held: dict[Gate, list[int]] = field(default_factory=dict)
+    behind: set[Gate] = field(default_factory=set)
+    """All gates of those that are held."""
 
 
 def admit(wishes: Sequence[Wish], rooms: Mapping[Gate, Room]) -> Admission:
@@ -234,6 +236,7 @@ def admit(wishes: Sequence[Wish], rooms: Mapping[Gate, Room]) -> Admission:
                 break
             if not room.admits(task_id):
                 admission.held.setdefault(gate, []).append(task_id)
+                admission.behind.update(gates)
                 break
             passed.append(room)
         else:

@@ -21,8 +21,9 @@ from tasks_app.pool import gates as rows
 from tasks_app.pool.claim import claim
 from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.gates import Wishes
-from tasks_app.pool.held import hold, next_look_in_s, overdue, waited_for, wake
+from tasks_app.pool.held import hold, next_look_in_s, overdue, waited_for
 from tasks_app.pool.rooms import enter, lock, rooms_of, spend
+from tasks_app.pool.wake import wake
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hints import HINTS
 
@@ -71,11 +72,11 @@ class Gatekeeper:
         if not found.wishes:
             return []
         with self._database.begin() as connection:
-            claimed, held = let_pass(connection, found, claimer, token, most)
+            claimed, admission = let_pass(connection, found, claimer, token, most)
         gates_of = dict(found.wishes)
         with self._mutex:
             self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}
-        self._wake(held)
+        self._wake(admission.behind)
         return claimed
 
     def judge(
@@ -92,7 +93,7 @@ class Gatekeeper:
             if admission.held:
                 with self._database.begin() as connection:
                     hold(connection, admission.held, rooms, limits, now=now)
-                self._wake(admission.held, now=now)
+                self._wake(admission.behind, now=now)
 
     def ended(self, fences: Iterable[Fence]) -> bool:
         """Note that runs are over, however they ended; tell whether somebody may wait for that."""
@@ -182,10 +183,11 @@ def let_pass(
     most: int | None = None,
     *,
     now: datetime | None = None,
-) -> tuple[list[ClaimedTask], Mapping[Gate, Sequence[int]]]:
+) -> tuple[list[ClaimedTask], Admission]:
     """Claim what passes, under the locks of its gates; return that, and who is held by what.
 
-    After the COMMIT look whether there is room by now: who made it may have looked before.
+    After the COMMIT look whether there is room by now: who made it may have looked before. Look at
+    all gates of those that are held: one that was woken by another gate leaves its place there.
     """
     gates_of = dict(found.wishes)
     buckets = lock(connection, found.gates, now=now)
@@ -195,7 +197,7 @@ def let_pass(
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
     spend(connection, started, rooms)
     hold(connection, admission.held, rooms, found.limits, now=now)
-    return claimed, admission.held
+    return claimed, admission
 
 
 def _has_places(gate: Gate, limits: Limits) -> bool:

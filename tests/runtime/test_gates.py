@@ -227,3 +227,28 @@ def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Benc
     looking.join(10)
 
     assert bench.task(task_id).parked is None
+
+
+def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_next(
+    bench: Bench,
+) -> None:
+    limit(bench, Kind.KEY, "l")
+    head = bench.create(order_key="k", delay="1h")
+    first, ordered, last = (bench.create(limit_key="l", order_key=key) for key in (None, "k", None))
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    keeper = Gatekeeper(database)
+    (run,) = keeper.claim([first, ordered, last], claimer(), uuid4())
+    with bench.engine.begin() as connection:
+        settle_group(connection, [ending(run)])
+    keeper.ended([run.fence])
+    keeper.pass_on()
+    assert bench.task(ordered).parked is None
+    assert bench.task(last).parked == "limit key l"
+    bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now() WHERE id = :id", id=head)
+    assert keeper.claim([head], claimer(), uuid4())
+
+    assert keeper.claim([ordered], claimer(), uuid4()) == []
+
+    assert bench.task(ordered).parked == "order k"
+    assert bench.task(last).parked is None
