@@ -117,16 +117,16 @@ class Gatekeeper:
                 ended, self._ended = self._ended, Counter()
             self._wake(ended, ended)
 
-    def gone(self, ids: Collection[int]) -> None:
-        """Wake those who wait behind runs of others that were rescued or buried.
+    def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
+        """Wake those who wait behind tasks of others that were rescued, buried or swept.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
         """
         if ids:
             with self._database.single() as connection:
-                gates = rows.passed_by(connection, ids)
-            self._wake(gates)
+                gates = rows.passed_by(connection, ids, now=now)
+            self._wake(gates, now=now)
 
     def look(self, *, now: datetime | None = None) -> Look:
         """Look at gates whose time has come."""

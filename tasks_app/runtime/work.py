@@ -27,6 +27,7 @@ from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.rescuer import Rescuer
 from tasks_app.runtime.scheduler import Scheduler
+from tasks_app.runtime.sweeper import Sweeper
 from tasks_app.runtime.tidy import tidy
 
 log = quiet_logger(__name__)
@@ -52,6 +53,7 @@ class Work:
         self._queues = queues
         self._names = names
         self._rescuer = Rescuer(settings, child.database)
+        self._sweeper = Sweeper(child.database)
         self._maintainer = Maintainer(child.database, child.identity.owner, settings=settings)
         self._scheduler = Scheduler(child.database)
         self._load_gates = LoadGates(child.database)
@@ -124,6 +126,7 @@ class Work:
             return
         self._tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
+        self._sweeper.run_once()
         self._load_gates.look()
         self._breakers.look()
         swept: list[Notice] = []

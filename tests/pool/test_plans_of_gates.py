@@ -6,6 +6,7 @@ import pytest
 
 from tasks_app.domain.gates import Gate, Kind, Room
 from tasks_app.pool import gates, held, rooms, wake
+from tasks_app.pool.sweep import sweep_all
 from tasks_app.runtime.database import Database
 from tests.pool.test_plans import (  # noqa: F401  the fixtures are used by their names
     FILL,
@@ -35,6 +36,10 @@ INSERT INTO task_pending (id, name, order_key, limit_key, state, attempt, lease_
     SELECT 50000 + n, 'n1', 'k' || n, 'tenant:' || n, 'RUNNING', 1, gen_random_uuid(),
         now() + interval '1h', 'w3', now(), 3, false
     FROM generate_series(1, {KEYS}) AS n;
+INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, expires_at)
+    SELECT 70000 + n, 'n1', 'late', now() - interval '1h', now() + interval '1h', 'order k1',
+        now() + (n % 10 - 1) * interval '1h'
+    FROM generate_series(1, 4000) AS n;
 INSERT INTO task_error (id, name, order_key, state)
     SELECT 60000 + n, 'n1', 'k' || n % {KEYS}, 'FAILED' FROM generate_series(1, 2000) AS n;
 INSERT INTO task_gate (gate, look_at)
@@ -79,6 +84,8 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "line": (lambda c, n: line(c, of(Kind.ORDER, "k", n)), GROUP),
     "go on": (lambda c, n: go_on(c, of(Kind.ORDER, "k", n)), GROUP),
     "waited for": (lambda c, n: held.waited_for(c, of(Kind.ORDER, "k", n)), GROUP),
+    "sweep": (sweep_all, GROUP),
+    "passed by": (lambda c, n: gates.passed_by(c, IDS[:n]), GROUP),
     "overdue": (held.overdue, GROUP),
     "in front": (lambda c, _: gates.in_front(c, ["default", "q0"], NAMES), 1_100),
 }
