@@ -98,7 +98,10 @@ class Work:
             return False
 
     def _nap(self) -> None:
-        """Wait for the next row or the next scan, or shortly while runners are still busy."""
+        """Wait for the next row or the next scan, or shortly while runners are still busy.
+
+        The end of a run ends the nap: its hands are free, and it may have made room for others.
+        """
         interval = self._settings.scan_interval.total_seconds()
         if not self._desk.empty:
             interval = min(0.02, interval)
@@ -107,7 +110,8 @@ class Work:
                 near = upcoming(connection, self._queues, self._settings.scan_interval)
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._tidy_at - time.monotonic()))
-        self._desk.stopping.wait(interval)
+        self._desk.stirred.wait(interval)
+        self._desk.stirred.clear()
 
     def _every(self, duty: Callable[[], None]) -> None:
         try:
