@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.gates import Kind, Limit
+from tasks_app.pool.cancel import cancel
 from tasks_app.pool.held import LOOK_AGAIN_S, hold
 from tasks_app.pool.limits import drop_limit, set_limit
 from tasks_app.pool.settle import settle_group
@@ -161,6 +162,24 @@ def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -
     bench.drain()
 
     assert bench.runs == [head, behind]
+
+
+def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Bench) -> None:
+    @bench.handler("t", retry="1h")
+    def fails(ctx: Any) -> None:
+        if ctx.task_id == head:
+            raise LookupError
+        bench.runs.append(ctx.task_id)
+
+    head, *behind = (bench.create(order_key="k") for _ in range(3))
+    bench.drain()
+    assert [bench.task(task_id).parked for task_id in behind] == ["order k", "order k"]
+
+    with bench.engine.begin() as connection:
+        cancel(connection, head)
+    bench.drain()
+
+    assert bench.runs == behind
 
 
 def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
