@@ -31,7 +31,7 @@ ACQUITS_S = 2.0
 class Desk:
     """All claims of one child whose reply has arrived."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  all that a child holds
         self,
         threads: int = 1,
         *,

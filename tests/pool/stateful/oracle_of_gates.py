@@ -80,9 +80,7 @@ def next_of(view: View, gone: Sequence[Row], now: datetime) -> dict[int, Row]:
             for row in view.rows()
             if row.parked == f"order {key}" and row not in gone and view.free(row.id)
         ]
-        freed |= {
-            row.id: row.but(scan_at=max(now, row.due_at), parked=None) for row in behind[:1]
-        }
+        freed |= {row.id: row.but(scan_at=max(now, row.due_at), parked=None) for row in behind[:1]}
     return freed
 
 
