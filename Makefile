@@ -64,7 +64,7 @@ fuzz: $(READY)  ## forged messages, odd payloads, a canary; COUNT=10000 of them,
 EXAMPLES ?= 2000
 stateful: $(READY)  ## all verbs of the pool in any order against a model; EXAMPLES=2000 days, replay with SEED=
 	@echo "SEED=$(SEED)"
-	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py $(ARGS)
+	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py tests/pool/test_stateful_gates.py $(ARGS)
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)

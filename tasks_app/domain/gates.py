@@ -182,6 +182,8 @@ class Room:
     head: int | None = None
     """Of an order key: this one alone."""
     ordered: bool = False
+    leaves_s: float = math.inf
+    """Until its head expires, which lets the next one pass."""
     tokens: float = math.inf
     """What its bucket holds."""
     running: int = 0

@@ -104,12 +104,12 @@ def next_look_in_s(connection: Connection, *, now: datetime | None = None) -> fl
 
 
 def look_in_s(gate: Gate, room: Room, limits: Limits) -> float:
-    """Return when to look again: when the bucket holds something, or else after a while."""
+    """Return when to look again: when bucket or head let somebody pass, or else after a while."""
     limit = limits.of(gate)
     if gate.kind is not Kind.ORDER and limit is None:
         return 0.0  # it was taken away, and some wait still
     if limit is None or limit.burst is None or math.isinf(room.tokens):
-        return LOOK_AGAIN_S
+        return min(LOOK_AGAIN_S, max(SHORTEST_LOOK_S, room.leaves_s))
     left = room.tokens - min(room.free, math.floor(room.tokens))
     wait_s = (max(1.0, limit.burst // 2) - left) / limit.per_second
     return max(SHORTEST_LOOK_S, wait_s)

@@ -59,7 +59,13 @@ class Gatekeeper:
         self._ended: Counter[Gate] = Counter()
 
     def claim(
-        self, ids: Sequence[int], claimer: Claimer, token: UUID, most: int | None = None
+        self,
+        ids: Sequence[int],
+        claimer: Claimer,
+        token: UUID,
+        most: int | None = None,
+        *,
+        now: datetime | None = None,
     ) -> list[ClaimedTask]:
         """Claim those of ``ids`` that pass, and hold the others.
 
@@ -67,16 +73,16 @@ class Gatekeeper:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
         with self._database.single() as connection:
-            found = rows.wishes(connection, ids, claimer.names)
+            found = rows.wishes(connection, ids, claimer.names, now=now)
             enter(connection, found.gates)
         if not found.wishes:
             return []
         with self._database.begin() as connection:
-            claimed, admission = let_pass(connection, found, claimer, token, most)
+            claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
         gates_of = dict(found.wishes)
         with self._mutex:
             self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}
-        self._wake(admission.behind)
+        self._wake(admission.behind, now=now)
         return claimed
 
     def judge(
@@ -104,7 +110,7 @@ class Gatekeeper:
             self._ended.update(gate for some in gates for gate in some)
         return bool(self._ended)
 
-    def pass_on(self) -> None:
+    def pass_on(self, *, now: datetime | None = None) -> None:
         """Wake those who wait behind runs that are over; return when they are awake.
 
         Raises:
@@ -115,7 +121,7 @@ class Gatekeeper:
                 return
             with self._mutex:
                 ended, self._ended = self._ended, Counter()
-            self._wake(ended, ended)
+            self._wake(ended, ended, now=now)
 
     def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
         """Wake those who wait behind tasks of others that were rescued, buried or swept.

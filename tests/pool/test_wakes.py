@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.breaker import Breaker, Mode
 from tasks_app.domain.gates import Gate, Kind, Limit
+from tasks_app.domain.states import Event
 from tasks_app.domain.task import ClaimedTask
 from tasks_app.domain.window import parse_window
 from tasks_app.pool import breaker, gates, queues, wake
@@ -149,3 +150,24 @@ def test_a_wake_up_that_nobody_used_is_followed_by_another_after_a_second(
 
     assert look_at == NOON + timedelta(seconds=1)
     assert woken(limited, now=look_at) == others[1:2]
+
+
+def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
+    connection: Connection,
+) -> None:
+    until = NOON + timedelta(seconds=10)
+    (head,) = made(connection, 1, order_key="k", limit_key=None, expires_at=until)
+    (run,) = passing(connection, head)
+    settle_one(connection, ending(run, Event.RETRY, wait=timedelta(hours=1)), now=NOON)
+    (behind,) = made(connection, 1, order_key="k", limit_key=None)
+    assert passing(connection, behind) == []
+
+    look_at = connection.execute(text("SELECT look_at FROM task_gate")).scalar_one()
+
+    assert look_at == until
+    assert passing(connection, behind, now=until) == []  # it is held until it is looked at
+    order = Gate(Kind.ORDER, "k")
+    rooms = rooms_of(connection, [order], gates.limits_of(connection), now=until)
+    assert wake.wake(connection, rooms, gates.limits_of(connection), now=until) == [
+        ("default", behind)
+    ]

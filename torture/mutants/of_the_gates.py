@@ -231,4 +231,12 @@ GATES = (
         "tests/runtime/test_work.py::"
         "test_a_callback_starts_when_its_group_ends_not_at_the_next_scan",
     ),
+    mutant(
+        "a head that expires and holds its key",
+        "Who waits behind a head that waits for its retry goes on when that expires.",
+        "tasks_app/pool/held.py",
+        "max(SHORTEST_LOOK_S, room.leaves_s)",
+        "LOOK_AGAIN_S",
+        f"{WAKES}behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires",
+    ),
 )
