@@ -65,7 +65,7 @@ EXAMPLES ?= 2000
 stateful: $(READY)  ## the pool's verbs against a model, batches of any key and file; EXAMPLES=2000 days, replay with SEED=
 	@echo "SEED=$(SEED)"
 	@STATEFUL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/pool/test_stateful.py \
-		tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
+		tests/pool/test_stateful_gates.py tests/runtime/test_odd_handlers.py tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
 	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)

@@ -7,6 +7,7 @@ itself with two, and the number of states stays within a few minutes of one core
 from __future__ import annotations
 
 from verification.dispatch_configurations import DISPATCHES
+from verification.gate_configurations import GATES
 from verification.run_configurations import RUNS
 
-ALL = (*RUNS, *DISPATCHES)
+ALL = (*RUNS, *DISPATCHES, *GATES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from verification.mutants_of_deaths import DEATHS
 from verification.mutants_of_dispatch import DISPATCHES
 from verification.mutants_of_endings import ENDINGS
+from verification.mutants_of_gates import GATES
 from verification.mutants_of_runs import RUNS
 
-ALL = (*RUNS, *DEATHS, *ENDINGS, *DISPATCHES)
+ALL = (*RUNS, *DEATHS, *ENDINGS, *DISPATCHES, *GATES)

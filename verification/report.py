@@ -9,6 +9,8 @@ from typing import NamedTuple
 from verification.dispatch_model import DispatchModel
 from verification.dispatch_world import DispatchSetup
 from verification.explorer import Moment, Verdict, explore
+from verification.gate_model import GateModel
+from verification.gate_world import GateSetup
 from verification.run_model import RunModel
 from verification.trial import Configuration, Mutant
 from verification.world import RunSetup
@@ -36,10 +38,12 @@ class Total(NamedTuple):
         )
 
 
-def visit(setup: RunSetup | DispatchSetup) -> Verdict:
+def visit(setup: RunSetup | DispatchSetup | GateSetup) -> Verdict:
     """Visit every state of one setup."""
     if isinstance(setup, RunSetup):
         return explore(RunModel(setup))
+    if isinstance(setup, GateSetup):
+        return explore(GateModel(setup))
     return explore(DispatchModel(setup))
 
 

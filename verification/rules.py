@@ -168,3 +168,26 @@ class DispatchRules:
     # --- hints
     rows_wait_for_hints_a_moment: bool = True
     """HINT_WAIT: the scan leaves a row to its hint, but a hint may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateRules:
+    """What claims, ends of runs and looks keep to at the gates."""
+
+    claims_lock_their_gates: bool = True
+    """P7: who counts what runs locks the gate first."""
+    ends_wake_who_waits: bool = True
+    who_holds_looks_once_more: bool = True
+    """The run may have ended, and its child looked, before somebody was held."""
+    wake_ups_go_to_who_may_run: bool = True
+    """Who may not is passed over: each would cost those behind it a second."""
+    unused_wake_ups_are_repeated: bool = True
+    """Whoever was woken may find that nobody has a hand free for it."""
+    the_held_leave_their_other_places: bool = True
+    """Who was woken by one gate, and is held by another, passes the place on."""
+    gates_are_looked_at_at_last: bool = True
+    """A child may die between the end of a run and its word."""
+    the_late_leave_wherever_they_stand: bool = True
+    """What expired is swept behind a gate, too."""
+    who_leaves_lets_others_go_on: bool = True
+    """An order key's head that is swept, or cancelled, while it waits for its retry."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from verification.dispatch_world import DispatchSetup
+from verification.gate_world import GateSetup
 from verification.world import RunSetup
 
 
@@ -14,7 +15,7 @@ class Configuration:
     """A named setup that must hold."""
 
     name: str
-    setup: RunSetup | DispatchSetup
+    setup: RunSetup | DispatchSetup | GateSetup
     quick: bool = False
 
 
@@ -25,7 +26,7 @@ class Mutant:
     name: str
     hole: str
     """The hole of the protocol, or the promise, that the missing rule protects."""
-    setup: RunSetup | DispatchSetup
+    setup: RunSetup | DispatchSetup | GateSetup
     complaint: str
     way: tuple[str, ...]
     quick: bool = False
@@ -38,6 +39,11 @@ def without(setup: RunSetup, *rules: str) -> RunSetup:
 
 def dispatching_without(setup: DispatchSetup, *rules: str) -> DispatchSetup:
     """The same, for the other model."""
+    return replace(setup, rules=replace(setup.rules, **switched_off(rules)))
+
+
+def guarding_without(setup: GateSetup, *rules: str) -> GateSetup:
+    """The same, for the model of gates."""
     return replace(setup, rules=replace(setup.rules, **switched_off(rules)))
 
 

@@ -182,6 +182,8 @@ class Room:
     head: int | None = None
     """Of an order key: this one alone."""
     ordered: bool = False
+    leaves_s: float = math.inf
+    """Until its head expires, which lets the next one pass."""
     tokens: float = math.inf
     """What its bucket holds."""
     running: int = 0
@@ -218,6 +220,8 @@ class Admission:
 
     ids: list[int] = field(default_factory=list)
     held: dict[Gate, list[int]] = field(default_factory=dict)
+    behind: set[Gate] = field(default_factory=set)
+    """All gates of those that are held."""
 
 
 def admit(wishes: Sequence[Wish], rooms: Mapping[Gate, Room]) -> Admission:
@@ -234,6 +238,7 @@ def admit(wishes: Sequence[Wish], rooms: Mapping[Gate, Room]) -> Admission:
                 break
             if not room.admits(task_id):
                 admission.held.setdefault(gate, []).append(task_id)
+                admission.behind.update(gates)
                 break
             passed.append(room)
         else:

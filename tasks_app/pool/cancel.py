@@ -10,7 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
+from tasks_app.domain.gates import Gate, Kind
 from tasks_app.domain.states import Event, State
+from tasks_app.pool.fences import texts
 from tasks_app.pool.groups.count import LOCKED, locking
 from tasks_app.pool.moves import AS_IT_WAS, WAIT, leave
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits
@@ -41,7 +43,7 @@ def _lock(which: str) -> TextClause:
     """Groups first: else one of their members that ends just now would have to be waited for."""
     return text(f"""
     WITH {locking(f"SELECT p.batch_id FROM {PENDING} p WHERE p.batch_id IS NOT NULL AND {which}")}
-    SELECT p.id, p.state FROM {PENDING} p WHERE {which} AND {LOCKED}
+    SELECT p.id, p.state, p.order_key FROM {PENDING} p WHERE {which} AND {LOCKED}
     ORDER BY p.id {WAIT}
     """)
 
@@ -65,6 +67,18 @@ _TELL = text(f"""
     UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CANCEL)}
       AND p.state = '{State.RUNNING}'
+""")
+# No gate is locked: the caller's transaction may stay open, and claims would wait for it.
+_NEXT = text(f"""
+    WITH next AS MATERIALIZED (
+        SELECT n.id FROM unnest(CAST(:keys AS text[])) AS k(key)
+        CROSS JOIN LATERAL (
+            SELECT p.id FROM {PENDING} p
+            WHERE p.order_key = k.key AND p.state = '{State.PENDING}'
+              AND p.parked = '{Gate(Kind.ORDER, "")}' || k.key
+            ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS n)
+    UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = NULL
+    WHERE p.id = ANY(ARRAY(SELECT id FROM next))
 """)
 _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
 
@@ -104,6 +118,9 @@ def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> Can
     running = [row.id for row in locked if row.state == State.RUNNING]
     if pending:
         connection.execute(_MOVE, {"ids": pending, "now": now})
+    keys = {row.order_key for row in locked if row.order_key and row.state == State.PENDING}
+    if keys:  # who waits behind them is looked at again
+        connection.execute(_NEXT, {"keys": texts(keys), "now": now})
     if running:
         connection.execute(_TELL, {"ids": running, "now": now})
     return CancelledMany(len(pending), len(running), tuple(row.id for row in locked))

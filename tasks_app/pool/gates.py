@@ -15,6 +15,7 @@ from tasks_app.domain.task import HINT_WAIT
 from tasks_app.pool.fences import array
 from tasks_app.pool.standstill import is_free, runs
 from tasks_app.pool.tables import (
+    COMPLETED,
     ERROR,
     GATE,
     LIMIT,
@@ -55,8 +56,12 @@ _KEYS_OF = text(
     " UNION ALL ".join(
         f"""
     SELECT t.queue, t.name, t.order_key, t.limit_key FROM {pool} t
-    WHERE t.id = ANY(CAST(:ids AS bigint[]))"""
-        for pool in (PENDING, ERROR)
+    WHERE t.id = ANY(CAST(:ids AS bigint[])) AND {just_now}"""
+        for pool, just_now in (
+            (PENDING, "true"),
+            (ERROR, "true"),
+            (COMPLETED, f"t.finished_at > {NOW} - interval '1 hour'"),
+        )
     )
 )
 _PRUNE = text(f"""
@@ -111,9 +116,11 @@ def in_front(
     return list(connection.execute(_IN_FRONT, values).scalars())
 
 
-def passed_by(connection: Connection, ids: Collection[int]) -> list[Gate]:
-    """Return the gates that these tasks passed, if they run no more; also of such that failed."""
-    found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids))}).all()
+def passed_by(
+    connection: Connection, ids: Collection[int], *, now: datetime | None = None
+) -> list[Gate]:
+    """Return the gates of these tasks, which run no more, or have just left the pool."""
+    found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids)), "now": now}).all()
     limits = limits_of(connection) if found else Limits()
     return list(dict.fromkeys(gate for row in found for gate in limits.gates_of(*row)))
 

@@ -15,6 +15,7 @@ from tasks_app.pool.afar import HAS_GATE, WAITS
 from tasks_app.pool.drivers import ask, in_psycopgs_words
 from tasks_app.pool.plan import Ask
 from tasks_app.pool.standstill import runs
+from tasks_app.pool.sweep import BARRED
 from tasks_app.pool.tables import BREAKER, DISPATCH, GATE, NOW, PENDING, QUEUE, SCHEDULE
 
 
@@ -37,11 +38,13 @@ class Glance:
     """A queue gives way to others, or may have to."""
     breakers: bool = False
     """A breaker is to be looked at."""
+    barred: bool = False
+    """A task is to be swept."""
 
     def is_quiet(self, within: timedelta) -> bool:
         """Tell whether nobody has anything to do for so long."""
         near = self.next_due is not None and self.next_due <= within
-        return not (self.out or self.expired or near)
+        return not (self.out or self.expired or self.barred or near)
 
 
 _GLANCE = in_psycopgs_words(f"""
@@ -55,7 +58,8 @@ _GLANCE = in_psycopgs_words(f"""
         CAST(EXTRACT(EPOCH FROM (SELECT min(t.look_at) FROM {GATE} t WHERE t.look_at IS NOT NULL)
             - {NOW}) AS float) AS next_look_s,
         EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
-        EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers
+        EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers,
+        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred
 """)
 
 

@@ -52,9 +52,10 @@ _RUNNING = text(
 )
 # Whoever has begun and waits to be tried again keeps its place, unless it skips.
 _HEADS = text(f"""
-    SELECT g.key, h.id FROM unnest(CAST(:keys AS text[])) AS g(key)
+    SELECT g.key, h.id, CAST(EXTRACT(EPOCH FROM h.expires_at - {NOW}) AS float) AS leaves_s
+    FROM unnest(CAST(:keys AS text[])) AS g(key)
     CROSS JOIN LATERAL (
-        SELECT p.id FROM {PENDING} p
+        SELECT p.id, p.expires_at FROM {PENDING} p
         WHERE p.order_key = g.key AND p.state = '{State.PENDING}' AND p.enabled
           AND (p.expires_at IS NULL OR p.expires_at > {NOW})
           AND (p.due_at <= {NOW} OR p.attempt > 0 AND p.order_skips IS NOT TRUE)
@@ -102,12 +103,16 @@ def rooms_of(
         buckets = _buckets(connection, _READ, limited, now)
     running = _running(connection, gates)
     heads = _heads(connection, [gate.key for gate in gates if gate.kind is Kind.ORDER], now)
-    return {
-        gate: room_of(
-            gate, limits.of(gate), running.get(gate, 0), heads.get(gate.key), buckets.get(gate)
-        )
-        for gate in gates
-    }
+    rooms: dict[Gate, Room] = {}
+    for gate in gates:
+        head, leaves_s = heads.get(gate.key, _NOBODY)
+        limit, bucket = limits.of(gate), buckets.get(gate)
+        rooms[gate] = room_of(gate, limit, running.get(gate, 0), head, bucket)
+        rooms[gate].leaves_s = math.inf if leaves_s is None else leaves_s
+    return rooms
+
+
+_NOBODY = (None, None)
 
 
 def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Room]) -> None:
@@ -143,8 +148,11 @@ def _running(connection: Connection, gates: Iterable[Gate]) -> dict[Gate, int]:
     return {Gate(Kind(kind), key): running for kind, key, running in rows}
 
 
-def _heads(connection: Connection, keys: list[str], now: datetime | None) -> dict[str, int]:
+def _heads(
+    connection: Connection, keys: list[str], now: datetime | None
+) -> dict[str, tuple[int, float | None]]:
+    """Return of each key who is first in line, and in how many seconds it expires."""
     if not keys:
         return {}
     rows = connection.execute(_HEADS, {"keys": texts(keys), "now": now})
-    return {row.key: row.id for row in rows}
+    return {row.key: (row.id, row.leaves_s) for row in rows}

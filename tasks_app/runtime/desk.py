@@ -31,7 +31,7 @@ ACQUITS_S = 2.0
 class Desk:
     """All claims of one child whose reply has arrived."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  all that a child holds
         self,
         threads: int = 1,
         *,
@@ -67,6 +67,9 @@ class Desk:
         """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
         self.wake = threading.Event()
         """Tells the clerk that there is something to do."""
+        self.stirred = threading.Event()
+        """Set when hands become free, a run has been written, or the child stops: who claims from
+        the pool looks again. It clears it."""
         self.arrived = threading.Condition(self._mutex)
         """Notified when tasks arrive, may start, or the child stops."""
 
@@ -164,6 +167,8 @@ class Desk:
         if self._running.pop(fence, None) is None and self._lets_go:
             return
         self._finished[fence] = settlement
+        if not self._waiting:
+            self.stirred.set()
         if self._first_finished_at is None:
             self._first_finished_at = time.monotonic()
             self.wake.set()
@@ -198,6 +203,7 @@ class Desk:
                 self._ended(fence)
                 self._finished.pop(fence, None)
                 self._returning.pop(fence, None)
+        self.stirred.set()
         if self._tell_ended(fences):
             self.wake.set()
 
@@ -373,6 +379,7 @@ class Desk:
         if self.stopping.is_set():
             return
         self.stopping.set()
+        self.stirred.set()
         self.wake.set()
         with self.arrived:
             for run in self._running.values():

@@ -21,8 +21,9 @@ from tasks_app.pool import gates as rows
 from tasks_app.pool.claim import claim
 from tasks_app.pool.claiming import Claimer
 from tasks_app.pool.gates import Wishes
-from tasks_app.pool.held import hold, next_look_in_s, overdue, waited_for, wake
+from tasks_app.pool.held import hold, next_look_in_s, overdue, waited_for
 from tasks_app.pool.rooms import enter, lock, rooms_of, spend
+from tasks_app.pool.wake import wake
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.hints import HINTS
 
@@ -58,7 +59,13 @@ class Gatekeeper:
         self._ended: Counter[Gate] = Counter()
 
     def claim(
-        self, ids: Sequence[int], claimer: Claimer, token: UUID, most: int | None = None
+        self,
+        ids: Sequence[int],
+        claimer: Claimer,
+        token: UUID,
+        most: int | None = None,
+        *,
+        now: datetime | None = None,
     ) -> list[ClaimedTask]:
         """Claim those of ``ids`` that pass, and hold the others.
 
@@ -66,16 +73,16 @@ class Gatekeeper:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
         with self._database.single() as connection:
-            found = rows.wishes(connection, ids, claimer.names)
+            found = rows.wishes(connection, ids, claimer.names, now=now)
             enter(connection, found.gates)
         if not found.wishes:
             return []
         with self._database.begin() as connection:
-            claimed, held = let_pass(connection, found, claimer, token, most)
+            claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
         gates_of = dict(found.wishes)
         with self._mutex:
             self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}
-        self._wake(held)
+        self._wake(admission.behind, now=now)
         return claimed
 
     def judge(
@@ -92,7 +99,7 @@ class Gatekeeper:
             if admission.held:
                 with self._database.begin() as connection:
                     hold(connection, admission.held, rooms, limits, now=now)
-                self._wake(admission.held, now=now)
+                self._wake(admission.behind, now=now)
 
     def ended(self, fences: Iterable[Fence]) -> bool:
         """Note that runs are over, however they ended; tell whether somebody may wait for that."""
@@ -103,7 +110,7 @@ class Gatekeeper:
             self._ended.update(gate for some in gates for gate in some)
         return bool(self._ended)
 
-    def pass_on(self) -> None:
+    def pass_on(self, *, now: datetime | None = None) -> None:
         """Wake those who wait behind runs that are over; return when they are awake.
 
         Raises:
@@ -114,18 +121,18 @@ class Gatekeeper:
                 return
             with self._mutex:
                 ended, self._ended = self._ended, Counter()
-            self._wake(ended, ended)
+            self._wake(ended, ended, now=now)
 
-    def gone(self, ids: Collection[int]) -> None:
-        """Wake those who wait behind runs of others that were rescued or buried.
+    def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
+        """Wake those who wait behind tasks of others that were rescued, buried or swept.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
         """
         if ids:
             with self._database.single() as connection:
-                gates = rows.passed_by(connection, ids)
-            self._wake(gates)
+                gates = rows.passed_by(connection, ids, now=now)
+            self._wake(gates, now=now)
 
     def look(self, *, now: datetime | None = None) -> Look:
         """Look at gates whose time has come."""
@@ -182,10 +189,11 @@ def let_pass(
     most: int | None = None,
     *,
     now: datetime | None = None,
-) -> tuple[list[ClaimedTask], Mapping[Gate, Sequence[int]]]:
+) -> tuple[list[ClaimedTask], Admission]:
     """Claim what passes, under the locks of its gates; return that, and who is held by what.
 
-    After the COMMIT look whether there is room by now: who made it may have looked before.
+    After the COMMIT look whether there is room by now: who made it may have looked before. Look at
+    all gates of those that are held: one that was woken by another gate leaves its place there.
     """
     gates_of = dict(found.wishes)
     buckets = lock(connection, found.gates, now=now)
@@ -195,7 +203,7 @@ def let_pass(
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
     spend(connection, started, rooms)
     hold(connection, admission.held, rooms, found.limits, now=now)
-    return claimed, admission.held
+    return claimed, admission
 
 
 def _has_places(gate: Gate, limits: Limits) -> bool:

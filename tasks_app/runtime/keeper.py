@@ -26,6 +26,7 @@ from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.rescuer import Rescuer
 from tasks_app.runtime.scanned import Scanned
 from tasks_app.runtime.scheduler import Scheduler
+from tasks_app.runtime.sweeper import Sweeper
 
 log = quiet_logger(__name__)
 
@@ -50,6 +51,7 @@ class Keeper:
         self._settings = settings
         self._dispatcher = Dispatcher(settings, database, publisher, index)
         self._rescuer = Rescuer(settings, database)
+        self._sweeper = Sweeper(database)
         self._maintainer = Maintainer(database, holder, settings=settings)
         self._scheduler = Scheduler(database)
         self._gatekeeper = Gatekeeper(database)
@@ -92,7 +94,7 @@ class Keeper:
             self._dispatcher.probe()
 
     def scan(self) -> Scanned:
-        """Rescue what is over, maintain when it is time, fire schedules, publish what is due.
+        """Rescue what is over, sweep, maintain if it is time, fire schedules, publish what is due.
 
         While a backlog is worked off, passes that only fill up come between; an idle pool costs
         one read. What needs no broker is done, and written down as done, whatever the broker says.
@@ -115,6 +117,7 @@ class Keeper:
             self._last = Scanned()
         else:
             self._rescuer.run_once()
+            self._sweeper.run_once()
             trouble = self._publish()
         self._last = _awake_for(_awake_for(self._last, next_fire_s), look.next_s)
         self._maintainer.run_if_due()

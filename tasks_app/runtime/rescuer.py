@@ -53,7 +53,7 @@ class Rescuer:
             self.let_renew()
             raise
         if rescued:
-            self._gatekeeper.gone(rescued)
+            self._gatekeeper.gone(rescued, now=now)
             log.warning("rescued %s tasks of vanished workers", len(rescued))
             HOOKS.tell(of_outline(outline, Kind.RESCUED) for outline in outlines)
         return rescued

@@ -27,6 +27,7 @@ from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.rescuer import Rescuer
 from tasks_app.runtime.scheduler import Scheduler
+from tasks_app.runtime.sweeper import Sweeper
 from tasks_app.runtime.tidy import tidy
 
 log = quiet_logger(__name__)
@@ -52,6 +53,7 @@ class Work:
         self._queues = queues
         self._names = names
         self._rescuer = Rescuer(settings, child.database)
+        self._sweeper = Sweeper(child.database)
         self._maintainer = Maintainer(child.database, child.identity.owner, settings=settings)
         self._scheduler = Scheduler(child.database)
         self._load_gates = LoadGates(child.database)
@@ -96,7 +98,10 @@ class Work:
             return False
 
     def _nap(self) -> None:
-        """Wait for the next row or the next scan, or shortly while runners are still busy."""
+        """Wait for the next row or the next scan, or shortly while runners are still busy.
+
+        The end of a run ends the nap: its hands are free, and it may have made room for others.
+        """
         interval = self._settings.scan_interval.total_seconds()
         if not self._desk.empty:
             interval = min(0.02, interval)
@@ -105,7 +110,8 @@ class Work:
                 near = upcoming(connection, self._queues, self._settings.scan_interval)
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._tidy_at - time.monotonic()))
-        self._desk.stopping.wait(interval)
+        self._desk.stirred.wait(interval)
+        self._desk.stirred.clear()
 
     def _every(self, duty: Callable[[], None]) -> None:
         try:
@@ -124,6 +130,7 @@ class Work:
             return
         self._tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
+        self._sweeper.run_once()
         self._load_gates.look()
         self._breakers.look()
         swept: list[Notice] = []

@@ -14,6 +14,7 @@ from tasks_app.pool import gates, held
 from tasks_app.pool.claim import claim
 from tasks_app.pool.limits import all_limits, drop_limit, set_limit
 from tasks_app.pool.rooms import enter, lock, rooms_of
+from tasks_app.pool.wake import wake as wake_held
 from tasks_app.runtime.gatekeeper import let_pass
 from tests.factory import claimer, pending_task, row_of
 
@@ -35,7 +36,7 @@ def wake(connection: Connection, now: datetime) -> list[int]:
     limits = gates.limits_of(connection)
     late = held.overdue(connection, 10, now=now)
     rooms = rooms_of(connection, lock(connection, late), limits, now=now)
-    return [task_id for _, task_id in held.wake(connection, rooms, limits, now=now)]
+    return [task_id for _, task_id in wake_held(connection, rooms, limits, now=now)]
 
 
 def waiting(connection: Connection, number: int, **options) -> list[int]:

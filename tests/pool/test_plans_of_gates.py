@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tasks_app.domain.gates import Gate, Kind, Room
-from tasks_app.pool import gates, held, rooms
+from tasks_app.pool import gates, held, rooms, wake
+from tasks_app.pool.sweep import sweep_all
 from tasks_app.runtime.database import Database
 from tests.pool.test_plans import (  # noqa: F401  the fixtures are used by their names
     FILL,
@@ -35,6 +36,10 @@ INSERT INTO task_pending (id, name, order_key, limit_key, state, attempt, lease_
     SELECT 50000 + n, 'n1', 'k' || n, 'tenant:' || n, 'RUNNING', 1, gen_random_uuid(),
         now() + interval '1h', 'w3', now(), 3, false
     FROM generate_series(1, {KEYS}) AS n;
+INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, expires_at)
+    SELECT 70000 + n, 'n1', 'late', now() - interval '1h', now() + interval '1h', 'order k1',
+        now() + (n % 10 - 1) * interval '1h'
+    FROM generate_series(1, 4000) AS n;
 INSERT INTO task_error (id, name, order_key, state)
     SELECT 60000 + n, 'n1', 'k' || n % {KEYS}, 'FAILED' FROM generate_series(1, 2000) AS n;
 INSERT INTO task_gate (gate, look_at)
@@ -49,14 +54,15 @@ def of(kind: Kind, word: str, number: int) -> list[Gate]:
     return [Gate(kind, f"{word}{n}") for n in range(number)]
 
 
-def wake(connection, some: list[Gate]):
-    values = {"gates": list(map(str, some)), "numbers": [1] * len(some), "now": None}
-    return connection.execute(held._WAKE, {**values, "heads": [None] * len(some)}).all()
+def line(connection, some: list[Gate]):
+    rooms = dict.fromkeys(some, Room(1.0))
+    front = dict.fromkeys(some, wake._FRONT)
+    return wake._read(connection, dict.fromkeys(some, 1), rooms, front, None)
 
 
-def looked(connection, some: list[Gate]):
+def go_on(connection, some: list[Gate]):
     values = {"gates": list(map(str, some)), "waits": [5.0] * len(some), "now": None}
-    connection.execute(held._LOOKED, values)
+    connection.execute(wake._GO_ON, {**values, "ids": IDS[: len(some)]})
 
 
 VERBS: dict[str, tuple[Verb, int]] = {
@@ -75,9 +81,11 @@ VERBS: dict[str, tuple[Verb, int]] = {
         lambda c, n: c.execute(held._PARK[Kind.ORDER], {"ids": IDS[:n], "now": None}),
         GROUP,
     ),
-    "wake": (lambda c, n: wake(c, of(Kind.ORDER, "k", n)), GROUP),
-    "looked": (lambda c, n: looked(c, of(Kind.ORDER, "k", n)), GROUP),
+    "line": (lambda c, n: line(c, of(Kind.ORDER, "k", n)), GROUP),
+    "go on": (lambda c, n: go_on(c, of(Kind.ORDER, "k", n)), GROUP),
     "waited for": (lambda c, n: held.waited_for(c, of(Kind.ORDER, "k", n)), GROUP),
+    "sweep": (sweep_all, GROUP),
+    "passed by": (lambda c, n: gates.passed_by(c, IDS[:n]), GROUP),
     "overdue": (held.overdue, GROUP),
     "in front": (lambda c, _: gates.in_front(c, ["default", "q0"], NAMES), 1_100),
 }

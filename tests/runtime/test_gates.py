@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.gates import Kind, Limit
+from tasks_app.pool.cancel import cancel
 from tasks_app.pool.held import LOOK_AGAIN_S, hold
 from tasks_app.pool.limits import drop_limit, set_limit
 from tasks_app.pool.settle import settle_group
@@ -163,6 +164,24 @@ def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -
     assert bench.runs == [head, behind]
 
 
+def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on(bench: Bench) -> None:
+    @bench.handler("t", retry="1h")
+    def fails(ctx: Any) -> None:
+        if ctx.task_id == head:
+            raise LookupError
+        bench.runs.append(ctx.task_id)
+
+    head, *behind = (bench.create(order_key="k") for _ in range(3))
+    bench.drain()
+    assert [bench.task(task_id).parked for task_id in behind] == ["order k", "order k"]
+
+    with bench.engine.begin() as connection:
+        cancel(connection, head)
+    bench.drain()
+
+    assert bench.runs == behind
+
+
 def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
     bench: Bench,
 ) -> None:
@@ -227,3 +246,28 @@ def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Benc
     looking.join(10)
 
     assert bench.task(task_id).parked is None
+
+
+def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_next(
+    bench: Bench,
+) -> None:
+    limit(bench, Kind.KEY, "l")
+    head = bench.create(order_key="k", delay="1h")
+    first, ordered, last = (bench.create(limit_key="l", order_key=key) for key in (None, "k", None))
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    keeper = Gatekeeper(database)
+    (run,) = keeper.claim([first, ordered, last], claimer(), uuid4())
+    with bench.engine.begin() as connection:
+        settle_group(connection, [ending(run)])
+    keeper.ended([run.fence])
+    keeper.pass_on()
+    assert bench.task(ordered).parked is None
+    assert bench.task(last).parked == "limit key l"
+    bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now() WHERE id = :id", id=head)
+    assert keeper.claim([head], claimer(), uuid4())
+
+    assert keeper.claim([ordered], claimer(), uuid4()) == []
+
+    assert bench.task(ordered).parked == "order k"
+    assert bench.task(last).parked is None

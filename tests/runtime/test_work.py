@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
+from tasks_app.domain.gates import Kind, Limit
+from tasks_app.domain.task import NewTask
+from tasks_app.pool.limits import set_limit
+from tasks_app.runtime.groups import create_group
 from tests.runtime.bench import Bench
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -201,3 +205,44 @@ def test_two_workers_share_a_backlog_without_doing_anything_twice(bench: Bench) 
 
     assert sorted(bench.runs) == ids
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    "options", [{"order_key": "k"}, {"limit_key": "l"}, {"order_key": "k", "limit_key": "l"}]
+)
+def test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    bench.succeeding()
+    with bench.engine.begin() as connection:
+        set_limit(connection, Limit(Kind.KEY, "l", 1))
+    ids = [bench.create(**options) for _ in range(20)]
+
+    bench.beside(bench.work(concurrency=4, scan_interval=30).run)
+
+    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 20, 10)
+
+
+def test_a_retry_starts_when_it_is_due_not_at_the_next_scan(bench: Bench) -> None:
+    @bench.handler(retry="50ms, 50ms, 50ms, 50ms, 50ms")
+    def fails(ctx: Any) -> None:
+        if ctx.failures < 5:
+            raise LookupError
+
+    ids = [bench.create() for _ in range(3)]
+
+    bench.beside(bench.work(concurrency=4, scan_interval=30).run)
+
+    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 3, 10)
+
+
+def test_a_callback_starts_when_its_group_ends_not_at_the_next_scan(bench: Bench) -> None:
+    bench.succeeding()
+    bench.succeeding("then")
+    with bench.engine.begin() as connection:
+        create_group(connection, [NewTask("t"), NewTask("t")], then=NewTask("then"))
+
+    bench.beside(bench.work(concurrency=4, scan_interval=30).run)
+
+    done = "SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED'"
+    until(lambda: bench.sql(done) == 3, 10)

@@ -10,7 +10,7 @@ import pytest
 from verification import configurations, mutants
 from verification.explorer import Step, explore, fault, progress
 from verification.report import is_caught, visit
-from verification.rules import DispatchRules, RunRules
+from verification.rules import DispatchRules, GateRules, RunRules
 from verification.trial import Mutant
 
 
@@ -102,7 +102,7 @@ def test_every_rule_has_a_mutant() -> None:
         on_trial |= {
             name for name in rules.__slots__ if getattr(rules, name) != getattr(sound, name)
         }
-    assert on_trial == {*RunRules.__slots__, *DispatchRules.__slots__}
+    assert on_trial == {*RunRules.__slots__, *DispatchRules.__slots__, *GateRules.__slots__}
 
 
 def test_names_are_unique() -> None:

@@ -11,6 +11,9 @@ LIMITS = "tests/pool/test_limits.py::test_"
 RUNS = "tests/runtime/test_gates.py::test_"
 SHARES = "tests/runtime/test_fairness.py::test_"
 BREAKER = "tests/pool/test_breaker.py::"
+WAKE = "tasks_app/pool/wake.py"
+WAKES = "tests/pool/test_wakes.py::test_"
+SWEEPS = "tests/runtime/test_sweeper.py::test_"
 
 GATES = (
     mutant(
@@ -143,5 +146,97 @@ GATES = (
         "GROUP BY w.queue HAVING false",
         "tests/pool/test_queues.py::TestWindows::"
         "test_outside_its_windows_nothing_of_a_queue_is_claimed",
+    ),
+    mutant(
+        "a wake-up for whoever is first",
+        "A wake-up goes to a task that may run now.",
+        WAKE,
+        '{READY} AND {runs("p.queue")} AND {is_free()} AS may_run',
+        "true AS may_run",
+        f"{WAKES}a_wake_up_passes_over_those_that_stand_still",
+        f"{WAKES}a_wake_up_passes_over_those_that_never_run",
+    ),
+    mutant(
+        "a wake-up for one that another gate holds",
+        "Who is woken finds room at all of its gates.",
+        WAKE,
+        "all(room.admits(row.id) for room in others)",
+        "True",
+        f"{WAKES}a_wake_up_passes_over_those_that_another_gate_holds",
+    ),
+    mutant(
+        "a wake-up that is given once",
+        "A gate that woke somebody is looked at again soon: perhaps nobody has a hand free.",
+        WAKE,
+        "waits[gate] = min(waits[gate], UNUSED_S)",
+        "pass",
+        f"{WAKES}a_wake_up_that_nobody_used_is_followed_by_another_after_a_second",
+    ),
+    mutant(
+        "a long line that is read in part",
+        "What of a line was not read is read at once.",
+        WAKE,
+        "waits |= dict.fromkeys(unread, SHORTEST_LOOK_S)",
+        "pass",
+        f"{WAKES}of_a_very_long_line_that_stands_still_the_rest_is_read_soon",
+    ),
+    mutant(
+        "a place that is left behind",
+        "Who is held by one gate leaves its place at the others to the next.",
+        "tasks_app/domain/gates.py",
+        "admission.behind.update(gates)",
+        "admission.behind.add(gate)",
+        f"{RUNS}who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_next",
+    ),
+    mutant(
+        "a head that is cancelled and holds its key",
+        "Who waits behind a task that is cancelled goes on.",
+        "tasks_app/pool/cancel.py",
+        "    if keys:  #",
+        "    if False:  #",
+        f"{RUNS}a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on",
+    ),
+    mutant(
+        "what expired is swept where the scan comes by",
+        "What must not run leaves wherever it stands.",
+        "tasks_app/pool/sweep.py",
+        '{_LEAVES_AT} <= {NOW}"""',
+        '{_LEAVES_AT} <= {NOW} AND p.scan_at <= {NOW}"""',
+        f"{SWEEPS}what_must_not_run_leaves_wherever_it_stands",
+    ),
+    mutant(
+        "a keeper that sees nothing to sweep",
+        "A pool in which a task has expired is not quiet.",
+        "tasks_app/pool/glance.py",
+        "or self.barred or near",
+        "or near",
+        f"{SWEEPS}a_quiet_keeper_notices_that_a_task_has_expired",
+    ),
+    mutant(
+        "a head that is swept and holds its key",
+        "Who waits behind a task that is swept goes on.",
+        "tasks_app/runtime/sweeper.py",
+        "self._gatekeeper.gone(swept, now=now)",
+        "pass",
+        f"{SWEEPS}whoever_waits_behind_one_that_is_swept_is_woken",
+    ),
+    mutant(
+        "a nap that nothing ends",
+        "The end of a run ends the nap of who claims from the pool.",
+        "tasks_app/runtime/work.py",
+        "self._desk.stirred.wait(interval)",
+        "self._desk.stopping.wait(interval)",
+        "tests/runtime/test_work.py::"
+        "test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan",
+        "tests/runtime/test_work.py::"
+        "test_a_callback_starts_when_its_group_ends_not_at_the_next_scan",
+    ),
+    mutant(
+        "a head that expires and holds its key",
+        "Who waits behind a head that waits for its retry goes on when that expires.",
+        "tasks_app/pool/held.py",
+        "max(SHORTEST_LOOK_S, room.leaves_s)",
+        "LOOK_AGAIN_S",
+        f"{WAKES}behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires",
     ),
 )

@@ -65,9 +65,23 @@ def wake(view: View, key: str, now: datetime) -> Expected:
     head = None if runs(view, key) else head_of(view, key, now)
     expected = Expected([], holds={f"order {key}"})
     if head is not None and head.parked == f"order {key}" and view.free(head.id):
-        expected.answer = [head.id]
+        if is_ready(head, now) and not view.stands_still(head.queue):
+            expected.answer = [head.id]
         expected.changes[head.id] = head.but(scan_at=max(now, head.due_at), parked=None)
     return expected
+
+
+def next_of(view: View, gone: Sequence[Row], now: datetime) -> dict[int, Row]:
+    """Who waits behind those that were cancelled: the first of each key is looked at again."""
+    freed: dict[int, Row] = {}
+    for key in {row.order_key for row in gone if row.order_key}:
+        behind = [
+            row
+            for row in view.rows()
+            if row.parked == f"order {key}" and row not in gone and view.free(row.id)
+        ]
+        freed |= {row.id: row.but(scan_at=max(now, row.due_at), parked=None) for row in behind[:1]}
+    return freed
 
 
 def unblock(view: View, task_id: int) -> Expected:

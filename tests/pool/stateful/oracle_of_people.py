@@ -10,8 +10,9 @@ from tasks_app.domain.states import Pool, State
 from tasks_app.domain.task import TaskRow
 from tasks_app.pool.cancel import Cancelled, CancelledMany
 from tasks_app.pool.requeue import Requeued
+from tests.pool.stateful.oracle_of_gates import next_of
 from tests.pool.stateful.oracle_of_runs import over
-from tests.pool.stateful.world import Expected, Row, View
+from tests.pool.stateful.world import Changes, Expected, Row, View
 
 Created = list[tuple[TaskRow, int, bool]]
 """What was asked for, the id that came back, and whether it is said to be new."""
@@ -65,6 +66,11 @@ def cancelled(row: Row, now: datetime) -> Row:
     return over(row, State.CANCELLED) if row.state is State.PENDING else told(row, now)
 
 
+def all_cancelled(view: View, rows: Sequence[Row], now: datetime) -> Changes:
+    gone = [row for row in rows if row.state is State.PENDING]
+    return {**next_of(view, gone, now), **{row.id: cancelled(row, now) for row in rows}}
+
+
 def cancel(view: View, task_id: int, now: datetime) -> Expected:
     row = view.pending(task_id)
     if row is None:
@@ -72,7 +78,7 @@ def cancel(view: View, task_id: int, now: datetime) -> Expected:
     view.wait_for(task_id)
     runs = row.state is State.RUNNING
     answer = Cancelled.REQUESTED if runs else Cancelled.CANCELLED
-    return Expected(answer, {task_id: cancelled(row, now)})
+    return Expected(answer, all_cancelled(view, [row], now))
 
 
 def cancel_many(view: View, name: str | None, biz_key: str | None, now: datetime) -> Expected:
@@ -83,7 +89,7 @@ def cancel_many(view: View, name: str | None, biz_key: str | None, now: datetime
         view.wait_for(row.id)
     running = sum(row.state is State.RUNNING for row in rows)
     answer = CancelledMany(len(rows) - running, running)
-    return Expected(answer, {row.id: cancelled(row, now) for row in rows})
+    return Expected(answer, all_cancelled(view, rows, now))
 
 
 def requeue(view: View, task_id: int, now: datetime) -> Expected:
@@ -151,7 +157,7 @@ def cancel_these(view: View, ids: Sequence[int], now: datetime) -> Expected:
         view.wait_for(row.id)
     running = sum(row.state is State.RUNNING for row in rows)
     answer = CancelledMany(len(rows) - running, running)
-    return Expected(answer, {row.id: cancelled(row, now) for row in rows})
+    return Expected(answer, all_cancelled(view, rows, now))
 
 
 def park(view: View, ids: Sequence[int], reason: str, wait: timedelta, now: datetime) -> Expected:

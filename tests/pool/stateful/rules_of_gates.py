@@ -9,7 +9,7 @@ from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
 from tasks_app.domain.gates import Gate, Kind
-from tasks_app.pool import gates, held
+from tasks_app.pool import gates, wake
 from tasks_app.pool.rooms import lock, rooms_of
 from tasks_app.pool.unblock import unblock
 from tasks_app.runtime.gatekeeper import let_pass
@@ -45,7 +45,7 @@ class Gatekeepers(Workers):
         def call(connection: Connection) -> list[int]:
             limits = gates.limits_of(connection)
             rooms = rooms_of(connection, lock(connection, [gate]), limits, now=now)
-            woken = held.wake(connection, rooms, limits, now=now)
+            woken = wake.wake(connection, rooms, limits, now=now)
             return [task_id for _, task_id in woken]
 
         self.do(seat, call, lambda view, _: ordered.wake(view, key, now))

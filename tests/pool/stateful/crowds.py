@@ -1,0 +1,169 @@
+"""Crowds before gates: what the actors do each second, and what must be true two seconds later.
+
+Nothing is foretold here. After each two seconds in which leader and child had their turn, the rows
+say whether a task waits that may run, and for which all of its gates have room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, time, timedelta
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from hypothesis.stateful import RuleBasedStateMachine
+from sqlalchemy import text
+
+from tasks_app.domain.breaker import Breaker
+from tasks_app.domain.gates import Kind, Limit
+from tasks_app.domain.settings import Settings
+from tasks_app.domain.task import ClaimedTask
+from tasks_app.domain.window import parse_window
+from tasks_app.pool import breaker, ledger, queues, workers
+from tasks_app.pool.claim import claim
+from tasks_app.pool.limits import set_limit
+from tasks_app.pool.renew import renew
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.dispatcher import Dispatcher
+from tasks_app.runtime.gatekeeper import Gatekeeper
+from tasks_app.runtime.rescuer import Rescuer
+from tasks_app.runtime.sweeper import Sweeper
+from tests.factory import LEASE, claimer
+from tests.runtime.memory import Memory
+
+BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+OPENS, CLOSES = time(12), time(12, 2)
+QUEUES, NAMES = ("q1", "q2", "hours"), ("a", "b", "pay")
+CLAIMER = claimer(*NAMES)
+RATE = Limit(Kind.KEY, "m", None, 5, timedelta(seconds=10), 2)
+LOST_WORD = timedelta(seconds=32)
+"""After so long a gate is looked at without being told, and what that finds has run."""
+CLEAN = "; ".join(
+    f"DELETE FROM task_{table}"
+    for table in (
+        *("pending", "completed", "error", "attempt", "queue_pause", "gate", "limit", "dispatch"),
+        *("breaker_held", "breaker", "queue_window", "queue", "worker", "pace"),
+    )
+)
+ROWS = text("SELECT p.*, p.due_at <= :now AS is_due FROM task_pending p ORDER BY p.id")
+BLOCKERS = "SELECT order_key, min(id) FROM task_error WHERE order_skips IS NOT TRUE GROUP BY 1"
+PAUSED = "SELECT queue FROM task_queue_pause"
+BROKEN = "SELECT dependency FROM task_breaker WHERE state <> 'closed'"
+LIMITS = "SELECT kind, target, most FROM task_limit WHERE most IS NOT NULL"
+BUCKET = "SELECT tokens, filled_at FROM task_gate WHERE gate = 'limit key m'"
+
+
+class Crowds(RuleBasedStateMachine):
+    """A leader that scans, a child with as many hands as it needs, and the rows."""
+
+    database: Database
+    tally: ClassVar[Counter[str]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.excused_until = BEGIN
+        self.runs: list[ClaimedTask] = []
+        self.ids: list[int] = []
+        settings = Settings(database_url="postgresql://nobody@nowhere/none")
+        self.broker = Memory()
+        self.leader, self.child = Gatekeeper(self.database), Gatekeeper(self.database)
+        self.dispatcher = Dispatcher(settings, self.database, self.broker)
+        self.rescuer, self.sweeper = Rescuer(settings, self.database), Sweeper(self.database)
+        with self.database.begin() as connection:
+            connection.exec_driver_sql(CLEAN)
+            for limit in (Limit(Kind.KEY, "l", 1), Limit(Kind.NAME, "b", 2), RATE):
+                set_limit(connection, limit, now=self.now)
+            breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
+            window = parse_window(f"{OPENS:%H:%M}-{CLOSES:%H:%M}")
+            queues.change(connection, "hours", {"windows": (window,)})
+
+    def a_second_passes(self) -> None:
+        """Everybody has a turn."""
+        self.now += SECOND
+        now = self.now
+        with self.database.begin() as connection:
+            values: dict[str, Any] = {"queues": QUEUES, "handlers": NAMES, "threads": 50}
+            workers.beat(connection, owner="w1", node="n", now=now, **values)
+            renew(connection, [run.fence for run in self.runs], LEASE, now=now)
+            breaker.look(connection, now=now)
+        self.leader.look(now=now)
+        self.rescuer.run_once(now=now)
+        self.sweeper.run_once(now=now)
+        self.dispatcher.run_once(now=now)
+        messages, self.broker.messages = self.broker.messages, []
+        for _, dispatch_id, ids in messages:
+            self.carry_out(list(ids))
+            with self.database.begin() as connection:
+                ledger.finish(connection, dispatch_id)
+
+    def carry_out(self, ids: list[int]) -> None:
+        """Begin what is there to take; what runs alone has its turn later, as in a child."""
+        claimed: list[ClaimedTask] | None = None
+        while claimed is None or claimed:
+            with self.database.single() as connection:
+                claimed = claim(connection, ids, CLAIMER, uuid4(), now=self.now)
+            claimed += self.child.claim(ids, CLAIMER, uuid4(), now=self.now)
+            self.runs += claimed
+            self.tally["began"] += len(claimed)
+
+    def nobody_waits_who_may_run(self) -> None:
+        """If each gate of a task has room, and it may run, it runs by now."""
+        rows = self.rows()
+        late = [r.id for r in rows if r.state == "PENDING" and r.is_due and self.barred(r)]
+        assert not late, f"{late} expired, or were disabled, and are still there"
+        self.tally["pending"] += sum(row.state == "PENDING" for row in rows)
+        self.tally["parked"] += sum(row.parked is not None for row in rows)
+        if self.now < self.excused_until:
+            self.tally["excused"] += 1
+            return
+        waiting = [row for row in rows if self.may_run(row) and self.has_room(row, rows)]
+        assert not waiting, [(row.id, row.queue, row.name, row.parked) for row in waiting]
+
+    def rows(self) -> list[Any]:
+        """Read what waits and runs, and what stands in its way."""
+        with self.database.begin() as connection:
+            read = connection.exec_driver_sql
+            self.paused, self.broken = set(read(PAUSED).scalars()), set(read(BROKEN).scalars())
+            self.limits = {(kind, target): most for kind, target, most in read(LIMITS)}
+            self.bucket = read(BUCKET).one_or_none()
+            self.blockers = dict(read(BLOCKERS).all())
+            return list(connection.execute(ROWS, {"now": self.now}))
+
+    def barred(self, row: Any) -> bool:
+        return not row.enabled or (row.expires_at is not None and row.expires_at <= self.now)
+
+    def may_run(self, row: Any) -> bool:
+        """Whether nothing but gates is in its way."""
+        stands_still = bool(self.paused & {row.queue, "*"}) or (
+            row.queue == "hours" and not OPENS <= self.now.time() < CLOSES
+        )
+        ready = row.state == "PENDING" and row.is_due and not self.barred(row)
+        return ready and not stands_still and not (self.broken and row.name == "pay")
+
+    def has_room(self, row: Any, rows: list[Any]) -> bool:
+        running = [other for other in rows if other.state == "RUNNING"]
+        for kind, column in (("queue", "queue"), ("name", "name"), ("key", "limit_key")):
+            value = getattr(row, column)
+            most = self.limits.get((kind, value))
+            if most is not None and most <= sum(getattr(r, column) == value for r in running):
+                return False
+        if row.limit_key == "m" and not self.had_tokens():
+            return False
+        return row.order_key is None or self.is_head(row, rows)
+
+    def had_tokens(self) -> bool:
+        """Whether its bucket held something for two seconds already."""
+        if self.bucket is None or self.bucket.tokens is None:
+            return True
+        since_s = (self.now - self.bucket.filled_at).total_seconds()
+        return bool(self.bucket.tokens + (since_s - 2) * RATE.per_second >= 1)
+
+    def is_head(self, row: Any, rows: list[Any]) -> bool:
+        line = [other for other in rows if other.order_key == row.order_key]
+        if any(other.state == "RUNNING" for other in line):
+            return False
+        if self.blockers.get(row.order_key, row.id) < row.id:
+            return False
+        begun = [r for r in line if r.is_due or (r.attempt > 0 and not r.order_skips)]
+        return next(r.id for r in begun if not self.barred(r)) == row.id
