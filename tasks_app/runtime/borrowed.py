@@ -20,6 +20,7 @@ COMMITS_LATER = (
     "Use flush(), or ctx.commit() for what is to stand whatever becomes of the rest."
 )
 _PERMIT = "tasks_app may commit"
+_SENT = "_tasks_app_sent_a_commit"
 _SPENT = "tasks_app does not lend again"
 _SET = "tasks_app saw a setting"
 _SETS = re.compile(r"\A\s*set\b", re.IGNORECASE)
@@ -80,8 +81,15 @@ class commit_permitted:  # noqa: N801  it is used as a function; contextmanager 
     def __enter__(self) -> None:
         self._info[_PERMIT] = True
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._info.pop(_PERMIT, None)
+        if error is not None:
+            setattr(error, _SENT, True)
+
+
+def is_of_commit(error: BaseException) -> bool:
+    """Tell whether a COMMIT may have been sent that brought this error, or no answer."""
+    return getattr(error, _SENT, False)
 
 
 def left_a_setting(connection: Connection) -> bool:

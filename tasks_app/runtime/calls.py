@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.decide import succeeded
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
@@ -18,7 +19,7 @@ from tasks_app.domain.task import ClaimedTask, Settlement
 from tasks_app.pool.claim import fetch_payload
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.database import Database, is_lost
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
 from tasks_app.runtime.running import Running
@@ -27,6 +28,10 @@ from tasks_app.runtime.tally import Tally
 
 class FenceLostError(Exception):
     """Our own, so that no handler can raise it: the handler was not even called."""
+
+
+class NotBegunError(Exception):
+    """As above; the run may still be ours, and is to be given back."""
 
 
 class Calls:
@@ -57,6 +62,7 @@ class Calls:
 
         Raises:
             FenceLostError: the run is not ours any more.
+            NotBegunError: nothing was called, for want of the database.
         """
         task = run.task
         lane = self._async if spec.is_async else self.plain
@@ -83,7 +89,12 @@ class Calls:
     ) -> tuple[Any, ...]:
         text = task.payload
         if text is None:
-            text = lane.aside(lambda: self._fetched(task))
+            try:
+                text = lane.aside(lambda: self._fetched(task))
+            except SQLAlchemyError as error:
+                if is_lost(error):
+                    raise NotBegunError from error
+                raise
         if text is None:
             raise FenceLostError
         try:

@@ -24,10 +24,11 @@ from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import still_held
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.departure import Departure
-from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.desk import ACQUITS_S, Desk
 from tasks_app.runtime.errands import Errand
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
+from tasks_app.runtime.liveness import LOSSES
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.reactions import Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.running import Return
@@ -189,8 +190,8 @@ class Clerk:
             groups[item.wait, item.suspect].append(item)
         for (wait, suspect), items in groups.items():
             fences = [item.fence for item in items]
-            event = Event.RESCUE if suspect else Event.RELEASE
             with self._database.begin() as connection:
+                suspect = suspect and time.monotonic() - LOSSES.idle > ACQUITS_S  # noqa: PLW2901
                 if suspect:  # it answers us: so it ended their connections alone
                     done = rescue_claims(
                         connection,
@@ -206,6 +207,7 @@ class Clerk:
             for fence in fences:
                 if fence.task_id not in held:
                     self._desk.drop(fence)
+            event = Event.RESCUE if suspect else Event.RELEASE
             HOOKS.tell(
                 of_return(item.task, done[item.task.task_id], event, wait, CONNECTION_LOST)
                 for item in items

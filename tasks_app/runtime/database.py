@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tasks_app.runtime.borrowed import lend
 from tasks_app.runtime.chained import chain
 from tasks_app.runtime.forks import keep_from_forks
+from tasks_app.runtime.liveness import lives, rest, watch
 from tasks_app.runtime.reactions import spares_handlers
 
 _NETWORK = {
@@ -95,6 +96,7 @@ class Database:
         )
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
+        watch(engine.sync_engine)
         lend(engine.sync_engine)
         return engine
 
@@ -126,24 +128,23 @@ class Database:
 
     def _from_hand(self) -> Connection | None:
         with suppress(IndexError):  # another thread was faster
-            return self._at_hand.pop()
+            connection = self._at_hand.pop()
+            return connection if lives(connection) else None
         return None
 
     def _keep_at_hand(self, connection: Connection) -> None:
         if not self._at_hand and not connection.invalidated:
             connection.rollback()  # of nothing: each statement has committed
+            rest(connection)
             self._at_hand.append(connection)
         else:
-            connection.close()
-
-    def _empty_hand(self) -> None:
-        while (connection := self._from_hand()) is not None:
             connection.close()
 
     def dispose(self) -> None:
         """Close all connections."""
         if self._pid == os.getpid():
-            self._empty_hand()
+            while self._at_hand:
+                self._at_hand.pop().close()
             self._engine.dispose()
             self._handler_engine.dispose()
 
@@ -158,7 +159,6 @@ class Database:
                 self._engine.dispose(close=False)
                 self._handler_engine.dispose(close=False)
             self._engine = self._make(_OURS, 5)
-            event.listen(self._engine, "handle_error", self._heed)
             if not self._prepare:
                 event.listen(self._engine, "begin", settle_in)
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -166,11 +166,6 @@ class Database:
             lend(self._handler_engine)
             chain(self._handler_engine)
             self._pid = os.getpid()
-
-    def _heed(self, context: ExceptionContext) -> None:
-        """When one connection is lost, so are likely all: what the pool knows, the hand must."""
-        if context.is_disconnect:
-            self._empty_hand()
 
     def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
         """A pooler takes no options at the start, and deals out its servers anew each time."""
@@ -188,11 +183,12 @@ class Database:
             hide_parameters=True,  # errors get into logs and pools, and carry payloads
             pool_size=size,
             max_overflow=5,
-            pool_pre_ping=False,
+            pool_pre_ping=False,  # of those alone that were idle: see liveness
             connect_args=self._arguments(settings),
         )
         event.listen(engine, "handle_error", _mark)
         keep_from_forks(engine)
+        watch(engine)
         return engine
 
 

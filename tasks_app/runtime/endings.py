@@ -94,9 +94,7 @@ class Endings:
             if not self._desk.begin_commit(task.fence):
                 return
             if settlement.event is Event.RELEASE:
-                settlement = failed(
-                    task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT.")
-                )
+                settlement = failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer."))
             self._settler.settle_until_answered(settlement)
             self._desk.drop(task.fence)
         elif settlement.event is Event.RELEASE:

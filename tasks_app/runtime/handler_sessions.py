@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.runtime.borrowed import COMMITS_LATER, commit_permitted
+from tasks_app.runtime.liveness import look_again
 
 
 class HandlerSession(Session):
@@ -81,6 +82,7 @@ class RunSession(HandlerSession):
 
     def join(self) -> None:
         """Let a new transaction find the connection before it asks the engine for one."""
+        look_again(self._works_on)
         options, self._options = self._options, None
         super().connection({"bind": self._works_on}, options)
 

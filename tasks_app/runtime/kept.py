@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from tasks_app.runtime.borrowed import left_a_setting
 from tasks_app.runtime.chained import unchain
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.liveness import lives, rest
 
 
 class KeptConnections:
@@ -27,7 +28,9 @@ class KeptConnections:
         """Return a connection without a transaction; it is the caller's."""
         engine = self._database.handler_engine
         kept = self._kept.pop(threading.get_ident(), None)
-        return kept if kept is not None and kept.engine is engine else engine.connect()
+        if kept is not None and kept.engine is engine and lives(kept):
+            return kept
+        return engine.connect()
 
     def put_back(self, connection: Connection) -> None:
         """Roll back what is open, and keep it if the next task may have it."""
@@ -40,6 +43,7 @@ class KeptConnections:
 
     def keep(self, connection: Connection) -> None:
         """Keep one that :func:`may_be_kept`, and has no transaction, for the thread's next run."""
+        rest(connection)
         self._kept[threading.get_ident()] = connection
 
     def rest(self) -> None:

@@ -12,12 +12,13 @@ from tasks_app.domain.states import Event
 from tasks_app.domain.task import ClaimedTask, Settlement
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
-from tasks_app.runtime.calls import Calls, FenceLostError
+from tasks_app.runtime.calls import Calls, FenceLostError, NotBegunError
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.endings import UNANSWERED_WAIT, Ending, Endings
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
+from tasks_app.runtime.liveness import did_nothing
 from tasks_app.runtime.locks.of_runs import LocksOfChild
 from tasks_app.runtime.pace import Pace
 from tasks_app.runtime.registry import Registry
@@ -29,6 +30,10 @@ from tasks_app.runtime.verdicts import Verdicts
 
 log = quiet_logger(__name__)
 handler_log = logging.getLogger("tasks_app.handlers")
+
+
+class _StaleError(Exception):
+    """The run's first statement met a connection that was dead before."""
 
 
 class Runner:
@@ -95,7 +100,7 @@ class Runner:
         Returns:
             Its success, if that may be written together with others; all else is seen to.
         """
-        task, sent = run.task, False
+        task, sent, again = run.task, False, False
         transaction = self._calls.lane(spec).transaction(more=more)
         deadline = None if limit is None else run.since + limit
         context = TaskContext(
@@ -114,6 +119,10 @@ class Runner:
                 return settlement
             else:
                 self._endings.keep(task, settlement)
+        except NotBegunError:
+            self._desk.give_back(task, UNANSWERED_WAIT)
+        except _StaleError:
+            again = run.again = True
         except BaseException as error:
             self._endings.give_up(task, spec, error)
         finally:
@@ -121,7 +130,7 @@ class Runner:
             if not sent:
                 transaction.abandon()
                 context.end_locks()
-        return None
+        return self.attempt(run, spec, limit, more=more) if again else None
 
     def rest(self) -> None:
         """Leave nothing open for a next run of this thread's."""
@@ -139,13 +148,21 @@ class Runner:
         """Call the handler; whatever it raises becomes an outcome, after a rollback.
 
         None: the fence was lost already, so that the handler was not called.
+
+        Raises:
+            NotBegunError: it was not, either, and the run is to be given back.
+            _StaleError: it did nothing, and may be called once more.
         """
         try:
             return self._calls.make(run, spec, context, limit)
         except FenceLostError:
             return None
+        except NotBegunError:
+            raise
         except BaseException as error:
             transaction.abandon()
+            if did_nothing(error) and not (run.again or run.task.at_most_once):
+                raise _StaleError from error
             return self._verdicts.on_handler(run.task, spec, error)
 
     def is_unlimited(self, task: ClaimedTask) -> bool:

@@ -22,6 +22,8 @@ class Running:
     """Its transaction is being committed: too late to let go of it."""
     left: bool = False
     """Its COMMIT is on its way, and its thread has gone on with another run."""
+    again: bool = False
+    """It began on a connection that was dead before, did nothing, and begins once more."""
     stops: bool = False
     """The child stops; whoever can give back in between may do so."""
 

@@ -1,0 +1,133 @@
+"""Whether a connection that lay idle still lives: asked before it is used again.
+
+Servers restart and fail over, firewalls forget what is idle. Who finds out with his first statement
+takes it for a loss of his own; a run that may be carried out only once would end with that.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, Dialect, Engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+IDLE_S = 1.0
+"""A connection that nobody has used for so long is asked; the socket of any is looked at."""
+_SINCE = "tasks_app idle since"
+_UNTRIED = "tasks_app has not used it again"
+
+
+class Losses:
+    """When this process last lost connections to the database, by ``time.monotonic``."""
+
+    used = float("-inf")
+    """One that was in use. What was idle then is not used again."""
+    idle = float("-inf")
+    """One that nobody used: so no statement of anybody's was to blame."""
+
+
+LOSSES = Losses()
+"""Of all engines of the process: what ends the connections of one ends those of the others."""
+
+
+def watch(engine: Engine) -> None:
+    """Let an engine lend no connection that died while it was idle, and tell of those it loses."""
+    dialect = engine.dialect
+
+    def look(connection: Any, entry: ConnectionPoolEntry, _: Any) -> None:
+        if _SINCE in entry.info and not _lives(dialect, connection, entry.info):
+            raise DisconnectionError("It died while it was idle.")
+
+    event.listen(engine, "handle_error", _heed)
+    event.listen(engine, "invalidate", _lost)
+    event.listen(engine, "checkin", lambda _, entry: _rest(entry.info))
+    event.listen(engine, "checkout", look)
+    event.listen(engine, "after_cursor_execute", _answered)
+
+
+def rest(connection: Connection) -> None:
+    """Note that nobody uses a connection from here on, which does not go back to its pool."""
+    _rest(connection.info)
+
+
+def lives(connection: Connection) -> bool:
+    """Tell whether one that :func:`rest` was said of may be used again; else it is closed."""
+    try:
+        found = _lives(connection.dialect, connection.connection.dbapi_connection, connection.info)
+    except BaseException:
+        connection.invalidate()
+        raise
+    if not found:
+        connection.invalidate()
+        connection.close()
+    return found
+
+
+def look_again(connection: Connection) -> None:
+    """Replace what died between a run's having it and its first use of it."""
+    info = None if connection.closed or connection.invalidated else connection.info
+    if info is not None and _UNTRIED in info and not connection.in_transaction():
+        driver = connection.connection.dbapi_connection
+        if not _lives(connection.dialect, driver, info):
+            connection.invalidate()
+
+
+def did_nothing(error: BaseException) -> bool:
+    """Tell whether the first statement on a connection that was used before met its end.
+
+    So nothing was done. It may have ended long before, or by that statement: then it will again.
+    """
+    return getattr(error, _UNTRIED, False)
+
+
+def _rest(info: dict[Any, Any]) -> None:
+    info[_SINCE] = time.monotonic()
+
+
+def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
+    driver, since = dialect.get_driver_connection(connection), info[_SINCE]
+    info[_UNTRIED] = True
+    if driver.pgconn.transaction_status != TransactionStatus.IDLE:
+        return not driver.closed  # one of ours, begun a moment ago
+    readable = _is_readable(driver)  # it was told something: most likely, that this is the end
+    if not readable and since <= LOSSES.used:
+        return False
+    if not readable and time.monotonic() - since < IDLE_S:
+        return True
+    try:
+        dialect.do_ping(connection)
+    except (psycopg.Error, OSError):
+        LOSSES.idle = time.monotonic()
+        return False
+    _rest(info)
+    return True
+
+
+def _is_readable(driver: Any) -> bool:
+    poll = select.poll()
+    poll.register(driver.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _heed(context: ExceptionContext) -> None:
+    if not context.is_disconnect or not isinstance(context.original_exception, psycopg.Error):
+        return  # SQLAlchemy takes whatever breaks a statement off for one, as a time limit does
+    LOSSES.used = time.monotonic()
+    connection, error = context.connection, context.sqlalchemy_exception
+    if connection is not None and error is not None and _UNTRIED in connection.info:
+        setattr(error, _UNTRIED, True)
+
+
+def _lost(_connection: Any, _entry: Any, error: BaseException | None) -> None:
+    if isinstance(error, psycopg.Error | DBAPIError):
+        LOSSES.used = time.monotonic()
+
+
+def _answered(connection: Connection, *_: Any) -> None:
+    connection.info.pop(_UNTRIED, None)
