@@ -28,7 +28,6 @@ from tasks_app.runtime.desk import ACQUITS_S, Desk
 from tasks_app.runtime.errands import Errand
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
-from tasks_app.runtime.liveness import LOSSES
 from tasks_app.runtime.pulse import DB, Pulse
 from tasks_app.runtime.reactions import Remedy, is_unanswered, patience_s, remedy_for
 from tasks_app.runtime.running import Return
@@ -191,7 +190,8 @@ class Clerk:
         for (wait, suspect), items in groups.items():
             fences = [item.fence for item in items]
             with self._database.begin() as connection:
-                suspect = suspect and time.monotonic() - LOSSES.idle > ACQUITS_S  # noqa: PLW2901
+                idle_s = time.monotonic() - self._database.losses.idle
+                suspect = suspect and idle_s > ACQUITS_S  # noqa: PLW2901
                 if suspect:  # it answers us: so it ended their connections alone
                     done = rescue_claims(
                         connection,

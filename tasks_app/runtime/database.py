@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tasks_app.runtime.borrowed import lend
 from tasks_app.runtime.chained import chain
 from tasks_app.runtime.forks import keep_from_forks
-from tasks_app.runtime.liveness import lives, rest, watch
+from tasks_app.runtime.liveness import Losses, lives, rest
 from tasks_app.runtime.reactions import spares_handlers
 
 _NETWORK = {
@@ -60,6 +60,8 @@ class Database:
         self._handlers = handlers
         self._prepare = prepare
         self._pid = 0
+        self.losses = Losses()
+        """Of all its engines: what ends connections of one ends those of the others."""
         self._lock = threading.Lock()
         self._engine: Engine
         self._autocommit: Engine
@@ -96,7 +98,7 @@ class Database:
         )
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
-        watch(engine.sync_engine)
+        self.losses.watch(engine.sync_engine)
         lend(engine.sync_engine)
         return engine
 
@@ -188,7 +190,7 @@ class Database:
         )
         event.listen(engine, "handle_error", _mark)
         keep_from_forks(engine)
-        watch(engine)
+        self.losses.watch(engine)
         return engine
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import time
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -19,36 +20,42 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 IDLE_S = 1.0
 """A connection that nobody has used for so long is asked; the socket of any is looked at."""
+_LOSSES = "tasks_app losses of its database"
 _SINCE = "tasks_app idle since"
 _UNTRIED = "tasks_app has not used it again"
 
 
 class Losses:
-    """When this process last lost connections to the database, by ``time.monotonic``."""
+    """When connections to one database were lost, by ``time.monotonic``."""
 
-    used = float("-inf")
-    """One that was in use. What was idle then is not used again."""
-    idle = float("-inf")
-    """One that nobody used: so no statement of anybody's was to blame."""
+    def __init__(self) -> None:
+        self.used = self.idle = float("-inf")
+        """Of one that was in use: what was idle then is not used again. And of one that nobody
+        used: so no statement of anybody's was to blame."""
 
+    def watch(self, engine: Engine) -> None:
+        """Let an engine lend no connection that died while it was idle, and note what it loses."""
+        event.listen(engine, "connect", self._enter)
+        event.listen(engine, "handle_error", self._heed)
+        event.listen(engine, "invalidate", self._lost)
+        event.listen(engine, "checkin", lambda _, entry: _rest(entry.info))
+        event.listen(engine, "checkout", partial(_look, engine.dialect))
+        event.listen(engine, "after_cursor_execute", _answered)
 
-LOSSES = Losses()
-"""Of all engines of the process: what ends the connections of one ends those of the others."""
+    def _enter(self, _: Any, entry: ConnectionPoolEntry) -> None:
+        entry.info[_LOSSES] = self
 
+    def _heed(self, context: ExceptionContext) -> None:
+        if not context.is_disconnect or not isinstance(context.original_exception, psycopg.Error):
+            return  # SQLAlchemy takes whatever breaks a statement off for one, as a time limit does
+        self.used = time.monotonic()
+        connection, error = context.connection, context.sqlalchemy_exception
+        if connection is not None and error is not None and _UNTRIED in connection.info:
+            setattr(error, _UNTRIED, True)
 
-def watch(engine: Engine) -> None:
-    """Let an engine lend no connection that died while it was idle, and tell of those it loses."""
-    dialect = engine.dialect
-
-    def look(connection: Any, entry: ConnectionPoolEntry, _: Any) -> None:
-        if _SINCE in entry.info and not _lives(dialect, connection, entry.info):
-            raise DisconnectionError("It died while it was idle.")
-
-    event.listen(engine, "handle_error", _heed)
-    event.listen(engine, "invalidate", _lost)
-    event.listen(engine, "checkin", lambda _, entry: _rest(entry.info))
-    event.listen(engine, "checkout", look)
-    event.listen(engine, "after_cursor_execute", _answered)
+    def _lost(self, _: Any, __: Any, error: BaseException | None) -> None:
+        if isinstance(error, psycopg.Error | DBAPIError):
+            self.used = time.monotonic()
 
 
 def rest(connection: Connection) -> None:
@@ -86,24 +93,30 @@ def did_nothing(error: BaseException) -> bool:
     return getattr(error, _UNTRIED, False)
 
 
+def _look(dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _: Any) -> None:
+    if _SINCE in entry.info and not _lives(dialect, connection, entry.info):
+        raise DisconnectionError("It died while it was idle.")
+
+
 def _rest(info: dict[Any, Any]) -> None:
     info[_SINCE] = time.monotonic()
 
 
 def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     driver, since = dialect.get_driver_connection(connection), info[_SINCE]
+    losses: Losses = info[_LOSSES]
     info[_UNTRIED] = True
     if driver.pgconn.transaction_status != TransactionStatus.IDLE:
         return not driver.closed  # one of ours, begun a moment ago
     readable = _is_readable(driver)  # it was told something: most likely, that this is the end
-    if not readable and since <= LOSSES.used:
+    if not readable and since <= losses.used:
         return False
     if not readable and time.monotonic() - since < IDLE_S:
         return True
     try:
         dialect.do_ping(connection)
     except (psycopg.Error, OSError):
-        LOSSES.idle = time.monotonic()
+        losses.idle = time.monotonic()
         return False
     _rest(info)
     return True
@@ -113,20 +126,6 @@ def _is_readable(driver: Any) -> bool:
     poll = select.poll()
     poll.register(driver.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _heed(context: ExceptionContext) -> None:
-    if not context.is_disconnect or not isinstance(context.original_exception, psycopg.Error):
-        return  # SQLAlchemy takes whatever breaks a statement off for one, as a time limit does
-    LOSSES.used = time.monotonic()
-    connection, error = context.connection, context.sqlalchemy_exception
-    if connection is not None and error is not None and _UNTRIED in connection.info:
-        setattr(error, _UNTRIED, True)
-
-
-def _lost(_connection: Any, _entry: Any, error: BaseException | None) -> None:
-    if isinstance(error, psycopg.Error | DBAPIError):
-        LOSSES.used = time.monotonic()
 
 
 def _answered(connection: Connection, *_: Any) -> None:

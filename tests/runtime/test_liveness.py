@@ -210,19 +210,18 @@ def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
 
 
 def test_whoever_loses_a_connection_spares_the_others_that_were_idle(bench: Bench) -> None:
-    """A failover: one error for all engines of the process, not one for each connection."""
-    database, other = Database(bench.url), Database(bench.url)
+    """A failover: one error for all engines of a child, not one for each connection."""
+    database = Database(bench.url)
     bench.at_end(database.dispose)
-    bench.at_end(other.dispose)
 
-    def pid(of: Database) -> int:
-        with of.begin() as connection:
-            return int(connection.execute(PID).scalar_one())
+    def pids() -> set[int]:
+        with database.single() as one, database.begin() as other:
+            return {each.execute(PID).scalar_one() for each in (one, other)}
 
-    idle = [pid(database), pid(other)]
+    idle = pids()
     with database.handler_engine.connect() as connection:
         kill(bench, connection.execute(PID).scalar_one())
         with pytest.raises(DBAPIError):
             connection.execute(PID)
 
-    assert {pid(database), pid(other)}.isdisjoint(idle)
+    assert pids().isdisjoint(idle)
