@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.decide import succeeded
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.outcome import Fail
 from tasks_app.domain.payload import decode, encode
 from tasks_app.domain.settings import Settings
@@ -24,6 +25,8 @@ from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.tally import Tally
+
+log = quiet_logger(__name__)
 
 
 class FenceLostError(Exception):
@@ -62,11 +65,16 @@ class Calls:
 
         Raises:
             FenceLostError: the run is not ours any more.
-            NotBegunError: nothing was called, for want of the database.
+            NotBegunError: nothing was called: the payload could not be fetched, or the lease may
+                be over. A process that was stopped meanwhile, say, would else begin what others
+                have declared dead.
         """
         task = run.task
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(task, spec, lane, context) if spec.takes_payload else (context,)
+        if time.monotonic() >= run.held_until:
+            log.warning("task %s: not begun, its lease may be over", task.task_id)
+            raise NotBegunError
         if self._middleware:
             value = chain(
                 self._middleware,

@@ -244,7 +244,7 @@ class Clerk:
         queues = () if self._desk.stopping.is_set() else self._identity.queues
         if time.monotonic() < self._renew_at and queues == self._shown:
             return
-        fences = self._desk.held()
+        fences, asked_at = self._desk.held(), time.monotonic()
         with self._database.begin() as connection:
             workers.beat(
                 connection,
@@ -258,6 +258,8 @@ class Clerk:
             renewal = renew(connection, fences, self._settings.lease) if fences else None
         if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
             self._desk.cancel(renewal.cancelled)
+            held_until = asked_at + self._settings.lease.total_seconds()
+            self._desk.renewed(renewal.ids, held_until)
         self._pulse.beat()
         self._shown = queues
         self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 
 from tasks_app.domain.task import ClaimedTask, Fence
 
@@ -16,6 +17,8 @@ class Running:
     since: float
     cancelled: bool
     progress: tuple[float, str] | None = None
+    held_until: float = inf
+    """Its lease is not over before, by ``time.monotonic``; so far as is known."""
     in_crew: bool = False
     """It is async: it takes no thread."""
     commits: bool = False
