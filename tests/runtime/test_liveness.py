@@ -209,6 +209,46 @@ def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
     assert (bench.runs, task.state, task.crashes, task.failures) == ([], "PENDING", 0, 0)
 
 
+@pytest.mark.parametrize("all_die", [True, False])
+def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
+    bench: Bench, all_die: bool
+) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        pid = ctx.connection.execute(PID).scalar_one()
+        if all_die:
+            kill_all(bench)
+        else:
+            kill(bench, pid)
+
+    child = bench.child(start=False)
+    child._clerk._round()  # so that it has a connection, which is idle then
+    task_id = bench.create()
+    child.execute(None, [task_id])
+    child._clerk._round()
+
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0 if all_die else 1)
+
+
+@THROUGH
+def test_of_a_commit_that_was_not_answered_the_outcome_is_unknown(
+    bench: Bench, through: str
+) -> None:
+    write_through(bench, through)
+    url = make_url(bench.url)
+    with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
+        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+        proxy.lose_request(b"COMMIT\x00")
+
+        task_id = carry_out(child, bench, "once")
+
+        assert proxy.lost == 1
+        child.stop()
+    assert bench.effects(task_id) == 0
+    assert bench.task(task_id).error == ("outcome unknown: The database did not answer the COMMIT.")
+
+
 def test_whoever_loses_a_connection_spares_the_others_that_were_idle(bench: Bench) -> None:
     """A failover: one error for all engines of a child, not one for each connection."""
     database = Database(bench.url)
