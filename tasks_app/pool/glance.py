@@ -5,7 +5,7 @@ It may say yes where a look finds nothing to do; it never says no where there is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -41,6 +41,9 @@ class Glance:
     barred: bool = False
     """A task is to be swept."""
 
+    at_s: float = field(default=0.0, compare=False)
+    """When that was, in seconds since 1970."""
+
     def is_quiet(self, within: timedelta) -> bool:
         """Tell whether nobody has anything to do for so long."""
         near = self.next_due is not None and self.next_due <= within
@@ -59,7 +62,8 @@ _GLANCE = in_psycopgs_words(f"""
             - {NOW}) AS float) AS next_look_s,
         EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
         EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers,
-        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred
+        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred,
+        CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s
 """)
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import psycopg
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_
 
 from tasks_app.domain.outcome import Fail
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Fence, Settlement
-from tasks_app.runtime.handler_connections import driver_of
+from tasks_app.runtime.handler_connections import AsyncHandlerConnection, driver_of
 from tasks_app.runtime.handler_driver import ENDED, FenceLostError, Permit
 from tasks_app.runtime.handler_sessions import DRIVERS, FENCE, AsyncHandlerSession
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.reactions import is_unanswered
-from tasks_app.runtime.transaction import NESTED, as_sqlalchemy_raises
+from tasks_app.runtime.transaction import NESTED, as_sqlalchemy_raises, of_commit
 
 
 class AsyncTransaction:
@@ -56,8 +57,16 @@ class AsyncTransaction:
     @property
     def ended(self) -> bool:
         """Whether the handler ended it by itself."""
-        drivers = () if self._session is None else self._session.sync_session.info.get(DRIVERS, ())
-        return any(driver.ended for driver in drivers)
+        return any(driver.ended for driver in self._drivers)
+
+    @property
+    def untried(self) -> bool:
+        """Whether it had a connection, on which nothing was answered."""
+        return bool(self._drivers) and not any(driver.answered for driver in self._drivers)
+
+    @property
+    def _drivers(self) -> Collection[AsyncHandlerConnection]:
+        return () if self._session is None else self._session.sync_session.info.get(DRIVERS, ())
 
     async def keep(self, save: Callable[[Connection], None]) -> None:
         """Commit what was done so far, ``save`` last.
@@ -94,16 +103,19 @@ class AsyncTransaction:
         driver = driver_of(connection.sync_connection)
         driver.check()
         driver.permit = permit
-        await self.session.commit_with_outcome()
-        if driver.permit is None:
-            return
-        try:  # SQLAlchemy took it for ended
-            await driver.commit()
+        try:
+            await self.session.commit_with_outcome()
+            if driver.permit is not None:
+                await driver.commit()  # SQLAlchemy took it for ended
         except psycopg.Error as error:
             known = as_sqlalchemy_raises(error)
             if is_unanswered(known):
                 await connection.invalidate(known)
-            raise known from error
+            raise of_commit(known) from error
+        except SQLAlchemyError as error:
+            if driver.permit is None:
+                of_commit(error)
+            raise
 
     def abandon(self) -> None:
         """Close; an open transaction rolls back."""

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.decide import succeeded
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.outcome import Fail
 from tasks_app.domain.payload import decode, encode
 from tasks_app.domain.settings import Settings
@@ -18,15 +20,21 @@ from tasks_app.domain.task import ClaimedTask, Settlement
 from tasks_app.pool.claim import fetch_payload
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.database import Database, is_lost
 from tasks_app.runtime.lanes import AsyncLane, Lane, SyncLane
 from tasks_app.runtime.middleware import Middleware, chain
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.tally import Tally
 
+log = quiet_logger(__name__)
+
 
 class FenceLostError(Exception):
     """Our own, so that no handler can raise it: the handler was not even called."""
+
+
+class NotBegunError(Exception):
+    """As above; the run may still be ours, and is to be given back."""
 
 
 class Calls:
@@ -57,10 +65,16 @@ class Calls:
 
         Raises:
             FenceLostError: the run is not ours any more.
+            NotBegunError: nothing was called: the payload could not be fetched, or the lease may
+                be over. A process that was stopped meanwhile, say, would else begin what others
+                have declared dead.
         """
         task = run.task
         lane = self._async if spec.is_async else self.plain
         arguments = self._arguments(task, spec, lane, context) if spec.takes_payload else (context,)
+        if time.monotonic() >= run.held_until:
+            log.warning("task %s: not begun, its lease may be over", task.task_id)
+            raise NotBegunError
         if self._middleware:
             value = chain(
                 self._middleware,
@@ -83,7 +97,12 @@ class Calls:
     ) -> tuple[Any, ...]:
         text = task.payload
         if text is None:
-            text = lane.aside(lambda: self._fetched(task))
+            try:
+                text = lane.aside(lambda: self._fetched(task))
+            except SQLAlchemyError as error:
+                if is_lost(error):
+                    raise NotBegunError from error
+                raise
         if text is None:
             raise FenceLostError
         try:

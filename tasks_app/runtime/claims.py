@@ -92,13 +92,13 @@ class Claims:
 
     def of_message(self, ids: Sequence[int]) -> list[ClaimedTask] | None:
         """Claim those that are there to take; None: the database did not answer."""
-        token = uuid4()
+        token, began = uuid4(), time.monotonic()
         try:
             claimed = self._by_id(ids, token)
         except SQLAlchemyError as error:
             self._doubt(token, error)
             return None
-        self._receive(claimed)
+        self._receive(claimed, began)
         return claimed
 
     def _by_id(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
@@ -180,7 +180,7 @@ class Claims:
 
     def _ungated(self, queues: Sequence[str], most: int, claimer: Claimer, *, lonely: bool) -> int:
         passes = self._passes[claimer.names, lonely, tuple(queues)]
-        goes_on = True
+        goes_on, began = True, time.monotonic()
         claimed: list[ClaimedTask] = []
         while goes_on and not claimed:
             token, began = uuid4(), time.monotonic()
@@ -201,12 +201,12 @@ class Claims:
                 self._doubt(token, error)
                 raise
             passes.was_read(began, start, left=len(claimed))
-        self._receive(claimed)
+        self._receive(claimed, began)
         return len(claimed)
 
     def _of_gates(self, queues: Sequence[str], most: int, claimer: Claimer) -> int:
         """Claim of those at the front that gates stand before; return how many."""
-        token = uuid4()
+        token, began = uuid4(), time.monotonic()
         try:
             with self._database.single() as connection:
                 ids = in_front(connection, queues, claimer.names)
@@ -214,7 +214,7 @@ class Claims:
         except SQLAlchemyError as error:
             self._doubt(token, error)
             raise
-        self._receive(claimed)
+        self._receive(claimed, began)
         return len(claimed)
 
     def _fair_among(self, queues: Sequence[str]) -> set[str]:
@@ -231,7 +231,7 @@ class Claims:
 
         What is looked at is ours until the claim is committed: others look behind it.
         """
-        token, claimed = uuid4(), list[ClaimedTask]()
+        token, began, claimed = uuid4(), time.monotonic(), list[ClaimedTask]()
         try:
             with self._database.begin() as connection:
                 found = self._fairness.due(
@@ -243,7 +243,7 @@ class Claims:
             self._doubt(token, error)
             raise
         self._fairness.went(queue, (task.task_id for task in claimed))
-        self._receive(claimed)
+        self._receive(claimed, began)
         return len(claimed) or self._of_gates([queue], most, claimer)
 
     def begin_at_the_front(self) -> None:
@@ -264,11 +264,14 @@ class Claims:
         except SQLAlchemyError:
             return []
 
-    def _receive(self, claimed: Sequence[ClaimedTask]) -> None:
-        """Tell of them first: another thread may start one as soon as it is on the desk."""
+    def _receive(self, claimed: Sequence[ClaimedTask], began: float) -> None:
+        """Tell of them first: another thread may start one as soon as it is on the desk.
+
+        ``began`` is when the claim was sent, or before: their leases last that much longer.
+        """
         if HOOKS.wanted:
             HOOKS.tell(of_claim(Kind.RECEIVED, task) for task in claimed)
-        self._desk.receive(claimed)
+        self._desk.receive(claimed, began + self._settings.lease.total_seconds())
 
     def _doubt(self, token: UUID, error: SQLAlchemyError) -> None:
         """The claim's reply never came: give back by token whatever it may have taken."""

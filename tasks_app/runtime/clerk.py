@@ -24,7 +24,7 @@ from tasks_app.pool.rescue import rescue_claims
 from tasks_app.pool.settle import still_held
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.departure import Departure
-from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.desk import ACQUITS_S, Desk
 from tasks_app.runtime.errands import Errand
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
@@ -189,8 +189,9 @@ class Clerk:
             groups[item.wait, item.suspect].append(item)
         for (wait, suspect), items in groups.items():
             fences = [item.fence for item in items]
-            event = Event.RESCUE if suspect else Event.RELEASE
             with self._database.begin() as connection:
+                idle_s = time.monotonic() - self._database.losses.idle
+                suspect = suspect and idle_s > ACQUITS_S  # noqa: PLW2901
                 if suspect:  # it answers us: so it ended their connections alone
                     done = rescue_claims(
                         connection,
@@ -206,6 +207,7 @@ class Clerk:
             for fence in fences:
                 if fence.task_id not in held:
                     self._desk.drop(fence)
+            event = Event.RESCUE if suspect else Event.RELEASE
             HOOKS.tell(
                 of_return(item.task, done[item.task.task_id], event, wait, CONNECTION_LOST)
                 for item in items
@@ -242,7 +244,7 @@ class Clerk:
         queues = () if self._desk.stopping.is_set() else self._identity.queues
         if time.monotonic() < self._renew_at and queues == self._shown:
             return
-        fences = self._desk.held()
+        fences, asked_at = self._desk.held(), time.monotonic()
         with self._database.begin() as connection:
             workers.beat(
                 connection,
@@ -256,6 +258,8 @@ class Clerk:
             renewal = renew(connection, fences, self._settings.lease) if fences else None
         if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
             self._desk.cancel(renewal.cancelled)
+            held_until = asked_at + self._settings.lease.total_seconds()
+            self._desk.renewed(renewal.ids, held_until)
         self._pulse.beat()
         self._shown = queues
         self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()

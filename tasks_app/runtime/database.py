@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from tasks_app.pool.readable import is_readable, make_readable
 from tasks_app.runtime.forks import keep_from_forks
 from tasks_app.runtime.handler_connections import connect_async, lend
+from tasks_app.runtime.liveness import Losses, lives, rest
 from tasks_app.runtime.reactions import is_conflict, spares_handlers
 
 _NETWORK = {
@@ -70,6 +71,8 @@ class Database:
         self._handlers = handlers
         self._prepare = prepare
         self._pid = 0
+        self.losses = Losses()
+        """Of all its engines: what ends connections of one ends those of the others."""
         self._lock = threading.Lock()
         self._engine: Engine
         self._autocommit: Engine
@@ -106,6 +109,7 @@ class Database:
         )
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
+        self.losses.watch(engine.sync_engine)
         lend(engine.sync_engine)
         _keep_readable(engine.sync_engine)
         return engine
@@ -138,24 +142,23 @@ class Database:
 
     def _from_hand(self) -> Connection | None:
         with suppress(IndexError):  # another thread was faster
-            return self._at_hand.pop()
+            connection = self._at_hand.pop()
+            return connection if lives(connection) else None
         return None
 
     def _keep_at_hand(self, connection: Connection) -> None:
         if not self._at_hand and not connection.invalidated:
             connection.rollback()  # of nothing: each statement has committed
+            rest(connection)
             self._at_hand.append(connection)
         else:
-            connection.close()
-
-    def _empty_hand(self) -> None:
-        while (connection := self._from_hand()) is not None:
             connection.close()
 
     def dispose(self) -> None:
         """Close all connections."""
         if self._pid == os.getpid():
-            self._empty_hand()
+            while self._at_hand:
+                self._at_hand.pop().close()
             self._engine.dispose()
             self._handler_engine.dispose()
 
@@ -170,7 +173,6 @@ class Database:
                 self._engine.dispose(close=False)
                 self._handler_engine.dispose(close=False)
             self._engine = self._make(_OURS, 5)
-            event.listen(self._engine, "handle_error", self._heed)
             if not self._prepare:
                 event.listen(self._engine, "begin", settle_in)
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -178,11 +180,6 @@ class Database:
             lend(self._handler_engine)
             _keep_readable(self._handler_engine)
             self._pid = os.getpid()
-
-    def _heed(self, context: ExceptionContext) -> None:
-        """When one connection is lost, so are likely all: what the pool knows, the hand must."""
-        if context.is_disconnect:
-            self._empty_hand()
 
     def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
         """A pooler takes no options at the start, and deals out its servers anew each time."""
@@ -201,11 +198,12 @@ class Database:
             pool_size=size,
             max_overflow=5,
             pool_use_lifo=True,  # the one that was used last is warm
-            pool_pre_ping=False,
+            pool_pre_ping=False,  # of those alone that were idle: see liveness
             connect_args=self._arguments(settings),
         )
         event.listen(engine, "handle_error", _mark)
         keep_from_forks(engine)
+        self.losses.watch(engine)
         return engine
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from math import inf
 
 from tasks_app.domain.task import ClaimedTask, Fence, Settlement
 from tasks_app.runtime.errands import Errand, Errands
@@ -50,6 +51,8 @@ class Desk:
         self._waiting: deque[ClaimedTask] = deque()
         self._crews: deque[ClaimedTask] = deque()
         """What waits for the event loop; the others wait for a thread."""
+        self._held_until: dict[Fence, float] = {}
+        """Of those that wait: see :class:`Running`."""
         self._running: dict[Fence, Running] = {}
         self._lone: Fence | None = None
         self._turned_away: dict[int, int] = {}
@@ -73,11 +76,12 @@ class Desk:
         self.arrived = threading.Condition(self._mutex)
         """Notified when tasks arrive, may start, or the child stops."""
 
-    def receive(self, tasks: Sequence[ClaimedTask]) -> None:
-        """Put fresh claims on the desk."""
+    def receive(self, tasks: Sequence[ClaimedTask], held_until: float = inf) -> None:
+        """Put fresh claims on the desk, whose leases are not over before that."""
         with self.arrived:
             for task in tasks:
                 self._line(task).append(task)
+                self._held_until[task[0]] = held_until
             self.arrived.notify_all()
 
     @property
@@ -121,8 +125,12 @@ class Desk:
             return [self._begin(task, in_crew=True) for task in chosen]
 
     def _begin(self, task: ClaimedTask, *, in_crew: bool = False) -> Running:
-        run = Running(task, time.monotonic(), task.cancel_requested, in_crew=in_crew)
-        self._running[task[0]] = run
+        fence = task[0]
+        held_until = self._held_until.pop(fence, inf)
+        run = Running(
+            task, time.monotonic(), task.cancel_requested, held_until=held_until, in_crew=in_crew
+        )
+        self._running[fence] = run
         if task.runs_alone:
             self._lone = task.fence
             self._turned_away.pop(task.task_id, None)
@@ -298,6 +306,7 @@ class Desk:
                     self._turned_away.clear()
                 self._turned_away[task.task_id] = times + 1
                 self._line(task).remove(task)
+                self._held_until.pop(task.fence, None)
                 self._returning[task.fence] = Return(task, LONE_WAIT)
 
     def take_all_back(self) -> list[int]:
@@ -310,6 +319,7 @@ class Desk:
             self._returning[task.fence] = Return(task, timedelta(0))
         self._waiting.clear()
         self._crews.clear()
+        self._held_until.clear()
         return self._in_hand.give_back()
 
     def returning(self) -> list[Return]:
@@ -343,6 +353,16 @@ class Desk:
             finished = [settlement.fence for settlement in self._finished.values()]
             returning = [item.fence for item in self._returning.values()]
             return waiting + running + finished + returning
+
+    def renewed(self, task_ids: frozenset[int], held_until: float) -> None:
+        """The database has extended the leases of these, so that they are not over before that."""
+        with self._mutex:
+            for fence, known in self._held_until.items():
+                if fence.task_id in task_ids:
+                    self._held_until[fence] = max(known, held_until)
+            for run in self._running.values():  # such as have not begun yet
+                if run.task.task_id in task_ids:
+                    run.held_until = max(run.held_until, held_until)
 
     def running(self) -> list[Running]:
         """Return what runs now."""

@@ -24,8 +24,8 @@ UNANSWERED_WAIT = timedelta(seconds=2)
 """How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
 
 
-class ConflictError(Exception):
-    """The transaction of a run was in another's way, and has rolled back."""
+class RunAgainError(Exception):
+    """A run's transaction was in another's way, or never began; it has rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Endings:
         """Effect, outcome and move in one commit.
 
         Raises:
-            ConflictError: it may be tried again, from its handler on. Nothing else comes out.
+            RunAgainError: it may be tried again, from its handler on. Nothing else comes out.
         """
         task, transaction = ending.run.task, ending.transaction
         if not self._desk.begin_commit(task.fence):
@@ -60,7 +60,7 @@ class Endings:
         except BaseException as error:  # listeners of the user's session run in here
             transaction.abandon()
             if ending.run.may_repeat and is_conflict(error):
-                raise ConflictError from error
+                raise RunAgainError from error
             self.keep(task, self._verdicts.on_commit(task, ending.spec, error))
             return
         self._desk.drop(task.fence)
@@ -75,9 +75,7 @@ class Endings:
             if not self._desk.begin_commit(task.fence):
                 return
             if settlement.event is Event.RELEASE:
-                settlement = failed(
-                    task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT.")
-                )
+                settlement = failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer."))
             self._settler.settle_until_answered(settlement)
             self._desk.drop(task.fence)
         elif settlement.event is Event.RELEASE:

@@ -37,9 +37,11 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
             super().wait(generators.execute(self.pgconn))
         before = self._begin_wait()
         try:
-            return super().wait(gen, *arguments, **options)
+            done = super().wait(gen, *arguments, **options)
         finally:
             self._look(before)
+        self.answered = True
+        return done
 
     def _as_executor(self, do: Callable[[], T]) -> T:
         self._ends = True
@@ -107,9 +109,11 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
         """Carry out what anybody wants, unless the run is over."""
         before = self._begin_wait()
         try:
-            return await super().wait(gen, *arguments, **options)
+            done = await super().wait(gen, *arguments, **options)
         finally:
             self._look(before)
+        self.answered = True
+        return done
 
     async def commit(self) -> None:
         """Commit, as above."""

@@ -98,6 +98,8 @@ class OfRun:
     """Whether anybody rolled back."""
     is_spoiled = False
     """Whether something stays in the session that the next run would meet."""
+    answered = False
+    """Whether the server has answered this run."""
     needs_look = False
     """Whether it was used since the session was last looked at."""
     _over = False

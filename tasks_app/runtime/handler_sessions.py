@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.runtime.handler_connections import driver_of
 from tasks_app.runtime.handler_words import COMMITS_LATER
+from tasks_app.runtime.liveness import look_again
 
 FENCE, DRIVERS = "tasks_app fence", "tasks_app drivers"
 """Where an async run's session keeps whose it is, and which connections it had."""
@@ -108,6 +109,7 @@ class RunSession(HandlerSession):
 
     def join(self) -> None:
         """Let a new transaction find the connection before it asks the engine for one."""
+        look_again(self._works_on)
         options, self._options = self._options, None
         super().connection({"bind": self._works_on}, options)
 

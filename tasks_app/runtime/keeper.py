@@ -158,8 +158,11 @@ class Keeper:
         """Look from afar, if there was nothing to do the last time."""
         if self._last.did_something:
             return None
+        asked_at = time.monotonic()
         with self.database.single() as connection:
-            return glance(connection)
+            seen = glance(connection)
+        self._rescuer.heard(seen.at_s, asked_at)
+        return seen
 
     def _is_quiet(self, seen: Glance) -> bool:
         """Whether a look from afar found nothing, and no schedule has fired since."""

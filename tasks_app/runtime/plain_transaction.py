@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import psycopg
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Fence, Settlement
@@ -15,7 +16,7 @@ from tasks_app.runtime.handler_driver import CLOSED, FenceLostError, Permit
 from tasks_app.runtime.handler_sessions import HandlerSession, RunSession
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.reactions import is_unanswered
-from tasks_app.runtime.transaction import LOST, NESTED, as_sqlalchemy_raises, give_back
+from tasks_app.runtime.transaction import LOST, NESTED, as_sqlalchemy_raises, give_back, of_commit
 
 
 class PlainTransaction:
@@ -60,7 +61,20 @@ class PlainTransaction:
     @property
     def ended(self) -> bool:
         """Whether the handler ended it by itself."""
-        return self._driver is not None and self._driver.ended
+        return any(driver.ended for driver in self._drivers)
+
+    @property
+    def untried(self) -> bool:
+        """Whether it had a connection, on which nothing was answered."""
+        return bool(self._drivers) and not any(driver.answered for driver in self._drivers)
+
+    @property
+    def _drivers(self) -> set[HandlerConnection]:
+        """The first one; if that was lost also the one in its place."""
+        connection, first = self._connection, set() if self._driver is None else {self._driver}
+        if connection is None or connection.closed or connection.invalidated:
+            return first
+        return first | {driver_of(connection)}
 
     def keep(self, save: Callable[[Connection], None]) -> None:
         """Commit what was done so far, ``save`` last.
@@ -101,19 +115,22 @@ class PlainTransaction:
         driver = driver_of(connection)
         driver.check()
         driver.permit = permit
-        if self._session is not None:
-            self._session.commit_with_outcome()
-        elif permit.settlement is None:
-            connection.commit()
-        if driver.permit is None:
-            return
-        try:  # SQLAlchemy need not know: the connection is closed next; or took it for ended
-            driver.commit()
+        try:
+            if self._session is not None:
+                self._session.commit_with_outcome()
+            elif permit.settlement is None:
+                connection.commit()
+            if driver.permit is not None:
+                driver.commit()  # SQLAlchemy took it for ended, or need not know: it is closed next
         except psycopg.Error as error:
             known = as_sqlalchemy_raises(error)
             if is_unanswered(known):
                 connection.invalidate(known)
-            raise known from error
+            raise of_commit(known) from error
+        except SQLAlchemyError as error:
+            if driver.permit is None:
+                of_commit(error)
+            raise
 
     def abandon(self) -> None:
         """Close; an open transaction rolls back."""

@@ -10,13 +10,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import State
-from tasks_app.pool import browse
+from tasks_app.pool import browse, clock
 from tasks_app.pool.rescue import rescue_expired
+from tasks_app.runtime.clock_watch import ClockWatch
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 
 log = quiet_logger(__name__)
+
+TOLERATED = 0.1
+"""Of a renewal interval: by so much the database's clock may seem to go forward."""
 
 
 class Rescuer:
@@ -27,21 +31,36 @@ class Rescuer:
         self._database = database
         self._gatekeeper = Gatekeeper(database)
         self._wait_until = 0.0
+        self._watch = ClockWatch(TOLERATED * settings.renew_every.total_seconds())
 
     def let_renew(self) -> None:
         """Rescue nothing for one renewal interval: workers may be about to renew."""
         self._wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
 
+    def heard(self, said_s: float, asked_at: float) -> bool:
+        """Compare the database's clock with ours; True: it jumped, and the workers may renew.
+
+        It is to be asked again and again: what it did before the first answer, nobody knows.
+        """
+        ahead_s = self._watch.jumped_s(said_s, asked_at)
+        if ahead_s:
+            log.warning("the database's clock jumped by %.1f s: no rescue until renewals", ahead_s)
+            self.let_renew()
+        return ahead_s > 0
+
     def run_once(self, *, now: datetime | None = None) -> dict[int, State]:
         """Rescue what is over; return where each task went.
 
         After an outage of the database one renewal interval is waited first: the workers could not
-        renew meanwhile, and are about to.
+        renew meanwhile, and are about to. So it is when its clock has jumped forward.
         """
-        if time.monotonic() < self._wait_until:
+        asked_at = time.monotonic()
+        if asked_at < self._wait_until:
             return {}
         try:
             with self._database.begin() as connection:
+                if self.heard(clock.tell(connection, now=now), asked_at):
+                    return {}
                 rescued = rescue_expired(
                     connection,
                     lease=self._settings.lease,

@@ -16,11 +16,11 @@ from tasks_app.domain.states import Event
 from tasks_app.domain.task import ClaimedTask, Settlement
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
-from tasks_app.runtime.calls import Calls, FenceLostError
+from tasks_app.runtime.calls import Calls, FenceLostError, NotBegunError
 from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.database import Database, is_conflict_here
+from tasks_app.runtime.database import Database, is_conflict_here, is_lost
 from tasks_app.runtime.desk import Desk
-from tasks_app.runtime.endings import UNANSWERED_WAIT, ConflictError, Ending, Endings
+from tasks_app.runtime.endings import UNANSWERED_WAIT, Ending, Endings, RunAgainError
 from tasks_app.runtime.handler_driver import ENDED
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.locks.of_runs import LocksOfChild
@@ -38,6 +38,10 @@ REPEATS = 5
 CONFLICT_WAIT_S = 0.02
 """The longest wait before the first of them; each may be twice as long as the one before it."""
 handler_log = logging.getLogger("tasks_app.handlers")
+
+
+class _StaleError(Exception):
+    """The run's first statement met a connection that was dead before."""
 
 
 class Runner:
@@ -97,7 +101,8 @@ class Runner:
     def attempt(self, run: Running, spec: HandlerSpec, limit: float | None) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
-        Where its transaction and another were in each other's way it is called again, uncharged.
+        Where its transaction and another were in each other's way it is called again, uncharged;
+        also where its connection was dead before it did anything.
 
         Returns:
             Its success, if that may be written together with others; all else is seen to.
@@ -106,9 +111,9 @@ class Runner:
             run.may_repeat = not run.task.at_most_once
             try:
                 return self._attempt(run, spec, limit)
-            except ConflictError:
+            except RunAgainError:
                 run.may_repeat = run.commits = False
-                log.info("task %s: its transaction was in another's way", run.task.task_id)
+                log.info("task %s is run again: its transaction was refused", run.task.task_id)
                 if self._desk.over:
                     self._desk.give_back(run.task, timedelta(0))
                     return None
@@ -134,8 +139,10 @@ class Runner:
                 return settlement
             else:
                 self._endings.keep(task, settlement)
-        except ConflictError:
+        except RunAgainError:
             raise
+        except NotBegunError:
+            self._desk.give_back(task, UNANSWERED_WAIT)
         except BaseException as error:
             self._endings.give_up(task, spec, error)
         finally:
@@ -161,16 +168,24 @@ class Runner:
         """Call the handler; whatever it raises becomes an outcome, after a rollback.
 
         None: the fence was lost already, so that the handler was not called.
+
+        Raises:
+            NotBegunError: it was not, either, and the run is to be given back.
+            _StaleError: it did nothing, and may be called once more.
         """
         try:
             return self._calls.make(run, spec, context, limit)
         except FenceLostError:
             return None
+        except NotBegunError:
+            raise
         except BaseException as error:
-            ended = transaction.ended
+            ended, untried = transaction.ended, transaction.untried
             transaction.abandon()
-            if run.may_repeat and not ended and is_conflict_here(error):
-                raise ConflictError from error
+            stale = untried and is_lost(error) and not run.again
+            if run.may_repeat and not ended and (stale or is_conflict_here(error)):
+                run.again = stale
+                raise RunAgainError from error
             return self._verdicts.on_handler(run.task, spec, Fail(ENDED) if ended else error)
 
     def is_unlimited(self, task: ClaimedTask) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 
 from tasks_app.domain.task import ClaimedTask, Fence
 
@@ -16,12 +17,16 @@ class Running:
     since: float
     cancelled: bool
     progress: tuple[float, str] | None = None
+    held_until: float = inf
+    """Its lease is not over before, by ``time.monotonic``; so far as is known."""
     in_crew: bool = False
     """It is async: it takes no thread."""
     may_repeat: bool = False
     """If other transactions are in the way of its own, it is called again at once, uncharged."""
     commits: bool = False
     """Its transaction is being committed: too late to let go of it."""
+    again: bool = False
+    """It began on a connection that was dead before, did nothing, and begins once more."""
     stops: bool = False
     """The child stops; whoever can give back in between may do so."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 from sqlalchemy import Connection
@@ -17,6 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Settlement
 
+E = TypeVar("E", bound=BaseException)
+_OF_COMMIT = "_tasks_app_sent_a_commit"
 LOST = "The connection was lost before the COMMIT."
 NESTED = (
     "ctx.commit() was called in a savepoint (begin_nested), which would end with it. "
@@ -53,6 +55,10 @@ class Transaction(Access, Protocol):
     def ended(self) -> bool:
         """Whether the handler ended it by itself, so that what it wrote may stand."""
 
+    @property
+    def untried(self) -> bool:
+        """Whether it had a connection, on which nothing was answered: so nothing was done."""
+
     def conclude(self, settlement: Settlement) -> State | None:
         """Commit effect and outcome; None: the fence is lost, nothing was committed."""
 
@@ -65,6 +71,17 @@ def as_sqlalchemy_raises(error: psycopg.Error) -> DBAPIError:
     known = DBAPIError.instance("settle", None, error, psycopg.Error, hide_parameters=True)
     assert isinstance(known, DBAPIError)  # noqa: S101  as psycopg's own are translated
     return known
+
+
+def of_commit(error: E) -> E:
+    """Mark an error of a COMMIT, which may have been sent."""
+    setattr(error, _OF_COMMIT, True)
+    return error
+
+
+def is_of_commit(error: BaseException) -> bool:
+    """Tell whether a COMMIT may have been sent that brought this error, or no answer."""
+    return getattr(error, _OF_COMMIT, False)
 
 
 def give_back(close: Callable[[], object], invalidate: Callable[[], object]) -> None:

@@ -8,7 +8,7 @@ from random import Random
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.causes import cause_of
-from tasks_app.domain.decide import ended_by
+from tasks_app.domain.decide import CONNECTION_LOST, OUTCOME_UNKNOWN, ended_by, failed
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.outage import Outages, is_outage, put_off
@@ -16,12 +16,18 @@ from tasks_app.domain.outcome import Fail, Retry
 from tasks_app.domain.payload import encode_object
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.states import Event
-from tasks_app.domain.task import ClaimedTask, Settlement
+from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.pool.amend import amend
 from tasks_app.pool.outage import count_outage
 from tasks_app.runtime.calls import Calls
 from tasks_app.runtime.database import Database, is_lost
 from tasks_app.runtime.reactions import is_unanswered, spares_handlers
+from tasks_app.runtime.transaction import is_of_commit
+
+_NOT_SENT = (
+    "The database ended the connection, or did not answer, before a COMMIT was sent: "
+    "nothing that the run wrote there stands. What it did elsewhere does."
+)
 
 
 class Verdicts:
@@ -35,16 +41,16 @@ class Verdicts:
 
     def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
         """Decide about what came out of a handler, whose transaction was rolled back."""
-        if is_lost(error) and _may_come_back(task, error):
-            return unanswered(task)
+        if is_lost(error) and _is_unjudged(task, error):
+            return _lost(task, error)
         if isinstance(error, Retry) and error.payload is not None:
             return self._amended(task, spec, error)
         return self.on_run(task, spec, error)
 
     def on_commit(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
         """Decide about a transaction that did not commit, or of which nobody knows."""
-        if spares_handlers(error) and _may_come_back(task, error):
-            return unanswered(task)
+        if spares_handlers(error) and _is_unjudged(task, error):
+            return _lost(task, error)
         return self.on_run(task, spec, error)
 
     def on_run(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
@@ -54,8 +60,8 @@ class Verdicts:
             return ended_by(task, spec, error, cause, self._rng)
         try:
             seen = self._calls.lane(spec).aside(lambda: self._count_outage(task))
-        except SQLAlchemyError:
-            return unanswered(task)
+        except SQLAlchemyError:  # it waits as after its first; the settle waits for the database
+            seen = None
         return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
 
     def _count_outage(self, task: ClaimedTask) -> Outages | None:
@@ -86,6 +92,15 @@ def unanswered(task: ClaimedTask) -> Settlement:
     return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level)
 
 
-def _may_come_back(task: ClaimedTask, error: BaseException) -> bool:
-    """Whether it is uncharged; of an ``at_most_once`` task only the outcome can be unknown."""
+def _lost(task: ClaimedTask, error: BaseException) -> Settlement:
+    """Return what becomes of a run whose connection was lost: what may not run again ends."""
+    if not task.at_most_once:
+        return unanswered(task)
+    if is_of_commit(error):
+        return failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT."))
+    return failed(task, Cause(CONNECTION_LOST, _NOT_SENT))
+
+
+def _is_unjudged(task: ClaimedTask, error: BaseException) -> bool:
+    """Whether nothing is known but that the database was lost; what it answered is a cause."""
     return is_unanswered(error) or not task.at_most_once

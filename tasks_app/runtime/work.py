@@ -63,7 +63,13 @@ class Work:
         self._gatekeeper = Gatekeeper(child.database)
 
     def run(self, *, drain: bool = False) -> None:
-        """Work until the desk is stopped; with ``drain``, until nothing is due or running."""
+        """Work until the desk is stopped; with ``drain``, until nothing is due or running.
+
+        Who stays rescues nobody before workers could renew: perhaps the database's clock has just
+        jumped. A drain has no time for that.
+        """
+        if not drain:
+            self._rescuer.let_renew()
         self._child.threads.start()
         while not self._desk.stopping.is_set():
             self._every(self._tidy)

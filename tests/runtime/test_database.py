@@ -77,16 +77,18 @@ def test_a_pooler_gets_its_server_back_without_our_settings(
 
 
 @pytest.mark.parametrize("way", ["begin", "single"])
-def test_a_connection_that_died_meanwhile_is_unanswered_once(
+def test_a_connection_that_dies_while_it_is_used_is_unanswered_once(
     database: Database, engine: Engine, way: str
 ) -> None:
-    with database.begin() as connection:
-        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    with engine.connect() as connection:
-        connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+    def work() -> None:
+        with getattr(database, way)() as connection:
+            pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            with engine.connect() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+            connection.execute(OPTIONS)
 
-    with pytest.raises(DBAPIError) as raised, getattr(database, way)() as connection:
-        connection.execute(OPTIONS)
+    with pytest.raises(DBAPIError) as raised:
+        work()
 
     assert is_unanswered(raised.value)
     assert is_lost(raised.value)
@@ -121,21 +123,4 @@ def test_it_is_one_and_who_finds_it_taken_uses_the_pool(database_url: str) -> No
     with suppress(DBAPIError), database.single() as connection:
         connection.execute(text("SELECT 1 / 0"))
     assert database.engine.pool.checkedout() == 0  # whatever state it is in
-    database.dispose()
-
-
-def test_who_loses_a_connection_tells_of_the_one_at_hand(database_url: str, engine: Engine) -> None:
-    """The server was restarted: one error, not one for each connection."""
-    database = Database(database_url)
-    pids = [ask_pid(database)]
-    with database.begin() as connection:
-        pids.append(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
-    for pid in pids:
-        with engine.connect() as connection:
-            connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
-
-    with pytest.raises(DBAPIError), database.begin() as connection:
-        connection.execute(OPTIONS)
-
-    assert ask_pid(database) not in pids
     database.dispose()

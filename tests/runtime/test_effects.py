@@ -526,7 +526,9 @@ class TestTheConnectionIsLost:
         bench.drain()
 
         assert bench.state(task_id) == "FAILED"
-        assert "outcome unknown" in (bench.task(task_id).error or "")
+        error = bench.task(task_id).error or ""
+        assert error.startswith("connection lost: ")
+        assert "before a COMMIT was sent" in error
 
     def test_another_database_of_the_handler_that_is_away_is_charged_as_any_failure(
         self, bench: Bench

@@ -265,6 +265,22 @@ def test_a_leader_that_follows_another_closely_rescues_at_once(bench: Bench) -> 
     assert bench.sql("SELECT count(*) FROM task_pending WHERE state = 'RUNNING'") == 0
 
 
+def test_a_leader_that_only_looked_notices_that_the_clock_jumps(bench: Bench) -> None:
+    """Interleaving: idle passes, without a rescue; a claim; the clock jumps; rescue."""
+    only = keeper(bench, Memory(), "only", lease=1.5)
+    only.hold()
+    only._rescuer._wait_until = 0.0  # the first one ever has waited
+    only.scan()
+    with bench.engine.begin() as connection:
+        task = claimed_task(connection)
+    later = datetime.now(UTC) + timedelta(hours=1)
+
+    at_once = only._rescuer.run_once(now=later)
+    waited = until(lambda: only._rescuer.run_once(now=later), 5)
+
+    assert (at_once, waited) == ({}, {task.task_id: "PENDING"})
+
+
 class TestAnIdlePool:
     """A pass over it costs one read and one write, and misses nothing."""
 

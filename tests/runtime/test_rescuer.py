@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
+from tasks_app.pool.renew import renew
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.rescuer import Rescuer
-from tests.factory import claimed_task
+from tests.factory import LEASE, claimed_task
 from tests.runtime.bench import Bench
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -23,9 +24,9 @@ def test_a_lapsed_lease_is_rescued_and_a_valid_one_is_not(bench: Bench) -> None:
     bench.at_end(database.dispose)
     with bench.engine.begin() as connection:
         task = claimed_task(connection)
-    rescuer = Rescuer(bench.settings(), database)
 
-    too_early, in_time = rescuer.run_once(), rescuer.run_once(now=LATER)
+    too_early = Rescuer(bench.settings(), database).run_once()
+    in_time = Rescuer(bench.settings(), database).run_once(now=LATER)
 
     assert (too_early, in_time) == ({}, {task.task_id: "PENDING"})
     assert bench.task(task.task_id).crashes == 1
@@ -51,3 +52,50 @@ def test_after_an_outage_the_workers_have_time_to_renew_first(bench: Bench) -> N
         database.dispose()
 
     assert (at_once, waited) == ({}, {task.task_id: "PENDING"})
+
+
+class TestTheClock:
+    """Of the database, which another machine's replaces at a failover."""
+
+    @pytest.fixture
+    def rescuer(self, bench: Bench) -> Rescuer:
+        """One that waits for half a second."""
+        database = Database(bench.url)
+        bench.at_end(database.dispose)
+        return Rescuer(bench.settings(lease=1.5), database)
+
+    def test_workers_renew_before_any_rescue_when_it_jumps_forward(
+        self, bench: Bench, rescuer: Rescuer
+    ) -> None:
+        """Interleaving: a pass; the clock jumps; a pass; one worker of two renews; rescue."""
+        with bench.engine.begin() as connection:
+            lives, vanished = claimed_task(connection), claimed_task(connection)
+        rescuer.run_once()
+
+        at_once = rescuer.run_once(now=LATER)
+        with bench.engine.begin() as connection:
+            renew(connection, [lives.fence], LEASE, now=LATER)
+        waited = until(lambda: rescuer.run_once(now=LATER), 5)
+
+        assert (at_once, waited) == ({}, {vanished.task_id: "PENDING"})
+        assert bench.task(lives.task_id).crashes == 0
+
+    def test_a_clock_that_goes_as_ours_does_delays_nothing(
+        self, bench: Bench, rescuer: Rescuer
+    ) -> None:
+        with bench.engine.begin() as connection:
+            task = claimed_task(connection)
+        ends = bench.task(task.task_id).lease_until
+        assert ends is not None
+
+        before = rescuer.run_once(now=ends - timedelta(milliseconds=10))
+        after = rescuer.run_once(now=ends + timedelta(milliseconds=10))
+
+        assert (before, after) == ({}, {task.task_id: "PENDING"})
+
+    def test_a_clock_that_goes_back_delays_nothing(self, bench: Bench, rescuer: Rescuer) -> None:
+        rescuer.run_once(now=LATER + timedelta(hours=1))
+        with bench.engine.begin() as connection:
+            task = claimed_task(connection)
+
+        assert rescuer.run_once(now=LATER) == {task.task_id: "PENDING"}

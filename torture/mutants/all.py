@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torture.mutants.of_the_batches import BATCHES
 from torture.mutants.of_the_broker import BROKER
+from torture.mutants.of_the_connections import CONNECTIONS
 from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_keys import KEYS
@@ -17,6 +18,7 @@ from torture.mutants.of_the_steps import STEPS
 ALL = (
     *POOL,
     *RUNTIME,
+    *CONNECTIONS,
     *LOCKS,
     *GATES,
     *GROUPS_AND_PROGRESS,

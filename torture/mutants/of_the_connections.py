@@ -1,0 +1,140 @@
+"""What was idle, what begins late, and a clock that jumps, each without one of its rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+LIVENESS = "tasks_app/runtime/liveness.py"
+RUNNER = "tasks_app/runtime/runner.py"
+CALLS = "tasks_app/runtime/calls.py"
+VERDICTS = "tasks_app/runtime/verdicts.py"
+CLERK = "tasks_app/runtime/clerk.py"
+IDLE = "tests/runtime/test_liveness.py::"
+FIRST = f"{IDLE}TestTheFirstStatement::"
+LATE = "tests/runtime/test_late_starts.py::"
+RESCUER = "tests/runtime/test_rescuer.py::"
+
+CONNECTIONS = (
+    mutant(
+        "nobody looks at the sockets of idle connections",
+        "A connection that was ended while it was idle is not used again.",
+        LIVENESS,
+        "readable = _is_readable(driver)",
+        "readable = False",
+        f"{IDLE}test_all_connections_that_die_while_idle_cost_nobody_anything",
+    ),
+    mutant(
+        "nobody asks a connection that was idle for long",
+        "What was idle for a second is asked, however sound its socket looks.",
+        LIVENESS,
+        "time.monotonic() - since < IDLE_S",
+        "since",
+        f"{IDLE}test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long",
+    ),
+    mutant(
+        "a loss is the loss of one engine",
+        "What one engine loses, no other lends again.",
+        LIVENESS,
+        "not readable and since <= losses.used",
+        "not readable and since <= losses.used - 1e9",
+        f"{IDLE}test_whoever_loses_a_connection_spares_the_others_that_were_idle",
+    ),
+    mutant(
+        "a session looks when it is made",
+        "A session's connection is looked at again when it is used.",
+        "tasks_app/runtime/handler_sessions.py",
+        "        look_again(self._works_on)\n",
+        "",
+        f"{IDLE}test_a_session_asks_again_when_it_is_used_at_last",
+    ),
+    mutant(
+        "a first statement on a dead connection is a loss",
+        "A run that did nothing is run again at once, unsuspected.",
+        RUNNER,
+        "if did_nothing(error) and not",
+        "if not error and not",
+        f"{FIRST}test_a_run_that_did_nothing_is_run_again_on_a_new_one",
+        f"{FIRST}test_the_same_in_an_async_handler",
+    ),
+    mutant(
+        "what may run once is called twice",
+        "A handler that was called and may run once is not called again.",
+        RUNNER,
+        "(run.again or run.task.at_most_once)",
+        "run.again",
+        f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
+    ),
+    mutant(
+        "every lost connection is an unknown outcome",
+        "The outcome is unknown only where a COMMIT was sent.",
+        VERDICTS,
+        "    if is_of_commit(error):\n",
+        "    if is_unanswered(error):\n",
+        f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
+    ),
+    mutant(
+        "no lost connection is an unknown outcome",
+        "The outcome is unknown where a COMMIT was sent and not answered.",
+        "tasks_app/runtime/borrowed.py",
+        "            setattr(error, _SENT, True)\n",
+        "            pass\n",
+        f"{IDLE}test_of_a_commit_that_was_not_answered_the_outcome_is_unknown",
+    ),
+    mutant(
+        "a payload that was not fetched is a run",
+        "What was not called has not run.",
+        CALLS,
+        "                if is_lost(error):\n                    raise NotBegunError from error\n",
+        "",
+        f"{IDLE}test_a_payload_that_could_not_be_fetched_is_no_run",
+    ),
+    mutant(
+        "idle connections that died acquit nobody",
+        "Who lost its connection when others that were idle died is not suspected.",
+        CLERK,
+        "suspect = suspect and idle_s > ACQUITS_S  # noqa: PLW2901",
+        "suspect = suspect and idle_s >= 0  # noqa: PLW2901",
+        f"{IDLE}test_who_loses_its_connection_when_idle_ones_die_is_not_suspected",
+    ),
+    mutant(
+        "what is late begins",
+        "Nothing begins when its lease may be over.",
+        CALLS,
+        "if time.monotonic() >= run.held_until:",
+        "if run.held_until < 0:",
+        f"{LATE}test_what_was_declared_unknown_does_not_begin_afterwards",
+        f"{LATE}test_what_nobody_rescued_goes_back_and_runs_once_more_at_no_charge",
+    ),
+    mutant(
+        "a lease counts from the answer",
+        "A lease counts from when its claim was sent.",
+        "tasks_app/runtime/claims.py",
+        "began + self._settings.lease.total_seconds())",
+        "max(began, time.monotonic()) + self._settings.lease.total_seconds())",
+        f"{LATE}test_a_claim_counts_from_when_it_was_sent",
+    ),
+    mutant(
+        "renewals do not count",
+        "What was renewed may begin later.",
+        CLERK,
+        "            self._desk.renewed(renewal.ids, held_until)\n",
+        "            assert held_until\n",
+        f"{LATE}test_who_renews_may_wait_for_longer_than_a_lease",
+    ),
+    mutant(
+        "a clock that jumps ends all leases",
+        "When the database's clock jumps forward, workers renew before any rescue.",
+        "tasks_app/runtime/rescuer.py",
+        "                if self.heard(clock.tell(connection, now=now), asked_at):\n",
+        "                if clock.tell(connection, now=now) < asked_at:\n",
+        f"{RESCUER}TestTheClock::test_workers_renew_before_any_rescue_when_it_jumps_forward",
+    ),
+    mutant(
+        "who only looks knows no time",
+        "A leader of an idle pool notices a jump of the clock, too.",
+        "tasks_app/runtime/keeper.py",
+        "        self._rescuer.heard(seen.at_s, asked_at)\n",
+        "        assert asked_at\n",
+        "tests/runtime/test_keeper.py::test_a_leader_that_only_looked_notices_that_the_clock_jumps",
+    ),
+)
