@@ -14,10 +14,12 @@ from sqlalchemy.util import await_
 from tasks_app.domain.outcome import Fail
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Fence, Settlement
-from tasks_app.runtime.handler_connections import AsyncHandlerConnection, driver_of
-from tasks_app.runtime.handler_driver import ENDED, FenceLostError, Permit
+from tasks_app.runtime.end_of_run import FenceLostError, Permit
+from tasks_app.runtime.handler_connections import AsyncHandlerConnection
+from tasks_app.runtime.handler_driver import ENDED
 from tasks_app.runtime.handler_sessions import DRIVERS, FENCE, AsyncHandlerSession
 from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.lending import driver_of
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.transaction import NESTED, as_sqlalchemy_raises, of_commit
 

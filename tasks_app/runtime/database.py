@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tasks_app.pool.readable import is_readable, make_readable
 from tasks_app.runtime.forks import keep_from_forks
-from tasks_app.runtime.handler_connections import connect_async, lend
+from tasks_app.runtime.lending import connect_async, lend
 from tasks_app.runtime.liveness import Losses, lives, rest
 from tasks_app.runtime.reactions import is_conflict, spares_handlers
 

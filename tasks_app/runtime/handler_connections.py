@@ -7,19 +7,17 @@ one, does not write into a later run's transaction, each run gets an object of i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeAlias, TypeVar, cast
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import generators
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
-from sqlalchemy.util import await_
 
 from tasks_app.pool.session_state import RESET
 from tasks_app.pool.succeed import asucceed, succeed
-from tasks_app.runtime.handler_driver import FenceLostError, OfRun, Permit, Steps
+from tasks_app.runtime.end_of_run import FenceLostError, Permit, Steps
+from tasks_app.runtime.handler_driver import OfRun
 from tasks_app.runtime.handler_words import COMMITS_LATER
 
 T = TypeVar("T")
@@ -32,8 +30,8 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
 
     def wait(self, gen: Steps[T], *arguments: Any, **options: Any) -> T:
         """Carry out what anybody wants, unless the run is over."""
-        if self._unread:
-            self._unread = False
+        if self.unread:
+            self.unread = False
             super().wait(generators.execute(self.pgconn))
         before = self._begin_wait()
         try:
@@ -57,14 +55,14 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
             RuntimeError: nothing is.
             FenceLostError: the outcome could not be written.
         """
-        permit = self._take_permit()
+        permit = self.take_permit()
         self._as_executor(lambda: self._commit(permit))
 
     def _commit(self, permit: Permit) -> None:
         try:
-            if (last := self._word_of(permit)) is not None:
+            if (last := self.word_of(permit)) is not None:
                 with self.lock:
-                    self.wait(self._end(last))
+                    self.wait(self.end(last))
                 return
             if permit.settlement is not None:
                 psycopg.Cursor(self).execute(RESET)
@@ -87,7 +85,7 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
         self.rollback()
         if not self.closed:
             with self.lock:
-                self.wait(self._leave())
+                self.wait(self.look_after())
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
         """Refuse to have each statement commit by itself."""
@@ -117,7 +115,7 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
 
     async def commit(self) -> None:
         """Commit, as above."""
-        permit = self._take_permit()
+        permit = self.take_permit()
         self._ends = True
         try:
             await self._commit(permit)
@@ -129,9 +127,9 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
             self._ends = False
 
     async def _commit(self, permit: Permit) -> None:
-        if (last := self._word_of(permit)) is not None:
+        if (last := self.word_of(permit)) is not None:
             async with self.lock:
-                await self.wait(self._end(last))
+                await self.wait(self.end(last))
             return
         if permit.settlement is not None:
             await psycopg.AsyncCursor(self).execute(RESET)
@@ -155,7 +153,7 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
         await self.rollback()
         if not self.closed:
             async with self.lock:
-                await self.wait(self._leave())
+                await self.wait(self.look_after())
 
     async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
         """Refuse, as above."""
@@ -210,63 +208,3 @@ class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
             async with connection.lock:
                 await connection.wait(connection.lock_if_snapshot())
         return done
-
-
-Driver: TypeAlias = HandlerConnection | AsyncHandlerConnection
-
-
-async def connect_async(*arguments: Any, **options: Any) -> AsyncHandlerConnection:
-    """Connect, for an async engine."""
-    return await AsyncHandlerConnection.connect(
-        *arguments, cursor_factory=AsyncHandlerCursor, **options
-    )
-
-
-def lend(engine: Engine) -> None:
-    """Let an engine's connections be handlers', each object one run's."""
-    event.listen(engine, "connect", _template)
-    event.listen(engine, "reset", _leave)
-    event.listen(engine, "checkin", _hand_on)
-    if not engine.dialect.is_async:
-        event.listen(engine, "do_connect", _connect)
-
-
-def driver_of(connection: Connection | None) -> Any:
-    """Return psycopg's connection, a :data:`Driver`."""
-    assert connection is not None  # noqa: S101  SQLAlchemy's AsyncConnection may have none
-    return connection.connection.driver_connection
-
-
-def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> HandlerConnection:
-    return HandlerConnection.connect(*arguments, cursor_factory=HandlerCursor, **options)
-
-
-def _driver(dbapi_connection: Any) -> Driver:
-    return cast("Driver", getattr(dbapi_connection, "driver_connection", dbapi_connection))
-
-
-def _template(dbapi_connection: Any, _entry: ConnectionPoolEntry) -> None:
-    _driver(dbapi_connection).be_template()
-
-
-def _leave(dbapi_connection: Any, _entry: Any, state: PoolResetState) -> None:
-    driver = _driver(dbapi_connection)
-    if not driver.needs_look or state.terminate_only or not state.asyncio_safe:
-        return
-    with suppress(psycopg.Error):  # then it needs a look, and is closed
-        if isinstance(driver, AsyncHandlerConnection):
-            await_(driver.leave())
-        else:
-            driver.leave()
-
-
-def _hand_on(dbapi_connection: Any, entry: Any) -> None:
-    if dbapi_connection is None:
-        return
-    driver = _driver(dbapi_connection)
-    if driver.is_spoiled or driver.needs_look or driver.ended:
-        entry.invalidate()
-    elif driver is dbapi_connection:
-        entry.dbapi_connection = driver.hand_on()
-    else:
-        entry.dbapi_connection = type(dbapi_connection)(dbapi_connection.dbapi, driver.hand_on())

@@ -1,35 +1,26 @@
 """What a handler's psycopg connection does beside psycopg's own, plain or async.
 
-COMMIT is the executor's. It carries the outcome along, in one round trip with the resets of what
-the handler had set. That a transaction ended otherwise is seen by what libpq says.
-
-Private names of psycopg's stand here and in ``handler_connections`` alone.
+COMMIT is the executor's (``end_of_run``). That a transaction ended otherwise is seen by what libpq
+says of it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import psycopg
 from psycopg import IsolationLevel, errors, generators
-from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, TransactionStatus
-from psycopg.pq import PGconn as Socket
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.pq import ConnStatus, ExecStatus, PGconn, PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 
-from tasks_app.domain.group import Called
 from tasks_app.domain.outcome import Fail
-from tasks_app.domain.task import Fence, Settlement
-from tasks_app.pool.session_state import FIRE, LOOK, RESET, RESETS
-from tasks_app.pool.succeed import LastWord, is_fence_lost, last_word, own_row
+from tasks_app.domain.task import Fence
+from tasks_app.pool.succeed import own_row
+from tasks_app.runtime.end_of_run import EndOfRun, Steps
 from tasks_app.runtime.handler_words import COMMITS_LATER, ends_transaction, stays_in_session
-
-T = TypeVar("T")
-Steps: TypeAlias = Generator[Any, Any, T]
-"""What psycopg carries out between its waits for the server."""
 
 OVER = "The task is over; what it left running has no connection any more."
 ENDED = (
@@ -47,75 +38,35 @@ CLOSED = (
 _IDLE = TransactionStatus.IDLE
 _SNAPSHOTS = {IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE}
 _SNAPSHOT_NAMES = {level.name.replace("_", " ").lower().encode() for level in _SNAPSHOTS}
-_COMMIT = b"tasks_app commits"
-_BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
-_OURS = {**_BEFORE, _COMMIT: b"COMMIT", b"tasks_app looks": LOOK}
-"""What each end says, by the names under which it is prepared."""
-_OF_A_RUN = {
-    "fence",
-    "permit",
-    "ended",
-    "_refused",
-    "is_spoiled",
-    "needs_look",
-    "_over",
-    "_ends",
-    "_unread",
-}
 _ENDING_TAGS = {"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION"}
 
 
-class FenceLostError(Exception):
-    """The outcome was not written, and nothing was committed: another attempt owns the task."""
-
-
-@dataclass(slots=True)
-class Permit:
-    """For one COMMIT."""
-
-    settlement: Settlement | None = None
-    """What goes with it; None: nothing, for the run goes on."""
-    called: list[Called] = field(default_factory=list)
-    """Callbacks that it has created."""
-
-
-_NOBODY = Socket.connect_start(b"=")  # it cannot be read, so that no server is asked
+_NOBODY = PGconn.connect_start(b"=")  # it cannot be read, so that no server is asked
 _NOBODY.finish()
 
 
-class OfRun:
+class OfRun(EndOfRun):
     """What both kinds have in common."""
 
-    pgconn: PGconn
     fence: Fence | None = None
     """Of the run whose it is."""
-    permit: Permit | None = None
     ended = False
     """Whether somebody else ended a transaction here."""
-    _refused = False
-    """Whether somebody else wanted to COMMIT: SQLAlchemy rolls back behind that."""
     rolled_back = False
     """Whether anybody rolled back."""
-    is_spoiled = False
-    """Whether something stays in the session that the next run would meet."""
     answered = False
     """Whether the server has answered this run."""
-    needs_look = False
-    """Whether it was used since the session was last looked at."""
     _over = False
     _ends = False
     """Whether it is we who end it."""
-    _unread = False
-    """Whether an answer to :meth:`send_reset` is to come."""
-    _names: set[bytes]
-    """Of the statements that are prepared in this session."""
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
     def be_template(self) -> None:
         """Remember how a new connection is; what is prepared stays with its session."""
-        self._names = set()
-        self._template = {k: v for k, v in vars(self).items() if k not in _OF_A_RUN}
+        self.names = set()
+        ours = {*vars(OfRun), *vars(EndOfRun)}
+        self._template = {name: value for name, value in vars(self).items() if name not in ours}
 
     def hand_on(self: Any) -> Any:
         """Return what the next run is to have of the session, and be closed."""
@@ -124,6 +75,7 @@ class OfRun:
         vars(heir)["_template"] = template = self._template
         for name, value in template.items():
             vars(heir)[name] = copy.copy(value) if isinstance(value, list | deque) else value
+        heir.names = self.names
         adapters = template["_adapters"]
         vars(heir)["_adapters"] = adapters and psycopg.adapt.AdaptersMap(adapters)
         self.pgconn = _NOBODY
@@ -132,7 +84,7 @@ class OfRun:
     @property
     def is_at_work(self) -> bool:
         """Whether a run did something that its end has to see to."""
-        return self.ended or self._refused or self.pgconn.transaction_status != _IDLE
+        return self.ended or self.refused or self.pgconn.transaction_status != _IDLE
 
     def check(self: Any) -> None:
         """Look whether a run may commit.
@@ -143,7 +95,7 @@ class OfRun:
         """
         if self.ended:
             raise Fail(ENDED)
-        if self._refused:
+        if self.refused:
             raise RuntimeError(COMMITS_LATER)
         if self.closed and not self.broken:
             raise RuntimeError(CLOSED)
@@ -203,101 +155,6 @@ class OfRun:
             if ends_transaction(statement):
                 raise RuntimeError(COMMITS_LATER)
             self.is_spoiled = self.is_spoiled or stays_in_session(statement)
-
-    def _take_permit(self) -> Permit:
-        permit, self.permit = self.permit, None
-        if permit is None:
-            self._refused = True
-            raise RuntimeError(COMMITS_LATER)
-        return permit
-
-    def _word_of(self: Any, permit: Permit) -> LastWord | None:
-        """Return the outcome as a prepared statement; None: it cannot be one.
-
-        Not of a member of a group, which is counted by a statement that has an answer.
-        """
-        settlement = permit.settlement
-        if settlement is None or settlement.task is None or settlement.task.in_group:
-            return None
-        pgconn = self.pgconn
-        fits = (
-            pgconn.transaction_status == TransactionStatus.INTRANS
-            and self.prepare_threshold is not None  # none: a pooler deals out its servers
-            and pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
-        )
-        return last_word(settlement) if fits else None
-
-    def _end(self: Any, last: LastWord) -> Steps[None]:
-        """Reset, settle, COMMIT and look, in one round trip.
-
-        Raises:
-            FenceLostError: nothing was committed.
-            psycopg.Error: nothing was committed; without an SQLSTATE nobody knows.
-        """
-        pgconn = self.pgconn
-        yield from self._prepare(last)
-        answers: list[PGresult] = []
-        try:
-            pgconn.enter_pipeline_mode()
-            for name in _OURS:
-                if name is _COMMIT:
-                    pgconn.send_query_prepared(last.name, last.values)
-                pgconn.send_query_prepared(name, ())
-            pgconn.pipeline_sync()
-            yield from generators.send(pgconn)
-            while (results := (yield from generators.fetch_many(pgconn))) and (
-                results[0].status != ExecStatus.PIPELINE_SYNC
-            ):
-                answers.append(results[0])
-            pgconn.exit_pipeline_mode()
-        except BaseException:
-            pgconn.finish()  # nobody knows what is still to come
-            raise
-        *before_look, look = answers
-        for number, answer in enumerate(before_look):
-            if answer.status == ExecStatus.FATAL_ERROR:
-                error = errors.error_from_result(answer)
-                if isinstance(error, errors.InvalidSqlStatementName):
-                    self._names.clear()  # somebody dropped them
-                if number == len(_BEFORE) and is_fence_lost(error):
-                    raise FenceLostError from error
-                raise error
-        self._learn(look)
-
-    def _prepare(self: Any, last: LastWord) -> Steps[None]:
-        """Prepare what each end says, once a session."""
-        if last.name in self._names:
-            return
-        for name, sql, types in [(n, s, ()) for n, s in _OURS.items()] + [last[:3]]:
-            self.pgconn.send_prepare(name, sql, types)
-            (result,) = yield from generators.execute(self.pgconn)
-            if result.status != ExecStatus.COMMAND_OK:
-                raise errors.error_from_result(result)
-        self._names.update(_OURS, (last.name,))
-
-    def _deallocate(self: Any, name: bytes | None) -> Steps[None]:
-        """After a ROLLBACK psycopg forgets all that was prepared, by whomever."""
-        if name is None:
-            self._names.clear()
-        yield from super()._deallocate(name)  # type: ignore[misc]  # psycopg's
-
-    def _learn(self, look: PGresult) -> None:
-        if look.status != ExecStatus.TUPLES_OK or look.get_value(0, 0) != b"f":
-            self.is_spoiled = True
-        self.needs_look = False
-
-    def send_reset(self) -> None:
-        """Have settings taken back, without waiting: the next wait reads the answer first."""
-        if self.pgconn.transaction_status == TransactionStatus.INTRANS:
-            self.pgconn.send_query(RESET)
-            self.pgconn.flush()
-            self._unread = True
-
-    def _leave(self) -> Steps[None]:
-        """Look after the end, where that did not come with a COMMIT of ours."""
-        self.pgconn.send_query(LOOK)
-        (result,) = yield from generators.execute(self.pgconn)
-        self._learn(result)
 
     def _start_query(self: Any) -> Steps[None]:
         begins = self.pgconn.transaction_status == _IDLE

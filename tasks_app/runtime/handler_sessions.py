@@ -9,8 +9,8 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
-from tasks_app.runtime.handler_connections import driver_of
 from tasks_app.runtime.handler_words import COMMITS_LATER
+from tasks_app.runtime.lending import driver_of
 from tasks_app.runtime.liveness import look_again
 
 FENCE, DRIVERS = "tasks_app fence", "tasks_app drivers"

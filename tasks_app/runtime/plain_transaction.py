@@ -11,10 +11,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.states import State
 from tasks_app.domain.task import Fence, Settlement
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.handler_connections import HandlerConnection, driver_of
-from tasks_app.runtime.handler_driver import CLOSED, FenceLostError, Permit
+from tasks_app.runtime.end_of_run import FenceLostError, Permit
+from tasks_app.runtime.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_driver import CLOSED
 from tasks_app.runtime.handler_sessions import HandlerSession, RunSession
 from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.lending import driver_of
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.transaction import LOST, NESTED, as_sqlalchemy_raises, give_back, of_commit
 

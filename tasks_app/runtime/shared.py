@@ -19,10 +19,11 @@ from tasks_app.domain.task import Settlement
 from tasks_app.pool.session_state import is_anything_left
 from tasks_app.pool.settle import settle_group
 from tasks_app.runtime.context import NO_COMMIT
-from tasks_app.runtime.handler_connections import HandlerConnection, driver_of
-from tasks_app.runtime.handler_driver import Permit
+from tasks_app.runtime.end_of_run import Permit
+from tasks_app.runtime.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_sessions import HandlerSession
 from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.lending import driver_of
 from tasks_app.runtime.transaction import give_back
 
 log = quiet_logger(__name__)
