@@ -158,3 +158,15 @@ class EndOfRun:
         self.pgconn.send_query(LOOK)
         (result,) = yield from generators.execute(self.pgconn)
         self._learn(result)
+
+    def ask(self) -> Steps[None]:
+        """Ask the server whether it is there, outside of any transaction.
+
+        Raises:
+            psycopg.Error: it is not.
+        """
+        self.pgconn.send_query(b"")
+        (result,) = yield from generators.execute(self.pgconn)
+        if result.status != ExecStatus.EMPTY_QUERY:
+            raise errors.error_from_result(result)
+        self.needs_look = False

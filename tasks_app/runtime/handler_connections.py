@@ -87,6 +87,12 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
             with self.lock:
                 self.wait(self.look_after())
 
+    def ping(self) -> None:
+        """Raise psycopg's error if the server is not there, before a run begins."""
+        with self.lock:
+            self.wait(self.ask())
+        self.answered = False
+
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
         """Refuse to have each statement commit by itself."""
         if value:
@@ -154,6 +160,12 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
         if not self.closed:
             async with self.lock:
                 await self.wait(self.look_after())
+
+    async def ping(self) -> None:
+        """Do the same, as above."""
+        async with self.lock:
+            await self.wait(self.ask())
+        self.answered = False
 
     async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  psycopg's
         """Refuse, as above."""

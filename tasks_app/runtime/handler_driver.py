@@ -65,8 +65,9 @@ class OfRun(EndOfRun):
     def be_template(self) -> None:
         """Remember how a new connection is; what is prepared stays with its session."""
         self.names = set()
-        ours = {*vars(OfRun), *vars(EndOfRun)}
-        self._template = {name: value for name, value in vars(self).items() if name not in ours}
+        for name in {*vars(OfRun), *vars(EndOfRun)} & {*vars(self)}:
+            delattr(self, name)  # SQLAlchemy has looked at the server by it
+        self._template = dict(vars(self))
 
     def hand_on(self: Any) -> Any:
         """Return what the next run is to have of the session, and be closed."""

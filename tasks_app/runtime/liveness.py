@@ -17,6 +17,9 @@ from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.util import await_
+
+from tasks_app.runtime.handler_connections import AsyncHandlerConnection, HandlerConnection
 
 IDLE_S = 1.0
 """A connection that nobody has used for so long is asked; the socket of any is looked at."""
@@ -101,7 +104,12 @@ def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     if not readable and time.monotonic() - since < IDLE_S:
         return True
     try:
-        dialect.do_ping(connection)
+        if isinstance(driver, HandlerConnection):
+            driver.ping()
+        elif isinstance(driver, AsyncHandlerConnection):
+            await_(driver.ping())
+        else:
+            dialect.do_ping(connection)
     except (psycopg.Error, OSError):
         losses.idle = time.monotonic()
         return False
