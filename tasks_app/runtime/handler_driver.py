@@ -101,10 +101,8 @@ class OfRun(EndOfRun):
         if self.closed and not self.broken:
             raise RuntimeError(CLOSED)
         pgconn = self.pgconn
-        if (
-            pgconn.pipeline_status != PipelineStatus.OFF
-            or pgconn.transaction_status == TransactionStatus.ACTIVE
-        ):
+        at_work = pgconn.transaction_status == TransactionStatus.ACTIVE and not self.unread
+        if at_work or pgconn.pipeline_status != PipelineStatus.OFF:
             raise RuntimeError(UNFINISHED)
 
     def _rolls_back(self) -> bool:
@@ -113,6 +111,8 @@ class OfRun(EndOfRun):
         Whoever streams, or runs a statement in a thread, holds psycopg's lock; nobody waits for it.
         """
         self.rolled_back = True
+        if self.unread:
+            return True
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             self.pgconn.finish()
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
