@@ -27,6 +27,8 @@ _COMMIT = b"tasks_app commits"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _OURS = {**_BEFORE, _COMMIT: b"COMMIT", b"tasks_app looks": LOOK}
 """What each end says, by the names under which it is prepared."""
+_BEGIN = b"tasks_app begins"
+_PREPARED = {**_OURS, _BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED"}
 
 
 class FenceLostError(Exception):
@@ -39,6 +41,8 @@ class Permit:
 
     settlement: Settlement | None = None
     """What goes with it; None: nothing, for the run goes on."""
+    begins_next: bool = False
+    """Another run of this thread's follows at once: its BEGIN goes along, too."""
     called: list[Called] = field(default_factory=list)
     """Callbacks that it has created."""
 
@@ -54,6 +58,8 @@ class EndOfRun:
     """Whether something stays in the session that the next run would meet."""
     needs_look = False
     """Whether it was used since the session was last looked at."""
+    begun = False
+    """Whether a transaction was begun for a run that has said nothing yet."""
     unread = False
     """Whether an answer to :meth:`send_reset` is to come."""
     names: set[bytes]
@@ -87,8 +93,8 @@ class EndOfRun:
         )
         return last_word(settlement) if fits else None
 
-    def end(self: Any, last: LastWord) -> Steps[None]:
-        """Reset, settle, COMMIT and look, in one round trip.
+    def end(self: Any, last: LastWord, *, begins_next: bool) -> Steps[None]:
+        """Reset, settle, COMMIT, look and perhaps BEGIN, in one round trip.
 
         Raises:
             FenceLostError: nothing was committed.
@@ -96,7 +102,6 @@ class EndOfRun:
         """
         pgconn = self.pgconn
         yield from self._prepare(last)
-        answers: list[PGresult] = []
         try:
             pgconn.enter_pipeline_mode()
             for name in _OURS:
@@ -104,11 +109,13 @@ class EndOfRun:
                     pgconn.send_query_prepared(last.name, last.values)
                 pgconn.send_query_prepared(name, ())
             pgconn.pipeline_sync()
+            if begins_next:  # behind the sync it is not skipped, nor rolled back with the rest
+                pgconn.send_query_prepared(_BEGIN, ())
+                pgconn.pipeline_sync()
             yield from generators.send(pgconn)
-            while (results := (yield from generators.fetch_many(pgconn))) and (
-                results[0].status != ExecStatus.PIPELINE_SYNC
-            ):
-                answers.append(results[0])
+            answers = yield from self._until_sync()
+            if begins_next:
+                yield from self._until_sync()
             pgconn.exit_pipeline_mode()
         except BaseException:
             pgconn.finish()  # nobody knows what is still to come
@@ -123,17 +130,26 @@ class EndOfRun:
                     raise FenceLostError from error
                 raise error
         self._learn(look)
+        self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
+
+    def _until_sync(self) -> Steps[list[PGresult]]:
+        answers: list[PGresult] = []
+        while (results := (yield from generators.fetch_many(self.pgconn))) and (
+            results[0].status != ExecStatus.PIPELINE_SYNC
+        ):
+            answers.append(results[0])
+        return answers
 
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
         """Prepare what each end says, once a session."""
         if last.name in self.names:
             return
-        for name, sql, types in [(n, s, ()) for n, s in _OURS.items()] + [last[:3]]:
+        for name, sql, types in [(n, s, ()) for n, s in _PREPARED.items()] + [last[:3]]:
             self.pgconn.send_prepare(name, sql, types)
             (result,) = yield from generators.execute(self.pgconn)
             if result.status != ExecStatus.COMMAND_OK:
                 raise errors.error_from_result(result)
-        self.names.update(_OURS, (last.name,))
+        self.names.update(_PREPARED, (last.name,))
 
     def _deallocate(self: Any, name: bytes | None) -> Steps[None]:
         """After a ROLLBACK psycopg forgets all that was prepared, by whomever."""

@@ -62,7 +62,7 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
         try:
             if (last := self.word_of(permit)) is not None:
                 with self.lock:
-                    self.wait(self.end(last))
+                    self.wait(self.end(last, begins_next=permit.begins_next))
                 return
             if permit.settlement is not None:
                 psycopg.Cursor(self).execute(RESET)
@@ -79,6 +79,15 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
         self.permit = None
         if self._rolls_back():
             self._as_executor(super().rollback)
+
+    def rest(self) -> None:
+        """End what was begun for a run that did not come, unless another thread's has it."""
+        if self.taken is not None and self.taken.acquire(blocking=False):
+            try:
+                self._as_executor(super().rollback)
+                self.begun = self.needs_look = self.answered = False
+            finally:
+                self.taken.release()
 
     def leave(self) -> None:
         """End a run's use of it: roll back what is open, and look what stays."""
@@ -135,7 +144,7 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
     async def _commit(self, permit: Permit) -> None:
         if (last := self.word_of(permit)) is not None:
             async with self.lock:
-                await self.wait(self.end(last))
+                await self.wait(self.end(last, begins_next=False))
             return
         if permit.settlement is not None:
             await psycopg.AsyncCursor(self).execute(RESET)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, NoReturn
 
 import psycopg
 from psycopg import IsolationLevel, errors, generators
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import ConnStatus, ExecStatus, PGconn, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
@@ -45,6 +47,10 @@ _NOBODY = PGconn.connect_start(b"=")  # it cannot be read, so that no server is 
 _NOBODY.finish()
 
 
+def _another(value: Any) -> Any:
+    return AdaptersMap(value) if isinstance(value, AdaptersMap) else copy.copy(value)
+
+
 class OfRun(EndOfRun):
     """What both kinds have in common."""
 
@@ -56,9 +62,13 @@ class OfRun(EndOfRun):
     """Whether anybody rolled back."""
     answered = False
     """Whether the server has answered this run."""
+    taken: Lock | None = None
+    """Whoever uses a transaction that was begun ahead, or ends it, has this first."""
+    heir: Any = None
     _over = False
     _ends = False
     """Whether it is we who end it."""
+    _mutable: tuple[str, ...]
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
@@ -67,25 +77,31 @@ class OfRun(EndOfRun):
         self.names = set()
         for name in {*vars(OfRun), *vars(EndOfRun)} & {*vars(self)}:
             delattr(self, name)  # SQLAlchemy has looked at the server by it
-        self._template = dict(vars(self))
+        kinds = (list, deque, AdaptersMap)
+        kept = {n: v for n, v in vars(self).items() if isinstance(v, kinds)}
+        self._template = {**vars(self), **{n: _another(v) for n, v in kept.items()}}
+        self._template["_mutable"] = self._mutable = tuple(kept)
 
     def hand_on(self: Any) -> Any:
         """Return what the next run is to have of the session, and be closed."""
         self._over = True
         heir = type(self)(self.pgconn)
         vars(heir)["_template"] = template = self._template
-        for name, value in template.items():
-            vars(heir)[name] = copy.copy(value) if isinstance(value, list | deque) else value
+        vars(heir).update(template)
+        for name in self._mutable:
+            vars(heir)[name] = _another(template[name])
         heir.names = self.names
-        adapters = template["_adapters"]
-        vars(heir)["_adapters"] = adapters and psycopg.adapt.AdaptersMap(adapters)
+        heir.begun, heir.taken = self.begun, Lock() if self.begun else None
+        self.heir = heir
         self.pgconn = _NOBODY
         return heir
 
     @property
     def is_at_work(self) -> bool:
         """Whether a run did something that its end has to see to."""
-        return self.ended or self.refused or self.pgconn.transaction_status != _IDLE
+        if self.ended or self.refused:
+            return True
+        return self.needs_look and self.pgconn.transaction_status != _IDLE
 
     def check(self: Any) -> None:
         """Look whether a run may commit.
@@ -110,12 +126,22 @@ class OfRun(EndOfRun):
 
         Whoever streams, or runs a statement in a thread, holds psycopg's lock; nobody waits for it.
         """
+        if self.begun and not self.needs_look:
+            return False
         self.rolled_back = True
         if self.unread:
             return True
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             self.pgconn.finish()
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
+
+    def _check_intrans_gen(self: Any, attribute: str) -> Steps[None]:
+        """Let a run choose how its transaction begins, though one was begun ahead."""
+        if self.begun and not self.answered:
+            self._ends = True
+            yield from self._exec_command(b"ROLLBACK")
+            self._ends = self.begun = False
+        yield from super()._check_intrans_gen(attribute)  # type: ignore[misc]  # psycopg's
 
     def tpc_begin(self, *_: Any) -> NoReturn:
         """Refuse: a prepared transaction is committed by others."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_
 
@@ -15,6 +18,7 @@ from tasks_app.domain.task import Fence
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.async_transaction import AsyncTransaction
 from tasks_app.runtime.database import Database
+from tasks_app.runtime.handler_connections import HandlerConnection
 from tasks_app.runtime.limits import time_limit
 from tasks_app.runtime.plain_transaction import PlainTransaction
 from tasks_app.runtime.transaction import Transaction
@@ -25,8 +29,8 @@ T = TypeVar("T")
 class Lane(Protocol):
     """One way to call handlers."""
 
-    def transaction(self, fence: Fence) -> Transaction:
-        """Return a new, unopened transaction of one run."""
+    def transaction(self, fence: Fence, *, more: bool = False) -> Transaction:
+        """Return a new, unopened transaction; ``more``: the thread's next run follows at once."""
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the handler under its time limit and return what it returned."""
@@ -41,10 +45,18 @@ class SyncLane:
     def __init__(self, database: Database, aftermath: Aftermath) -> None:
         self._aftermath = aftermath
         self._database = database
+        self._begun: dict[int, HandlerConnection] = {}
 
-    def transaction(self, fence: Fence) -> PlainTransaction:
+    def transaction(self, fence: Fence, *, more: bool = False) -> PlainTransaction:
         """Return a new transaction."""
-        return PlainTransaction(self._database, fence)
+        return PlainTransaction(self._database, fence, self._begun if more else None)
+
+    def rest(self) -> None:
+        """Leave no transaction begun for this thread: no run follows just now."""
+        begun = self._begun.pop(threading.get_ident(), None)
+        if begun is not None:
+            with suppress(psycopg.Error):  # it is gone anyway
+                begun.rest()
 
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.
@@ -75,7 +87,7 @@ class AsyncLane:
         self._connections = connections
         self._engine: AsyncEngine | None = None
 
-    def transaction(self, fence: Fence) -> AsyncTransaction:
+    def transaction(self, fence: Fence, *, more: bool = False) -> AsyncTransaction:  # noqa: ARG002
         """Return a new transaction on the loop's engine."""
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)

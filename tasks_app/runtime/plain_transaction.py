@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import psycopg
@@ -24,8 +25,15 @@ from tasks_app.runtime.transaction import LOST, NESTED, as_sqlalchemy_raises, gi
 class PlainTransaction:
     """Of a plain handler."""
 
-    def __init__(self, database: Database, fence: Fence) -> None:
+    def __init__(
+        self, database: Database, fence: Fence, begun: dict[int, HandlerConnection] | None = None
+    ) -> None:
+        """``begun``: where this thread's next run, which follows at once, finds it was begun for.
+
+        By thread; it is ended there if no run comes.
+        """
         self._database = database
+        self._begun = begun
         self._fence = fence
         self._connection: Connection | None = None
         self._session: HandlerSession | None = None
@@ -48,6 +56,8 @@ class PlainTransaction:
             self._connection = self._database.handler_engine.connect()
             self._driver = driver = driver_of(self._connection)
             driver.fence = self._fence
+            if driver.taken is not None:
+                driver.taken.acquire()
         return self._connection
 
     @property
@@ -96,7 +106,7 @@ class PlainTransaction:
         A session commits by itself, so that its listeners hear of it.
         """
         connection = self._flushed()
-        permit = Permit(settlement)
+        permit = Permit(settlement, begins_next=self._begun is not None)
         try:
             self._commit(connection, permit)
         except FenceLostError:
@@ -142,3 +152,7 @@ class PlainTransaction:
             give_back(session.end, session.invalidate)
         if connection is not None:
             give_back(connection.close, connection.invalidate)
+        if self._begun is not None and self._driver is not None:
+            heir = self._driver.heir
+            if heir is not None and heir.begun:
+                self._begun[threading.get_ident()] = heir

@@ -98,9 +98,12 @@ class Runner:
             if self._aftermath.unfit:
                 self._desk.stop()
 
-    def attempt(self, run: Running, spec: HandlerSpec, limit: float | None) -> Settlement | None:
+    def attempt(
+        self, run: Running, spec: HandlerSpec, limit: float | None, *, more: bool = False
+    ) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
+        With ``more``, this thread's next run follows at once, or :meth:`rest` is called.
         Where its transaction and another were in each other's way it is called again, uncharged;
         also where its connection was dead before it did anything.
 
@@ -110,7 +113,7 @@ class Runner:
         for done in range(REPEATS):
             run.may_repeat = not run.task.at_most_once
             try:
-                return self._attempt(run, spec, limit)
+                return self._attempt(run, spec, limit, more)
             except RunAgainError:
                 run.may_repeat = run.commits = False
                 log.info("task %s is run again: its transaction was refused", run.task.task_id)
@@ -119,11 +122,21 @@ class Runner:
                     return None
                 wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
                 self._calls.lane(spec).aside(partial(self._desk.stopping.wait, wait_s))
-        return self._attempt(run, spec, limit)
+        return self._attempt(run, spec, limit, more)
 
-    def _attempt(self, run: Running, spec: HandlerSpec, limit: float | None) -> Settlement | None:
+    def rest(self) -> None:
+        """Leave nothing begun for a next run of this thread's."""
+        self._calls.plain.rest()
+
+    def _attempt(
+        self,
+        run: Running,
+        spec: HandlerSpec,
+        limit: float | None,
+        more: bool,  # noqa: FBT001
+    ) -> Settlement | None:
         task = run.task
-        transaction = self._calls.lane(spec).transaction(task.fence)
+        transaction = self._calls.lane(spec).transaction(task.fence, more=more)
         deadline = None if limit is None else run.since + limit
         context = TaskContext(
             run, transaction, deadline, handler_log, self.locks, commits=not spec.batched

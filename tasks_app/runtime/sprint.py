@@ -69,6 +69,7 @@ class Sprints:
                 self._slot.follow(before, announced, following.since, kill_at)
                 following = self._one(following)
         finally:
+            self._runner.rest()
             self._slot.finish(announced)
 
     def _suits(self, task: ClaimedTask) -> bool:
@@ -84,7 +85,8 @@ class Sprints:
     def _one(self, run: Running) -> Running | None:
         """Run one task, which is announced; return the next one, started."""
         name, began = run.task.name, run.since
-        settlement = self._runner.attempt(run, self._ways[name].spec, None)
+        more = self._desk.waiting > 0
+        settlement = self._runner.attempt(run, self._ways[name].spec, None, more=more)
         self._runner.pace.learn(name, time.monotonic() - began)
         if self._aftermath.unfit or not self._slot.runs:
             self._desk.stop()

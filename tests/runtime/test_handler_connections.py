@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from psycopg.types.string import StrDumper
 from sqlalchemy import text
 
 from tasks_app import create_task
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.test_sprint import carry_out
+from tests.runtime.test_sprint import carry_out, warm
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -563,3 +564,66 @@ def test_a_conflict_is_no_second_chance_for_who_runs_at_most_once(bench: Bench) 
     bench.drain()
 
     assert (bench.state(task_id), bench.runs) == ("FAILED", [1])
+
+
+def test_an_adapter_that_a_run_registered_is_not_the_next_ones(bench: Bench) -> None:
+    class Note:
+        pass
+
+    class NoteDumper(StrDumper):
+        def dump(self, obj: Any) -> bytes:
+            return b"noted"
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] == 0:
+            driver(ctx).adapters.register_dumper(Note, NoteDumper)
+        by_driver(ctx)
+        assert driver(ctx).execute("SELECT %s", (Note(),)).fetchone() == ("noted",)
+
+    ids = [bench.create(payload={"n": n}) for n in range(3)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
+
+
+def test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] == 0:
+            effect(ctx)
+        elif payload["n"] == 1:
+            bench.runs.append(bench.sql(BEGUN))
+
+    child = warm(bench.child())
+    child.execute(None, [bench.create(payload={"n": n}) for n in range(3)])
+
+    assert bench.runs == [1]
+    assert bench.sql(BEGUN) == 0
+
+
+BEGUN = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND state = 'idle in transaction'
+"""
+
+
+@pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
+def test_a_run_in_a_row_chooses_how_its_transaction_begins(
+    bench: Bench, choose: Callable[[Any], Any]
+) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> str:
+        through = choose(ctx) if payload["n"] % 2 else ctx.session
+        effect(ctx)
+        return str(through.execute(text("SHOW transaction_isolation")).scalar())
+
+    ids = [bench.create(payload={"n": n}) for n in range(6)]
+
+    carry_out(bench, ids)
+
+    seen = [bench.task(i).result for i in ids]
+    assert seen[::2] == ["read committed"] * 3
+    assert "read committed" not in seen[1::2]
+    assert [bench.effects(i) for i in ids] == [1] * 6
