@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 FIRE = b"SET CONSTRAINTS ALL IMMEDIATE"
 RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ROLE", b"RESET ALL")
 RESET = b"; ".join(RESETS)
+FIRE_AND_RESET = FIRE + b"; " + RESET
 
 _LEFT = """pg_catalog.pg_my_temp_schema() <> 0
     OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())

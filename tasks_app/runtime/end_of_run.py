@@ -23,7 +23,7 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
 """What psycopg carries out between its waits for the server."""
 
-_COMMIT = b"tasks_app commits"
+_COMMIT = b"tasks_app COMMIT"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _OURS = {**_BEFORE, _COMMIT: b"COMMIT", b"tasks_app looks": LOOK}
 """What each end says, by the names under which it is prepared."""
@@ -98,12 +98,7 @@ class EndOfRun:
         yield from self._prepare(last)
         answers: list[PGresult] = []
         try:
-            pgconn.enter_pipeline_mode()
-            for name in _OURS:
-                if name is _COMMIT:
-                    pgconn.send_query_prepared(last.name, last.values)
-                pgconn.send_query_prepared(name, ())
-            pgconn.pipeline_sync()
+            self._send(last)
             yield from generators.send(pgconn)
             while (results := (yield from generators.fetch_many(pgconn))) and (
                 results[0].status != ExecStatus.PIPELINE_SYNC
@@ -123,6 +118,15 @@ class EndOfRun:
                     raise FenceLostError from error
                 raise error
         self._learn(look)
+
+    def _send(self, last: LastWord) -> None:
+        pgconn = self.pgconn
+        pgconn.enter_pipeline_mode()
+        for name in _OURS:
+            if name is _COMMIT:
+                pgconn.send_query_prepared(last.name, last.values)
+            pgconn.send_query_prepared(name, ())
+        pgconn.pipeline_sync()
 
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
         """Prepare what each end says, once a session."""

@@ -59,6 +59,8 @@ class OfRun(EndOfRun):
     _over = False
     _ends = False
     """Whether it is we who end it."""
+    _began = False
+    """Whether what is carried out began a transaction."""
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
@@ -125,12 +127,13 @@ class OfRun(EndOfRun):
         """Return how the transaction stands, before anything is carried out."""
         if self._over:
             raise psycopg.InterfaceError(OVER)
-        self.needs_look = True
+        self.needs_look, self._began = True, False
         return self.pgconn.transaction_status
 
     def _look(self, before: int) -> None:
         """See whether a transaction was ended by what was just carried out."""
-        if before != _IDLE and self.pgconn.transaction_status == _IDLE and not self._ends:
+        was_open = before != _IDLE or self._began
+        if was_open and self.pgconn.transaction_status == _IDLE and not self._ends:
             self.ended = True
 
     def heed(self: Any, results: Sequence[PGresult], error: psycopg.Error | None = None) -> bool:
@@ -160,7 +163,8 @@ class OfRun(EndOfRun):
     def _start_query(self: Any) -> Steps[None]:
         begins = self.pgconn.transaction_status == _IDLE
         yield from super()._start_query()  # type: ignore[misc]  # psycopg's
-        if begins and self._isolation_level in _SNAPSHOTS and not self._pipeline:
+        self._began = begins and not self._pipeline
+        if self._began and self._isolation_level in _SNAPSHOTS:
             yield from self._lock_own_row()
 
     def _lock_own_row(self) -> Steps[None]:
