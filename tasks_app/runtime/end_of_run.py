@@ -15,7 +15,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from tasks_app.domain.group import Called
 from tasks_app.domain.task import Settlement
-from tasks_app.pool.session_state import FIRE, LOOK, RESET, RESETS
+from tasks_app.pool.session_state import BETWEEN_RUNS, FIRE, LOOK, RESETS
 from tasks_app.pool.succeed import LastWord, is_fence_lost, last_word
 from tasks_app.runtime.handler_words import COMMITS_LATER
 
@@ -151,9 +151,12 @@ class EndOfRun:
         self.needs_look = False
 
     def send_reset(self) -> None:
-        """Have settings taken back, without waiting: the next wait reads the answer first."""
+        """Have settings taken back, without waiting: the next wait reads the answer first.
+
+        Where a deferred trigger fails, so does whatever comes next.
+        """
         if self.pgconn.transaction_status == TransactionStatus.INTRANS:
-            self.pgconn.send_query(RESET)
+            self.pgconn.send_query(BETWEEN_RUNS)
             self.pgconn.flush()
             self.unread = True
 

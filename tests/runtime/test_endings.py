@@ -418,11 +418,9 @@ def test_a_claim_is_lost_where_the_row_without_an_id_is_refused_and_nowhere_else
     bench: Bench,
 ) -> None:
     conninfo = make_url(bench.url).set(drivername="postgresql")
-    with (
-        psycopg.connect(conninfo.render_as_string(hide_password=False)) as connection,
-        pytest.raises(psycopg.errors.NotNullViolation) as raised,
-    ):
+    with psycopg.connect(conninfo.render_as_string(hide_password=False)) as connection:
         connection.execute("CREATE TEMP TABLE other (id bigint, name text NOT NULL)")
-        connection.execute("INSERT INTO other VALUES (1, NULL)")
+        with pytest.raises(psycopg.errors.NotNullViolation) as raised:
+            connection.execute("INSERT INTO other VALUES (1, NULL)")
 
     assert not succeed.is_fence_lost(raised.value)

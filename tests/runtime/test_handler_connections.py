@@ -472,6 +472,41 @@ def test_a_deferred_trigger_still_sees_what_its_run_has_set(
     assert bench.runs == [""] * 3
 
 
+def test_in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Bench) -> None:
+    bench.sql("""
+        CREATE TABLE late (i bigint UNIQUE DEFERRABLE INITIALLY DEFERRED);
+        CREATE TABLE seen (id bigint, tenant text);
+        CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO seen VALUES (new.task_id, current_setting('app.tenant', true));
+            RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION look()
+    """)
+    bench.at_end(
+        lambda: bench.sql("DROP TRIGGER late ON effect; DROP FUNCTION look; DROP TABLE seen, late")
+    )
+
+    @bench.handler(commit="batch")
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        bench.runs.append(payload["n"])
+        ctx.session.execute(text(f"SET LOCAL app.tenant = '{ctx.task_id}'"))
+        effect(ctx)
+        for _ in range(2):  # twice for a moment
+            ctx.session.execute(text("INSERT INTO late VALUES (1)"))
+        ctx.session.execute(text("DELETE FROM late"))
+
+    child = warm(bench.child())
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.desk.empty)
+    assert bench.runs == [0, 1, 2, 3]
+    assert bench.states(ids) == ["SUCCEEDED"] * 4
+    seen = [bench.sql("SELECT tenant FROM seen WHERE id = :id", id=i) for i in ids]
+    assert seen == [str(i) for i in ids]
+
+
 def test_an_advisory_lock_of_the_session_guards_until_the_commit(bench: Bench) -> None:
     """It ends with its run, but not before what it guards can be seen."""
 
