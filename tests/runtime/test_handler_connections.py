@@ -507,6 +507,25 @@ def test_in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Benc
     assert seen == [str(i) for i in ids]
 
 
+def test_what_stays_in_the_session_of_a_batch_makes_each_run_alone(bench: Bench) -> None:
+    @bench.handler(commit="batch")
+    def h(ctx: Any, payload: dict[str, int]) -> int:
+        effect(ctx)
+        if payload["n"] == 1:
+            ctx.session.execute(text("CREATE TEMP TABLE left_behind ()"))
+        look = text("SELECT count(to_regclass('pg_temp.left_behind'))")
+        return int(ctx.session.scalar(look))
+
+    child = warm(bench.child())
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.desk.empty)
+    assert [bench.task(i).result for i in ids] == [0, 1, 0, 0]
+    assert [bench.effects(i) for i in ids] == [1] * 4
+
+
 def test_an_advisory_lock_of_the_session_guards_until_the_commit(bench: Bench) -> None:
     """It ends with its run, but not before what it guards can be seen."""
 

@@ -199,8 +199,7 @@ RUNS = (
         SHARED,
         "        if is_anything_left(self.connection):\n            raise SpoiledError\n",
         "",
-        f"{MEETS}[False-temp-batch]",
-        f"{MEETS}[False-listen-batch]",
+        f"{ODD}what_stays_in_the_session_of_a_batch_makes_each_run_alone",
     ),
     mutant(
         "a snapshot that was chosen by options is not guarded",
