@@ -22,6 +22,11 @@ def keep_from_forks(engine: Engine) -> None:
     event.listen(engine, "connect", _enter)
 
 
+def keep_from_fork(connection: Any) -> None:
+    """Do the same for one connection of psycopg's that has another's socket."""
+    _ours.add(connection)
+
+
 def _enter(_connection: Any, entry: ConnectionPoolEntry) -> None:
     _ours.add(entry.driver_connection)
 

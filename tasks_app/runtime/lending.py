@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 from sqlalchemy.util import await_
 
+from tasks_app.runtime.forks import keep_from_fork
 from tasks_app.runtime.handler_connections import (
     AsyncHandlerConnection,
     AsyncHandlerCursor,
@@ -75,7 +76,10 @@ def _hand_on(dbapi_connection: Any, entry: Any) -> None:
     driver = _driver(dbapi_connection)
     if driver.is_spoiled or driver.needs_look or driver.ended:
         entry.invalidate()
-    elif driver is dbapi_connection:
-        entry.dbapi_connection = driver.hand_on()
+        return
+    heir = driver.hand_on()
+    keep_from_fork(heir)
+    if driver is dbapi_connection:
+        entry.dbapi_connection = heir
     else:
-        entry.dbapi_connection = type(dbapi_connection)(dbapi_connection.dbapi, driver.hand_on())
+        entry.dbapi_connection = type(dbapi_connection)(dbapi_connection.dbapi, heir)

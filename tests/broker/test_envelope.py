@@ -12,14 +12,18 @@ from kombu import Queue
 
 from tasks_app.broker.defaults import EXECUTE
 from tasks_app.broker.hints import CeleryHints
+from tasks_app.broker.strangers import POOL_VARIABLE
 from tasks_app.domain.settings import Settings
+from tasks_app.runtime.hints import HINTS
 from tests.broker.conftest import House
 
 pytestmark = pytest.mark.parametrize("house", ["broker", "rabbitmq"], indirect=True, scope="module")
 
 
 @pytest.fixture
-def hints(house: House) -> Iterator[CeleryHints]:
+def hints(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[CeleryHints]:
+    monkeypatch.setattr(HINTS, "pool", None)  # Celery's own message names none
+    monkeypatch.delenv(POOL_VARIABLE, raising=False)
     hints = CeleryHints(Settings(broker_url=house.broker.url_of(12)))
     yield hints
     hints._line.drop()

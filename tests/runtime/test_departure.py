@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 
 from tasks_app.domain.task import NewTask
 from tasks_app.pool import ledger
-from tasks_app.runtime import departure, settler
+from tasks_app.runtime import departure, handler_connections, settler
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.groups import create_group
 from tests.factory import LEASE
@@ -235,7 +235,7 @@ def test_a_commit_in_progress_is_waited_for(
 
 @pytest.mark.parametrize("settled", [True, False], ids=["settled", "not settled"])
 def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
-    bench: Bench, ended: threading.Event, *, settled: bool
+    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch, *, settled: bool
 ) -> None:
     """With its row deleted and locked, it is left to the lease; before that, it is let go."""
     stuck, go_on = threading.Event(), bench.event()
@@ -248,7 +248,8 @@ def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
     def h(ctx: Any) -> None:
         effect(ctx)
         if settled:
-            event.listen(ctx.session, "before_commit", wait)
+            settle = handler_connections.succeed
+            monkeypatch.setattr(handler_connections, "succeed", lambda *a: (settle(*a), wait())[0])
         else:
             ctx.session.flush = wait
 

@@ -68,19 +68,6 @@ def test_a_free_thread_keeps_what_waits_here() -> None:
     assert [item.fence.task_id for item in desk.returning()] == [3]
 
 
-def test_a_thread_that_left_a_commit_has_one_run_in_hand() -> None:
-    desk = Desk(threads=2)
-    desk.receive([task(1), task(2), task(3)])
-    run = desk.start_next()
-    assert run is not None
-    run.left = True
-    desk.start_next()
-
-    desk.take_back(0.0)
-
-    assert desk.returning() == []
-
-
 def test_a_thread_without_a_message_takes_nothing_from_the_desk() -> None:
     """A pool of eight threads with one message: when its task is slow, nobody else comes."""
     desk = Desk(threads=8)

@@ -640,7 +640,7 @@ def broken_transaction(ctx: Any) -> None:
         ctx.session.execute(text("INSERT INTO zoo_once VALUES (1), (1)"))
 
 
-@kind(LOST)
+@kind("The handler closed ctx.connection")
 def closes_its_connection(ctx: Any) -> None:
     ctx.connection.execute(text("SELECT 1"))  # else there is nothing to lose
     ctx.connection.connection.driver_connection.close()
@@ -656,7 +656,7 @@ def sets_lock_timeout(ctx: Any) -> None:
     ctx.session.execute(text("SET lock_timeout = '7ms'"))
 
 
-@kind("UndefinedTable")
+@kind()
 def sets_search_path(ctx: Any) -> None:
     ctx.session.execute(text("SET search_path TO nowhere"))
 
