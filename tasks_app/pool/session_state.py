@@ -12,6 +12,10 @@ from sqlalchemy import Connection, text
 FIRE = b"SET CONSTRAINTS ALL IMMEDIATE"
 RESETS = (b"RESET SESSION AUTHORIZATION", b"RESET ROLE", b"RESET ALL")
 RESET = b"; ".join(RESETS)
+FIRE_AND_RESET = FIRE + b"; " + RESET
+BETWEEN_RUNS = FIRE_AND_RESET + b"; SET CONSTRAINTS ALL DEFERRED"
+"""For those that share a transaction. What is INITIALLY IMMEDIATE has its turn at the end of the
+runs behind the first: if it fails there, each is run again alone."""
 
 _LEFT = """pg_catalog.pg_my_temp_schema() <> 0
     OR EXISTS (SELECT FROM pg_catalog.pg_listening_channels())

@@ -15,7 +15,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from tasks_app.domain.group import Called
 from tasks_app.domain.task import Settlement
-from tasks_app.pool.session_state import FIRE, LOOK, RESET, RESETS
+from tasks_app.pool.session_state import BETWEEN_RUNS, FIRE, LOOK, RESETS
 from tasks_app.pool.succeed import LastWord, is_fence_lost, last_word
 from tasks_app.runtime.handler_words import COMMITS_LATER
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
 """What psycopg carries out between its waits for the server."""
 
-_COMMIT = b"tasks_app commits"
+_COMMIT = b"tasks_app COMMIT"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _OURS = {**_BEFORE, _COMMIT: b"COMMIT", b"tasks_app looks": LOOK}
 """What each end says, by the names under which it is prepared."""
@@ -103,15 +103,7 @@ class EndOfRun:
         pgconn = self.pgconn
         yield from self._prepare(last)
         try:
-            pgconn.enter_pipeline_mode()
-            for name in _OURS:
-                if name is _COMMIT:
-                    pgconn.send_query_prepared(last.name, last.values)
-                pgconn.send_query_prepared(name, ())
-            pgconn.pipeline_sync()
-            if begins_next:  # behind the sync it is not skipped, nor rolled back with the rest
-                pgconn.send_query_prepared(_BEGIN, ())
-                pgconn.pipeline_sync()
+            self._send(last, begins_next=begins_next)
             yield from generators.send(pgconn)
             answers = yield from self._until_sync()
             if begins_next:
@@ -140,6 +132,18 @@ class EndOfRun:
             answers.append(results[0])
         return answers
 
+    def _send(self, last: LastWord, *, begins_next: bool) -> None:
+        pgconn = self.pgconn
+        pgconn.enter_pipeline_mode()
+        for name in _OURS:
+            if name is _COMMIT:
+                pgconn.send_query_prepared(last.name, last.values)
+            pgconn.send_query_prepared(name, ())
+        pgconn.pipeline_sync()
+        if begins_next:  # behind the sync it is neither skipped nor rolled back with the rest
+            pgconn.send_query_prepared(_BEGIN, ())
+            pgconn.pipeline_sync()
+
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
         """Prepare what each end says, once a session."""
         if last.name in self.names:
@@ -163,9 +167,12 @@ class EndOfRun:
         self.needs_look = False
 
     def send_reset(self) -> None:
-        """Have settings taken back, without waiting: the next wait reads the answer first."""
+        """Have settings taken back, without waiting: the next wait reads the answer first.
+
+        Where a deferred trigger fails, so does whatever comes next.
+        """
         if self.pgconn.transaction_status == TransactionStatus.INTRANS:
-            self.pgconn.send_query(RESET)
+            self.pgconn.send_query(BETWEEN_RUNS)
             self.pgconn.flush()
             self.unread = True
 

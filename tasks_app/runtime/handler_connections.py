@@ -14,7 +14,7 @@ import psycopg
 from psycopg import generators
 from psycopg.pq import TransactionStatus
 
-from tasks_app.pool.session_state import RESET
+from tasks_app.pool.session_state import FIRE_AND_RESET
 from tasks_app.pool.succeed import asucceed, succeed
 from tasks_app.runtime.end_of_run import FenceLostError, Permit, Steps
 from tasks_app.runtime.handler_driver import OfRun
@@ -65,7 +65,7 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
                     self.wait(self.end(last, begins_next=permit.begins_next))
                 return
             if permit.settlement is not None:
-                psycopg.Cursor(self).execute(RESET)
+                psycopg.Cursor(self).execute(FIRE_AND_RESET)
                 if not succeed(self, permit.settlement, permit.called):
                     raise FenceLostError
             super().commit()
@@ -147,7 +147,7 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
                 await self.wait(self.end(last, begins_next=False))
             return
         if permit.settlement is not None:
-            await psycopg.AsyncCursor(self).execute(RESET)
+            await psycopg.AsyncCursor(self).execute(FIRE_AND_RESET)
             if not await asucceed(self, permit.settlement, permit.called):
                 raise FenceLostError
         await super().commit()

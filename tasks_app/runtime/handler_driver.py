@@ -69,6 +69,10 @@ class OfRun(EndOfRun):
     _ends = False
     """Whether it is we who end it."""
     _mutable: tuple[str, ...]
+    _dropped = False
+    """Whether what is carried out ended a transaction that was begun ahead."""
+    _began = False
+    """Whether what is carried out began a transaction."""
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
@@ -138,9 +142,8 @@ class OfRun(EndOfRun):
     def _check_intrans_gen(self: Any, attribute: str) -> Steps[None]:
         """Let a run choose how its transaction begins, though one was begun ahead."""
         if self.begun and not self.answered:
-            self._ends = True
             yield from self._exec_command(b"ROLLBACK")
-            self._ends = self.begun = False
+            self.begun, self._dropped = False, True
         yield from super()._check_intrans_gen(attribute)  # type: ignore[misc]  # psycopg's
 
     def tpc_begin(self, *_: Any) -> NoReturn:
@@ -151,12 +154,18 @@ class OfRun(EndOfRun):
         """Return how the transaction stands, before anything is carried out."""
         if self._over:
             raise psycopg.InterfaceError(OVER)
-        self.needs_look = True
+        self.needs_look, self._began, self._dropped = True, False, False
         return self.pgconn.transaction_status
 
     def _look(self, before: int) -> None:
         """See whether a transaction was ended by what was just carried out."""
-        if before != _IDLE and self.pgconn.transaction_status == _IDLE and not self._ends:
+        was_open = before != _IDLE or self._began
+        if (
+            was_open
+            and not self._dropped
+            and self.pgconn.transaction_status == _IDLE
+            and not self._ends
+        ):
             self.ended = True
 
     def heed(self: Any, results: Sequence[PGresult], error: psycopg.Error | None = None) -> bool:
@@ -186,7 +195,8 @@ class OfRun(EndOfRun):
     def _start_query(self: Any) -> Steps[None]:
         begins = self.pgconn.transaction_status == _IDLE
         yield from super()._start_query()  # type: ignore[misc]  # psycopg's
-        if begins and self._isolation_level in _SNAPSHOTS and not self._pipeline:
+        self._began = begins and not self._pipeline
+        if self._began and self._isolation_level in _SNAPSHOTS:
             yield from self._lock_own_row()
 
     def _lock_own_row(self) -> Steps[None]:

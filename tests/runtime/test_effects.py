@@ -21,7 +21,7 @@ from torture.fault_proxy import FaultProxy
 
 INSERT = b"INSERT INTO effect"
 """What handlers do, and no clerk, whose COMMIT might be lost in place of theirs."""
-COMMIT = b"\0tasks_app commits\0"
+COMMIT = b"\0tasks_app COMMIT\0"
 """As it is said under its name, not where it is prepared."""
 BACKEND = text("SELECT pg_backend_pid()")
 KILL_ME = text("SELECT pg_terminate_backend(pg_backend_pid())")

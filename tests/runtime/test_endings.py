@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.pq import PipelineStatus
+from psycopg.waiting import Ready, wait_select
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_tasks
-from tasks_app.domain.task import NewTask
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Fence, NewTask, Settlement, TaskId
 from tasks_app.pool import succeed
 from tasks_app.runtime import pace
 from tasks_app.runtime.groups import create_group
@@ -240,19 +244,78 @@ def test_members_of_a_group_are_counted_in_a_row_too(bench: Bench, through: str)
     assert len(bench.runs) == 1
 
 
-def test_a_member_that_lost_his_claim_rolls_back(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
+@pytest.mark.parametrize("name", ["sync", "async"])
+def test_a_member_that_lost_his_claim_rolls_back(bench: Bench, name: str) -> None:
+    @bench.handler("sync")
+    def sync(ctx: Any) -> None:
         write(ctx)
         bench.sql(FENCE_LOST, id=ctx.task_id)
 
+    @bench.handler("async")
+    async def asynchronous(ctx: Any) -> None:
+        await ctx.session.execute(INSERT, {"id": ctx.task_id, "note": ""})
+        bench.sql(FENCE_LOST, id=ctx.task_id)
+
     with bench.engine.begin() as connection:
-        (task_id,) = create_group(connection, [NewTask("t")], then=NewTask("then")).task_ids
+        (task_id,) = create_group(connection, [NewTask(name)], then=NewTask("then")).task_ids
 
     carry_out(bench, [task_id])
 
     assert bench.effects(task_id) == 0
     assert bench.state(task_id) == "RUNNING"
+
+
+def test_a_trigger_that_wants_an_id_is_its_handlers_failure_and_no_lost_lease(
+    bench: Bench,
+) -> None:
+    """It fails as the settle does whose lease is lost, yet in a statement before it."""
+    bench.sql("""
+        CREATE TABLE late (id bigint NOT NULL);
+        CREATE FUNCTION want() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO late VALUES (NULL); RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER wants AFTER INSERT ON effect
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION want()
+    """)
+    bench.at_end(
+        lambda: bench.sql("DROP TRIGGER wants ON effect; DROP FUNCTION want; DROP TABLE late")
+    )
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        write(ctx)
+
+    task_id = bench.create()
+
+    carry_out(bench, [task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+    assert 'relation "late"' in (bench.task(task_id).error or "")
+
+
+def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> None:
+    """Answers of one run would be taken for those of the next."""
+    conninfo = make_url(bench.url).set(drivername="postgresql")
+    settlement = Settlement(Fence(TaskId(1), 1, uuid4()), Event.SUCCEED, 0, 0)
+    with HandlerConnection.connect(conninfo.render_as_string(hide_password=False)) as connection:
+        connection.names = set()
+        connection.execute("SELECT 1")
+        steps = connection.end(succeed.last_word(settlement))
+        waits = next(steps)
+        while connection.pgconn.pipeline_status == PipelineStatus.OFF:
+            waits = steps.send(_is_there(connection, waits))
+        with pytest.raises(KeyboardInterrupt):
+            steps.throw(KeyboardInterrupt())
+
+        assert connection.closed
+
+
+def _is_there(connection: HandlerConnection, waits: Any) -> Ready:
+    """Wait as psycopg does."""
+
+    def once() -> Generator[Any, Ready, Ready]:
+        return (yield waits)
+
+    return wait_select(once(), connection.fileno())
 
 
 def test_a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it(bench: Bench) -> None:
@@ -291,7 +354,7 @@ def test_in_a_row_a_commit_without_an_answer_is_not_sent_again(bench: Bench, los
     def h(ctx: Any, payload: dict[str, int]) -> None:
         write(ctx)
         if payload["n"] == 1 and ctx.attempt == 1:
-            getattr(proxy, lose)(b"\0tasks_app commits\0")
+            getattr(proxy, lose)(b"\0tasks_app COMMIT\0")
 
     ids = [bench.create(payload={"n": n}) for n in range(4)]
     url = make_url(bench.url)
@@ -349,3 +412,15 @@ def test_a_lost_claim_writes_no_result_into_the_servers_log(bench: Bench) -> Non
 
     assert succeed.is_fence_lost(raised.value)
     assert "secret" not in str(raised.value)
+
+
+def test_a_claim_is_lost_where_the_row_without_an_id_is_refused_and_nowhere_else(
+    bench: Bench,
+) -> None:
+    conninfo = make_url(bench.url).set(drivername="postgresql")
+    with psycopg.connect(conninfo.render_as_string(hide_password=False)) as connection:
+        connection.execute("CREATE TEMP TABLE other (id bigint, name text NOT NULL)")
+        with pytest.raises(psycopg.errors.NotNullViolation) as raised:
+            connection.execute("INSERT INTO other VALUES (1, NULL)")
+
+    assert not succeed.is_fence_lost(raised.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torture.mutants.of_the_batches import BATCHES
 from torture.mutants.of_the_broker import BROKER
 from torture.mutants.of_the_connections import CONNECTIONS
+from torture.mutants.of_the_ends import ENDS_OF_RUNS
 from torture.mutants.of_the_gates import GATES
 from torture.mutants.of_the_groups import GROUPS_AND_PROGRESS
 from torture.mutants.of_the_keys import KEYS
@@ -12,12 +13,15 @@ from torture.mutants.of_the_locks import LOCKS
 from torture.mutants.of_the_operators import OPERATORS
 from torture.mutants.of_the_partitions import PARTITIONS
 from torture.mutants.of_the_pool import POOL
+from torture.mutants.of_the_runs import RUNS
 from torture.mutants.of_the_runtime import RUNTIME
 from torture.mutants.of_the_steps import STEPS
 
 ALL = (
     *POOL,
     *RUNTIME,
+    *RUNS,
+    *ENDS_OF_RUNS,
     *CONNECTIONS,
     *LOCKS,
     *GATES,

@@ -12,6 +12,7 @@ CLERK = "tasks_app/runtime/clerk.py"
 IDLE = "tests/runtime/test_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 LATE = "tests/runtime/test_late_starts.py::"
+CONFLICTS = "tests/runtime/test_handler_connections.py::test_a_conflict_"
 RESCUER = "tests/runtime/test_rescuer.py::"
 
 CONNECTIONS = (
@@ -51,8 +52,8 @@ CONNECTIONS = (
         "a first statement on a dead connection is a loss",
         "A run that did nothing is run again at once, unsuspected.",
         RUNNER,
-        "if did_nothing(error) and not",
-        "if not error and not",
+        "stale = untried and is_lost(error) and not run.again",
+        "stale = False",
         f"{FIRST}test_a_run_that_did_nothing_is_run_again_on_a_new_one",
         f"{FIRST}test_the_same_in_an_async_handler",
     ),
@@ -60,9 +61,10 @@ CONNECTIONS = (
         "what may run once is called twice",
         "A handler that was called and may run once is not called again.",
         RUNNER,
-        "(run.again or run.task.at_most_once)",
-        "run.again",
+        "run.may_repeat = not run.task.at_most_once",
+        "run.may_repeat = True",
         f"{FIRST}test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit",
+        f"{CONFLICTS}is_no_second_chance_for_who_runs_at_most_once",
     ),
     mutant(
         "every lost connection is an unknown outcome",
@@ -75,9 +77,9 @@ CONNECTIONS = (
     mutant(
         "no lost connection is an unknown outcome",
         "The outcome is unknown where a COMMIT was sent and not answered.",
-        "tasks_app/runtime/borrowed.py",
-        "            setattr(error, _SENT, True)\n",
-        "            pass\n",
+        "tasks_app/runtime/transaction.py",
+        "    setattr(error, _OF_COMMIT, True)\n",
+        "",
         f"{IDLE}test_of_a_commit_that_was_not_answered_the_outcome_is_unknown",
     ),
     mutant(

@@ -84,9 +84,8 @@ GATES = (
         "who holds rows does not look again",
         "Who holds a row looks once more after his COMMIT.",
         KEEPER,
-        "self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}\n"
-        "        self._wake(held)",
-        "self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}",
+        "        self._wake(admission.behind, now=now)\n        return claimed",
+        "        return claimed",
         f"{RUNS}who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile",
     ),
     mutant(

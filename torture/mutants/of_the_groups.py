@@ -48,8 +48,8 @@ GROUPS_AND_PROGRESS = (
     mutant(
         "member that ends like all others",
         "The end of a member is a statement that has an answer.",
-        "tasks_app/runtime/plain_transaction.py",
-        "task.in_group or ",
+        "tasks_app/runtime/end_of_run.py",
+        " or settlement.task.in_group",
         "",
         "tests/runtime/test_endings.py::test_members_of_a_group_are_counted_in_a_row_too",
     ),

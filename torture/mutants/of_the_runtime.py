@@ -6,15 +6,10 @@ from torture.mutants.change import Change, mutant
 
 DISPATCHER = "tasks_app/runtime/dispatcher.py"
 RUNNER = "tasks_app/runtime/runner.py"
-ENDINGS = "tasks_app/runtime/endings.py"
-CHAINED = "tasks_app/runtime/chained.py"
-IN_A_ROW = "tests/runtime/test_endings.py::test_"
-TRANSACTION = "tasks_app/runtime/plain_transaction.py"
 BATCHES = "tasks_app/runtime/batches.py"
 CLERK = "tasks_app/runtime/clerk.py"
 UNDERTAKER = "tasks_app/runtime/undertaker.py"
 SCAN = "tests/runtime/test_dispatcher.py::"
-EFFECTS = "tests/runtime/test_effects.py::"
 BATCH = "tests/runtime/test_batches.py::"
 
 RUNTIME = (
@@ -77,120 +72,6 @@ RUNTIME = (
         "tests/pool/test_ledger.py::test_nothing_is_published_again_for_a_queue_that_nobody_serves",
     ),
     mutant(
-        "effect and outcome in two transactions",
-        "What a handler writes commits with its outcome, or not at all.",
-        TRANSACTION,
-        "        driver.end_with(",
-        "        driver.commit()\n        driver.end_with(",
-        f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
-        f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
-    ),
-    mutant(
-        "a transaction begun for nobody stays open",
-        "When no run follows, no transaction does.",
-        "tasks_app/runtime/sprint.py",
-        "            self._runner.rest()\n",
-        "            pass\n",
-        "tests/runtime/test_chained.py::test_a_run_that_wants_no_transaction_leaves_none_open",
-    ),
-    mutant(
-        "a lost fence is overlooked",
-        "Who lost his claim rolls back.",
-        "tasks_app/pool/succeed.py",
-        '    rows="(SELECT) AS one LEFT JOIN gone ON true",\n',
-        "",
-        f"{EFFECTS}test_effects_roll_back_when_the_lease_was_lost_meanwhile",
-        f"{IN_A_ROW}in_a_row_who_lost_his_claim_rolls_back_alone",
-    ),
-    mutant(
-        "a member's lost fence is overlooked",
-        "Who lost his claim rolls back.",
-        TRANSACTION,
-        "            return succeed(_driver_of(self.connection), settlement, called)\n",
-        "            return succeed(_driver_of(self.connection), settlement, called) or True\n",
-        f"{IN_A_ROW}a_member_that_lost_his_claim_rolls_back",
-    ),
-    mutant(
-        "a COMMIT that was left is heard when the row is over",
-        "At the latest the next handler's end answers it.",
-        RUNNER,
-        "            self._endings.hear()\n",
-        "",
-        f"{IN_A_ROW}a_run_that_writes_nothing_has_the_one_before_answered",
-    ),
-    mutant(
-        "what the server skipped counts as carried out",
-        "Where a COMMIT fails nothing behind it is carried out: it is said again.",
-        CHAINED,
-        "            if self._refusal is not None:\n                results = None\n",
-        "",
-        f"{IN_A_ROW}nothing_is_written_outside_of_a_transaction_behind_a_commit_that_fails",
-    ),
-    mutant(
-        "a settle that failed leaves its transaction",
-        "The next run's statement finds a sound one.",
-        CHAINED,
-        '                yield from self._exec_command(b"ROLLBACK")\n',
-        "                pass\n",
-        f"{IN_A_ROW}in_a_row_who_lost_his_claim_rolls_back_alone",
-    ),
-    mutant(
-        "a wait that was broken off goes on",
-        "Nobody knows which answers are still to come.",
-        CHAINED,
-        "            pgconn.finish()  # nobody knows what is still to come\n",
-        "",
-        f"{IN_A_ROW}a_wait_that_is_broken_off_leaves_a_commit_unanswered",
-    ),
-    mutant(
-        "all goes behind a COMMIT",
-        "A COPY, a pipeline and a stream find it answered.",
-        CHAINED,
-        "        if self.is_unheard and not self._carries:\n",
-        "        if 0:\n",
-        f"{IN_A_ROW}whatever_comes_first_finds_the_commit_before_it_answered",
-    ),
-    mutant(
-        "a connection whose COMMIT was not answered is kept",
-        "The thread's next run has one that works.",
-        "tasks_app/runtime/plain_transaction.py",
-        "                self._kept.rest()  # it may lie there, lost\n",
-        "                pass\n",
-        f"{IN_A_ROW}in_a_row_a_commit_without_an_answer_is_not_sent_again",
-    ),
-    mutant(
-        "a thread is counted twice that has left a COMMIT",
-        "While others are free, what waits here stays.",
-        "tasks_app/runtime/desk.py",
-        "            held = (run for run in self._running.values() if not run.left)\n",
-        "            held = iter(self._running.values())\n",
-        "tests/runtime/test_desk.py::test_a_thread_that_left_a_commit_has_one_run_in_hand",
-    ),
-    mutant(
-        "what a rollback dropped counts as prepared",
-        "psycopg drops what is prepared after a ROLLBACK, ours too.",
-        CHAINED,
-        "        if name is None:\n            self._names = None\n",
-        "",
-        f"{IN_A_ROW}a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it",
-    ),
-    mutant(
-        "a transaction begun for a run stands in its way",
-        "A run may choose an isolation level of its own.",
-        CHAINED,
-        "        unchain(connection)\n",
-        "        pass\n",
-        "tests/runtime/test_chained.py::test_a_run_in_a_row_may_choose_how_its_transaction_begins",
-    ),
-    mutant(
-        "a COMMIT that failed leaves its transaction open",
-        "Nothing of one run meets the next.",
-        CHAINED,
-        "                super().rollback()\n            raise",
-        "                pass\n            raise",
-        f"{IN_A_ROW}in_a_row_who_lost_his_claim_rolls_back_alone",
-    ),
-    mutant(
         "passes over the pool never come back to its front",
         "What was committed late, or has come back, stands before the places.",
         "tasks_app/runtime/passes.py",
@@ -200,37 +81,11 @@ RUNTIME = (
         "test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_whole_ones",
     ),
     mutant(
-        "locks of a run in a row are never given back",
-        "What a run took ends with it.",
-        RUNNER,
-        "later=more and not context.has_locks",
-        "later=more",
-        f"{IN_A_ROW}locks_that_a_run_in_a_row_left_are_given_back",
-    ),
-    mutant(
-        "a lost fence is overlooked in async handlers",
-        "Who lost his claim rolls back.",
-        "tasks_app/runtime/async_transaction.py",
-        "                if not await asucceed(raw, settlement, called):\n"
-        "                    return None\n",
-        "                await asucceed(raw, settlement, called)\n",
-        f"{EFFECTS}test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile",
-    ),
-    mutant(
-        "settled again after a COMMIT without an answer",
-        "Its effects may be gone: it is given back, never settled a second time.",
-        ENDINGS,
-        "            self.keep(task, self._verdicts.on_commit(task, ending.spec, error))\n",
-        "            self.keep(task, ending.settlement)\n",
-        f"{EFFECTS}TestTheConnectionIsLost::"
-        "test_a_commit_that_never_arrived_is_not_settled_without_its_effects",
-    ),
-    mutant(
         "the runner catches Exception only",
         "Whatever a handler raises is an outcome, SystemExit too.",
         RUNNER,
-        "        except BaseException as error:\n            transaction.abandon()\n",
-        "        except Exception as error:\n            transaction.abandon()\n",
+        "        except BaseException as error:\n            ended, untried",
+        "        except Exception as error:\n            ended, untried",
         "tests/runtime/test_hostile.py::test_whatever_is_raised_is_recorded_and_the_next_task_runs",
         also=(
             Change(
@@ -357,20 +212,5 @@ RUNTIME = (
         "            self._send(started)  # over",
         "            pass  # over",
         "tests/runtime/test_hint_line.py::test_what_is_not_answered_is_sent_again",
-    ),
-    mutant(
-        "a connection is lent with what the last run set",
-        "A task meets no setting of the one before it.",
-        "tasks_app/runtime/kept.py",
-        "or left_a_setting(connection)",
-        "",
-        "tests/runtime/test_kept.py::test_what_one_run_sets_no_other_meets",
-        also=(
-            Change(
-                "tasks_app/runtime/borrowed.py",
-                "    if entry.info.pop(_SPENT, False):",
-                "    if 0:",
-            ),
-        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Connections that handlers borrow: nobody ends their transaction, and no setting stays in them."""
+"""What statements of handlers say: ends of the transaction, and what no look would find."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from tasks_app.runtime.borrowed import Trace, trace_of
 
+from tasks_app.runtime.handler_words import ends_transaction, stays_in_session
 from tests.runtime.bench import Bench, effect
 
 BACKEND = text("SELECT pg_backend_pid()")
@@ -24,32 +24,20 @@ BACKEND = text("SELECT pg_backend_pid()")
         "ROLLBACK",
         "abort",
         "PREPARE TRANSACTION 'x'",
+        "SELECT 1; COMMIT",
+        "SELECT 1; -- now\n ROLLBACK; SELECT 2",
     ],
 )
 def test_the_end_of_the_transaction_is_recognised(statement: str) -> None:
-    assert trace_of(statement) is Trace.END
+    assert ends_transaction(statement)
 
 
 @pytest.mark.parametrize(
     "statement",
-    [
-        "SET search_path TO tenant_5",
-        "set session lock_timeout = 1",
-        "SET ROLE somebody",
-        "RESET ALL",
-        "LISTEN x",
-        "LOAD 'x'",
-        "CREATE TEMP TABLE x (id int)",
-        "CREATE OR REPLACE TEMPORARY VIEW x AS SELECT 1",
-        "SELECT 1 AS id INTO TEMP x",
-        "PREPARE x AS SELECT 1",
-        "DECLARE x CURSOR WITH HOLD FOR SELECT 1",
-        "SELECT set_config('app.tenant', '5', false)",
-        "SELECT pg_try_advisory_lock(1)",
-    ],
+    ["LOAD 'auto_explain'", "/* why */ load 'x'", "SELECT dblink_connect('x', 'dbname=y')"],
 )
-def test_what_stays_in_the_session_is_recognised(statement: str) -> None:
-    assert trace_of(statement) is Trace.SESSION
+def test_what_neither_a_look_finds_nor_a_reset_takes_back_is_recognised(statement: str) -> None:
+    assert stays_in_session(statement)
 
 
 @pytest.mark.parametrize(
@@ -60,26 +48,18 @@ def test_what_stays_in_the_session_is_recognised(statement: str) -> None:
         "RELEASE SAVEPOINT a",
         "ROLLBACK TO SAVEPOINT a",
         "rollback work to a",
+        "SELECT 1; ROLLBACK TO a",
         "INSERT INTO settings (key) VALUES ('set')",
+        "INSERT INTO notes VALUES ('first; commit')",
+        "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN NULL; END $$",
         "UPDATE commits SET n = 1",
         "SELECT ended FROM ends",
-        "SELECT temp FROM weather",
+        "SELECT load FROM machines",
     ],
 )
-def test_everyday_statements_leave_no_trace(statement: str) -> None:
-    assert trace_of(statement) is Trace.TRANSACTION
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SET LOCAL lock_timeout = 1",
-        "/* why */ set transaction READ ONLY",
-        "SET CONSTRAINTS ALL DEFERRED",
-    ],
-)
-def test_what_holds_until_the_end_of_the_transaction_is_recognised(statement: str) -> None:
-    assert trace_of(statement) is Trace.SETTING
+def test_everyday_statements_say_nothing_of_the_kind(statement: str) -> None:
+    assert not ends_transaction(statement)
+    assert not stays_in_session(statement)
 
 
 @pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
@@ -100,11 +80,19 @@ def test_the_end_as_text_is_refused_and_nothing_stays(bench: Bench, word: str) -
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
     ("statement", "stays"),
-    [("SELECT 1", True), ("SET LOCAL lock_timeout = 7", True), ("SET lock_timeout = 7", False)],
+    [
+        ("SELECT 1", True),
+        ("SET LOCAL lock_timeout = 7", True),
+        ("SET lock_timeout = 7", True),
+        ("CREATE TEMP TABLE left_behind ()", False),
+        ("LOAD 'plpgsql'", False),
+    ],
 )
 def test_a_connection_is_lent_again_only_as_it_was(
     bench: Bench, statement: str, *, stays: bool, is_async: bool
 ) -> None:
+    """Settings are taken back; what cannot be costs the connection."""
+
     @bench.handler("sync")
     def sync(ctx: Any) -> int:
         ctx.session.execute(text(statement))

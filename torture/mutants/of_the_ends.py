@@ -1,0 +1,129 @@
+"""The end of a run: outcome and COMMIT, each time without one of their rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import mutant
+
+CONNECTIONS = "tasks_app/runtime/handler_connections.py"
+END = "tasks_app/runtime/end_of_run.py"
+RUNNER = "tasks_app/runtime/runner.py"
+ENDINGS = "tasks_app/runtime/endings.py"
+SUCCEED = "tasks_app/pool/succeed.py"
+ODD = "tests/runtime/test_handler_connections.py::test_"
+CONFLICT = f"{ODD}a_conflict_of_transactions_is_tried_again_uncharged_a_few_times"
+EFFECTS = "tests/runtime/test_effects.py::"
+ENDS = "tests/runtime/test_endings.py::test_"
+
+ENDS_OF_RUNS = (
+    mutant(
+        "effect and outcome in two transactions",
+        "What a handler writes commits with its outcome, or not at all.",
+        CONNECTIONS,
+        "                with self.lock:\n                    self.wait(self.end(last))\n",
+        "                super().commit()\n                with self.lock:\n"
+        "                    self.wait(self.end(last))\n",
+        f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
+        f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
+    ),
+    mutant(
+        "a lost fence is overlooked",
+        "Who lost his claim rolls back.",
+        SUCCEED,
+        '    rows="(SELECT) AS one LEFT JOIN gone ON true",\n',
+        "",
+        f"{EFFECTS}test_effects_roll_back_when_the_lease_was_lost_meanwhile",
+        f"{EFFECTS}test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile",
+        f"{ENDS}in_a_row_who_lost_his_claim_rolls_back_alone",
+    ),
+    mutant(
+        "a member's lost fence is overlooked",
+        "Who lost his claim rolls back.",
+        CONNECTIONS,
+        "                if not succeed(self, permit.settlement, permit.called):\n"
+        "                    raise FenceLostError\n",
+        "                succeed(self, permit.settlement, permit.called)\n",
+        f"{ENDS}a_member_that_lost_his_claim_rolls_back[sync]",
+    ),
+    mutant(
+        "an async member's lost fence is overlooked",
+        "Who lost his claim rolls back.",
+        CONNECTIONS,
+        "            if not await asucceed(self, permit.settlement, permit.called):\n"
+        "                raise FenceLostError\n",
+        "            await asucceed(self, permit.settlement, permit.called)\n",
+        f"{ENDS}a_member_that_lost_his_claim_rolls_back[async]",
+    ),
+    mutant(
+        "any row without a name is a lost fence",
+        "A claim is lost where the row without an id is refused, by that column alone.",
+        SUCCEED,
+        ' and error.diag.column_name == "id"',
+        "",
+        f"{ENDS}a_claim_is_lost_where_the_row_without_an_id_is_refused_and_nowhere_else",
+    ),
+    mutant(
+        "any statement of an end finds a lost fence",
+        "A claim is lost where the settle fails, and not what comes before it.",
+        END,
+        "if number == len(_BEFORE) and is_fence_lost(error):",
+        "if is_fence_lost(error):",
+        f"{ENDS}a_trigger_that_wants_an_id_is_its_handlers_failure_and_no_lost_lease",
+    ),
+    mutant(
+        "settled again after a COMMIT without an answer",
+        "Its effects may be gone: it is given back, never settled a second time.",
+        ENDINGS,
+        "            self.keep(task, self._verdicts.on_commit(task, ending.spec, error))\n",
+        "            self.keep(task, ending.settlement)\n",
+        f"{EFFECTS}TestTheConnectionIsLost::"
+        "test_a_commit_that_never_arrived_is_not_settled_without_its_effects",
+    ),
+    mutant(
+        "an end that was broken off goes on",
+        "Nobody knows which answers are still to come.",
+        END,
+        "            pgconn.finish()  # nobody knows what is still to come\n",
+        "",
+        f"{ENDS}of_an_end_that_is_broken_off_nobody_reads_the_rest",
+    ),
+    mutant(
+        "what a rollback dropped counts as prepared",
+        "psycopg drops what is prepared after a ROLLBACK, ours too.",
+        END,
+        "        if name is None:\n            self.names.clear()\n",
+        "",
+        f"{ENDS}a_rollback_takes_what_is_prepared_and_the_next_run_does_not_miss_it",
+    ),
+    mutant(
+        "locks of a run in a row are never given back",
+        "What a run took ends with it.",
+        RUNNER,
+        "            context.end_locks()\n",
+        "",
+        f"{ENDS}locks_that_a_run_in_a_row_left_are_given_back",
+    ),
+    mutant(
+        "a conflict in a handler is charged at once",
+        "Where two transactions were in each other's way, both are run again.",
+        RUNNER,
+        "(stale or is_conflict_here(error))",
+        "stale",
+        f"{CONFLICT}[in the handler-5-SUCCEEDED-0]",
+    ),
+    mutant(
+        "a conflict at a commit is charged at once",
+        "Where two transactions were in each other's way, both are run again.",
+        ENDINGS,
+        "if ending.run.may_repeat and is_conflict(error):",
+        "if False:",
+        f"{CONFLICT}[at its commit-5-SUCCEEDED-0]",
+    ),
+    mutant(
+        "conflicts are tried again for ever",
+        "A handler is called again five times, and then charged.",
+        RUNNER,
+        "for done in range(REPEATS):",
+        "for done in range(2 * REPEATS):",
+        CONFLICT,
+    ),
+)

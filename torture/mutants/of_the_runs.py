@@ -1,0 +1,221 @@
+"""The connection of a run, each time without one of its rules."""
+
+from __future__ import annotations
+
+from torture.mutants.change import Change, mutant
+
+CONNECTIONS = "tasks_app/runtime/handler_connections.py"
+DRIVER = "tasks_app/runtime/handler_driver.py"
+END = "tasks_app/runtime/end_of_run.py"
+SESSION = "tasks_app/pool/session_state.py"
+SHARED = "tasks_app/runtime/shared.py"
+ODD = "tests/runtime/test_handler_connections.py::test_"
+MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
+SNAPSHOT = f"{ODD}a_run_with_a_snapshot_outlives_renewals"
+EFFECTS = "tests/runtime/test_effects.py::"
+
+RUNS = (
+    mutant(
+        "settings are taken back behind the settle",
+        "The settle meets no role and no search_path of a handler.",
+        END,
+        "            if name is _COMMIT:\n",
+        "            if name == next(iter(_OURS)):\n",
+        f"{MEETS}[False-role-session]",
+        f"{MEETS}[False-path-driver]",
+    ),
+    mutant(
+        "nothing is taken back at an end",
+        "A run meets no setting of the one before it.",
+        END,
+        ' | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
+        "",
+        f"{MEETS}[False-function-session]",
+        f"{MEETS}[False-second-async]",
+    ),
+    mutant(
+        "settings are taken back before deferred triggers",
+        "A deferred trigger sees what its run has set.",
+        END,
+        '_BEFORE = {b"tasks_app fires": FIRE} | '
+        '{b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
+        '_BEFORE = {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)} | '
+        '{b"tasks_app fires": FIRE}',
+        f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[sync-False]",
+    ),
+    mutant(
+        "a member's settings are taken back before deferred triggers",
+        "A deferred trigger sees what its run has set.",
+        SESSION,
+        'FIRE_AND_RESET = FIRE + b"; " + RESET',
+        "FIRE_AND_RESET = RESET",
+        f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[sync-True]",
+        f"{ODD}a_deferred_trigger_still_sees_what_its_run_has_set[async-True]",
+    ),
+    mutant(
+        "settings of a batch are taken back before deferred triggers",
+        "A deferred trigger sees what its run has set.",
+        SESSION,
+        "BETWEEN_RUNS = FIRE_AND_RESET",
+        "BETWEEN_RUNS = RESET",
+        f"{ODD}in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set",
+    ),
+    mutant(
+        "constraints of a batch are immediate behind its first run",
+        "A run of a batch may defer what is deferred.",
+        SESSION,
+        ' + b"; SET CONSTRAINTS ALL DEFERRED"',
+        "",
+        f"{ODD}in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set",
+    ),
+    mutant(
+        "what stays in a session stays",
+        "A session in which a run left something is closed.",
+        END,
+        "            self.is_spoiled = True\n",
+        "            pass\n",
+        f"{MEETS}[False-temp-session]",
+        f"{MEETS}[False-listen-async]",
+    ),
+    mutant(
+        "a loaded library goes on to the next run",
+        "What no look finds is told by its words.",
+        DRIVER,
+        "self.is_spoiled = self.is_spoiled or stays_in_session(statement)",
+        "self.is_spoiled = self.is_spoiled",
+        "tests/runtime/test_handler_words.py::test_a_connection_is_lent_again_only_as_it_was",
+    ),
+    mutant(
+        "a connection outlives its run",
+        "What a run kept of its connection writes into no later run.",
+        DRIVER,
+        "        self.pgconn = _NOBODY\n",
+        "",
+        f"{ODD}what_a_run_kept_writes_into_no_later_run",
+        also=(Change(DRIVER, "        if self._over:\n", "        if False:\n"),),
+    ),
+    mutant(
+        "nobody looks whether a transaction was ended",
+        "Who ends the transaction by any way has failed, for what he wrote may stand.",
+        DRIVER,
+        "            self.ended = True\n\n    def heed",
+        "            pass\n\n    def heed",
+        f"{ODD}the_end_past_our_cursors_is_seen_all_the_same",
+    ),
+    mutant(
+        "what begins a transaction cannot end it",
+        "The first statement may end the transaction that it began.",
+        DRIVER,
+        "was_open = before != _IDLE or self._began",
+        "was_open = before != _IDLE",
+        f"{ODD}the_end_past_our_cursors_is_seen_all_the_same",
+    ),
+    mutant(
+        "who ends a transaction and begins another is not seen",
+        "What a string of statements did is told by the tags of its results.",
+        DRIVER,
+        "if tags & _ENDING_TAGS or (answered",
+        "if (answered",
+        f"{ODD}who_ends_the_transaction_behind_a_quote_fails_once_and_for_all",
+    ),
+    mutant(
+        "the end of a transaction is not refused by its words",
+        "What is refused leaves nothing behind.",
+        DRIVER,
+        "            if ends_transaction(statement):\n",
+        "            if False:\n",
+        f"{ODD}the_end_in_a_string_without_quotes_is_refused",
+        "tests/runtime/test_handler_words.py::test_the_end_as_text_is_refused_and_nothing_stays",
+    ),
+    mutant(
+        "statements that commit by themselves",
+        "AUTOCOMMIT is refused.",
+        CONNECTIONS,
+        "        if value:\n            raise RuntimeError(COMMITS_LATER)\n        super()",
+        "        super()",
+        f"{ODD}no_statement_commits_by_itself",
+    ),
+    mutant(
+        "anybody may commit",
+        "COMMIT is the executor's.",
+        END,
+        "            self.refused = True\n            raise RuntimeError(COMMITS_LATER)\n",
+        "            return Permit()\n",
+        f"{EFFECTS}TestNobodyElseCommits::test_connection_commit",
+        f"{EFFECTS}TestNobodyElseCommits::test_connection_commit_in_an_async_handler",
+    ),
+    mutant(
+        "who swallows a refusal succeeds",
+        "SQLAlchemy rolls back behind a COMMIT that was refused: so its run has failed.",
+        DRIVER,
+        "        if self.refused:\n            raise RuntimeError(COMMITS_LATER)\n",
+        "",
+        f"{ODD}who_swallows_that_a_commit_was_refused_loses_nothing_unseen",
+    ),
+    mutant(
+        "only SQLAlchemy knows whether a run did something",
+        "libpq says whether a transaction is open, whoever began it.",
+        DRIVER,
+        "return self.ended or self.refused or self.pgconn.transaction_status != _IDLE",
+        "return self.ended or self.refused",
+        f"{ODD}writes_by_any_way_stand_if_the_run_succeeds",
+    ),
+    mutant(
+        "a session rolls back what it wrote itself",
+        "A rollback is one of all that was written, by whatever way.",
+        "tasks_app/runtime/handler_sessions.py",
+        "            driver_of(connection).rollback()\n",
+        "",
+        f"{ODD}a_sessions_rollback_takes_back_what_was_written_by_any_way",
+    ),
+    mutant(
+        "a batch commits behind somebody's rollback",
+        "Who rolls back in a batch, by whatever way, makes each run alone.",
+        SHARED,
+        "if driver.rolled_back or not root.is_active",
+        "if not root.is_active",
+        f"{ODD}who_rolls_back_in_a_batch_by_the_driver_takes_nothing_of_others",
+    ),
+    mutant(
+        "a batch whose transaction was ended is run again",
+        "What its runs wrote may stand, so that none of them is run again.",
+        "tasks_app/runtime/batches.py",
+        "        if shared.ended:\n",
+        "        if False:\n",
+        f"{ODD}a_batch_whose_transaction_was_ended_is_not_run_again",
+    ),
+    mutant(
+        "runs of a batch meet each other's settings",
+        "What one run of a batch sets, the next does not meet.",
+        SHARED,
+        "        driver.send_reset()\n",
+        "",
+        f"{MEETS}[False-local-batch]",
+        "tests/runtime/test_batches.py::test_what_one_sets_the_next_does_not_meet",
+    ),
+    mutant(
+        "a batch leaves things to its own runs",
+        "Where something stays in the session each is run again alone.",
+        SHARED,
+        "        if is_anything_left(self.connection):\n            raise SpoiledError\n",
+        "",
+        f"{ODD}what_stays_in_the_session_of_a_batch_makes_each_run_alone",
+    ),
+    mutant(
+        "a snapshot that was chosen by options is not guarded",
+        "The row of a run with a snapshot is locked, or a renewal would make its settle fail.",
+        DRIVER,
+        "        if self._began and self._isolation_level in _SNAPSHOTS:\n",
+        "        if False:\n",
+        f"{SNAPSHOT}[choose_by_options]",
+        f"{SNAPSHOT}[choose_by_session]",
+    ),
+    mutant(
+        "a snapshot that was chosen by words is not guarded",
+        "The row of a run with a snapshot is locked, or a renewal would make its settle fail.",
+        DRIVER,
+        "            if result.get_value(0, 0) in _SNAPSHOT_NAMES:\n",
+        "            if not result:\n",
+        f"{SNAPSHOT}[choose_by_words]",
+    ),
+)
