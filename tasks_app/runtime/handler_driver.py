@@ -160,12 +160,8 @@ class OfRun(EndOfRun):
     def _look(self, before: int) -> None:
         """See whether a transaction was ended by what was just carried out."""
         was_open = before != _IDLE or self._began
-        if (
-            was_open
-            and not self._dropped
-            and self.pgconn.transaction_status == _IDLE
-            and not self._ends
-        ):
+        is_ours = self._ends or self._dropped
+        if was_open and not is_ours and self.pgconn.transaction_status == _IDLE:
             self.ended = True
 
     def heed(self: Any, results: Sequence[PGresult], error: psycopg.Error | None = None) -> bool:

@@ -106,7 +106,8 @@ class PlainTransaction:
         A session commits by itself, so that its listeners hear of it.
         """
         connection = self._flushed()
-        permit = Permit(settlement, begins_next=self._begun is not None)
+        begins_next = self._begun is not None and not connection.get_execution_options()
+        permit = Permit(settlement, begins_next=begins_next)
         try:
             self._commit(connection, permit)
         except FenceLostError:

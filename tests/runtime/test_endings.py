@@ -299,7 +299,7 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
     with HandlerConnection.connect(conninfo.render_as_string(hide_password=False)) as connection:
         connection.names = set()
         connection.execute("SELECT 1")
-        steps = connection.end(succeed.last_word(settlement))
+        steps = connection.end(succeed.last_word(settlement), begins_next=False)
         waits = next(steps)
         while connection.pgconn.pipeline_status == PipelineStatus.OFF:
             waits = steps.send(_is_there(connection, waits))

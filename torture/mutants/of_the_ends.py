@@ -19,9 +19,10 @@ ENDS_OF_RUNS = (
         "effect and outcome in two transactions",
         "What a handler writes commits with its outcome, or not at all.",
         CONNECTIONS,
-        "                with self.lock:\n                    self.wait(self.end(last))\n",
+        "                with self.lock:\n"
+        "                    self.wait(self.end(last, begins_next=permit.begins_next))\n",
         "                super().commit()\n                with self.lock:\n"
-        "                    self.wait(self.end(last))\n",
+        "                    self.wait(self.end(last, begins_next=permit.begins_next))\n",
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
         f"{EFFECTS}TestWithoutASession::test_nothing_commits_when_the_lease_was_lost_meanwhile",
     ),

@@ -156,8 +156,8 @@ RUNS = (
         "only SQLAlchemy knows whether a run did something",
         "libpq says whether a transaction is open, whoever began it.",
         DRIVER,
-        "return self.ended or self.refused or self.pgconn.transaction_status != _IDLE",
-        "return self.ended or self.refused",
+        "        return self.needs_look and self.pgconn.transaction_status != _IDLE",
+        "        return False",
         f"{ODD}writes_by_any_way_stand_if_the_run_succeeds",
     ),
     mutant(
