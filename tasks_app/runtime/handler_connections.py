@@ -90,9 +90,14 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
                 self.taken.release()
 
     def leave(self) -> None:
-        """End a run's use of it: roll back what is open, and look what stays."""
+        """End a run's use of it: roll back what is open, and look what stays.
+
+        Behind a pooler that would be another session's.
+        """
         self.rollback()
-        if not self.closed:
+        if self.prepare_threshold is None:
+            self.needs_look = False
+        elif not self.closed:
             with self.lock:
                 self.wait(self.look_after())
 
@@ -166,7 +171,9 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
     async def leave(self) -> None:
         """End a run's use of it, as above."""
         await self.rollback()
-        if not self.closed:
+        if self.prepare_threshold is None:
+            self.needs_look = False
+        elif not self.closed:
             async with self.lock:
                 await self.wait(self.look_after())
 
