@@ -15,7 +15,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from tasks_app.domain.group import Called
 from tasks_app.domain.task import Settlement
-from tasks_app.pool.session_state import BETWEEN_RUNS, FIRE, LOOK, RESETS
+from tasks_app.pool.session_state import BETWEEN_RUNS, FIRE, FIRE_AND_RESET, LOOK, RESETS
 from tasks_app.pool.succeed import LastWord, is_fence_lost, last_word
 from tasks_app.runtime.handler_words import COMMITS_LATER
 
@@ -145,9 +145,13 @@ class EndOfRun:
             pgconn.pipeline_sync()
 
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
-        """Prepare what each end says, once a session."""
+        """Prepare what each end says, once a session; its tables are looked for where they are."""
         if last.name in self.names:
             return
+        self.pgconn.send_query(FIRE_AND_RESET)
+        for result in (yield from generators.execute(self.pgconn)):
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise errors.error_from_result(result)
         for name, sql, types in [(n, s, ()) for n, s in _PREPARED.items()] + [last[:3]]:
             self.pgconn.send_prepare(name, sql, types)
             (result,) = yield from generators.execute(self.pgconn)

@@ -754,3 +754,16 @@ def test_a_run_in_a_row_chooses_how_its_transaction_begins(
     assert seen[::2] == ["read committed"] * 3
     assert "read committed" not in seen[1::2]
     assert [bench.effects(i) for i in ids] == [1] * 6
+
+
+def test_the_first_settle_of_a_session_finds_its_tables_whatever_the_path(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        ctx.session.execute(text("SET search_path TO nowhere"))
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
