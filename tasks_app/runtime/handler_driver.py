@@ -65,6 +65,8 @@ class OfRun(EndOfRun):
     taken: Lock | None = None
     """Whoever uses a transaction that was begun ahead, or ends it, has this first."""
     heir: Any = None
+    """Where it was begun ahead, who has it, until its thread has asked: or the dead would keep all
+    that came after them."""
     _over = False
     _ends = False
     """Whether it is we who end it."""
@@ -96,7 +98,7 @@ class OfRun(EndOfRun):
             vars(heir)[name] = _another(template[name])
         heir.names = self.names
         heir.begun, heir.taken = self.begun, Lock() if self.begun else None
-        self.heir = heir
+        self.heir = heir if self.begun else None
         self.pgconn = _NOBODY
         return heir
 

@@ -154,6 +154,6 @@ class PlainTransaction:
         if connection is not None:
             give_back(connection.close, connection.invalidate)
         if self._begun is not None and self._driver is not None:
-            heir = self._driver.heir
-            if heir is not None and heir.begun:
+            heir, self._driver.heir = self._driver.heir, None
+            if heir is not None:
                 self._begun[threading.get_ident()] = heir

@@ -184,7 +184,7 @@ class Runner:
 
         Raises:
             NotBegunError: it was not, either, and the run is to be given back.
-            _StaleError: it did nothing, and may be called once more.
+            RunAgainError: it may be called once more.
         """
         try:
             return self._calls.make(run, spec, context, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -767,3 +768,17 @@ def test_the_first_settle_of_a_session_finds_its_tables_whatever_the_path(bench:
     bench.drain()
 
     assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+
+def test_who_keeps_a_dead_connection_keeps_no_other(bench: Bench) -> None:
+    kept: list[Any] = []
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        kept.append(driver(ctx) if not kept else weakref.ref(driver(ctx)))
+
+    child = warm(bench.child())
+    child.execute(None, [bench.create() for _ in range(6)])
+
+    assert [of_run() for of_run in kept[1:]] == [None] * 5
