@@ -59,7 +59,7 @@ class AsyncTransaction:
     @property
     def ended(self) -> bool:
         """Whether the handler ended it by itself."""
-        return any(driver.ended for driver in self._drivers)
+        return any(driver.has_ended() for driver in self._drivers)
 
     @property
     def untried(self) -> bool:
@@ -104,6 +104,8 @@ class AsyncTransaction:
         connection = await self.session.connection()
         driver = driver_of(connection.sync_connection)
         driver.check()
+        if permit.settlement is not None:
+            driver.seal()
         driver.permit = permit
         try:
             await self.session.commit_with_outcome()
@@ -126,6 +128,8 @@ class AsyncTransaction:
             return
 
         async def closed() -> None:
+            for driver in self._drivers:
+                await driver.break_off()
             try:
                 await session.end()
             except BaseException:  # as above

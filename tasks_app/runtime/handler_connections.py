@@ -6,8 +6,9 @@ one, does not write into a later run's transaction, each run gets an object of i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -17,10 +18,12 @@ from psycopg.pq import TransactionStatus
 from tasks_app.pool.session_state import FIRE_AND_RESET
 from tasks_app.pool.succeed import asucceed, succeed
 from tasks_app.runtime.end_of_run import FenceLostError, Permit, Steps
-from tasks_app.runtime.handler_driver import OfRun
+from tasks_app.runtime.handler_driver import UNFINISHED, OfRun
 from tasks_app.runtime.handler_words import COMMITS_LATER
 
 T = TypeVar("T")
+BREAK_OFF_S = 0.5
+"""How long whoever is at work gets to hear that his statement was cancelled."""
 _IDLE = TransactionStatus.IDLE
 _OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 
@@ -79,6 +82,31 @@ class HandlerConnection(OfRun, psycopg.Connection[Any]):
         self.permit = None
         if self._rolls_back():
             self._as_executor(super().rollback)
+
+    def seal(self) -> None:
+        """Let nobody else use it from here on.
+
+        Raises:
+            RuntimeError: somebody is at work on it.
+        """
+        if not self.lock.acquire(blocking=False):
+            raise RuntimeError(UNFINISHED)
+        self._owner = self._me()
+        self.lock.release()
+
+    def break_off(self) -> None:
+        """The same, and end what somebody is at work on: never while he reads the socket."""
+        if self._over or self.closed:
+            return
+        if not self.lock.acquire(blocking=False):
+            self.is_spoiled = True
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=BREAK_OFF_S)
+            if not self.lock.acquire(timeout=BREAK_OFF_S):
+                self.pgconn.finish()  # a stream that was left: nobody reads
+                return
+        self._owner = self._me()
+        self.lock.release()
 
     def rest(self) -> None:
         """End what was begun for a run that did not come, unless another thread's has it."""
@@ -176,6 +204,32 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
         elif not self.closed:
             async with self.lock:
                 await self.wait(self.look_after())
+
+    @staticmethod
+    def _me() -> Any:
+        return asyncio.current_task()
+
+    def seal(self) -> None:
+        """Let nobody else use it from here on, as above."""
+        if self.lock.locked():
+            raise RuntimeError(UNFINISHED)
+        self._owner = self._me()
+
+    async def break_off(self) -> None:
+        """The same, and end what somebody is at work on, as above."""
+        if self._over or self.closed:
+            return
+        if self.lock.locked():
+            self.is_spoiled = True
+            with suppress(psycopg.Error):
+                await self.cancel_safe(timeout=BREAK_OFF_S)
+            try:
+                await asyncio.wait_for(self.lock.acquire(), BREAK_OFF_S)
+            except TimeoutError:
+                self.pgconn.finish()
+                return
+            self.lock.release()
+        self._owner = self._me()
 
     async def ping(self) -> None:
         """Do the same, as above."""

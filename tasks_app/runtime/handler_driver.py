@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Sequence
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, NoReturn
 
 import psycopg
@@ -17,6 +17,7 @@ from psycopg import IsolationLevel, errors, generators
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import ConnStatus, ExecStatus, PGconn, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
+from psycopg.sql import Composable
 
 from tasks_app.domain.outcome import Fail
 from tasks_app.domain.task import Fence
@@ -38,6 +39,7 @@ CLOSED = (
     "Leave it open: it commits with the outcome."
 )
 _IDLE = TransactionStatus.IDLE
+_OPEN = {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 _SNAPSHOTS = {IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE}
 _SNAPSHOT_NAMES = {level.name.replace("_", " ").lower().encode() for level in _SNAPSHOTS}
 _ENDING_TAGS = {"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION"}
@@ -67,6 +69,10 @@ class OfRun(EndOfRun):
     heir: Any = None
     """Where it was begun ahead, who has it, until its thread has asked: or the dead would keep all
     that came after them."""
+    _owner: Any = None
+    """Who alone may use it from here on: the thread, or asyncio's task, that ends the run."""
+    _was_open = False
+    """Whether a transaction was open when something was last carried out."""
     _over = False
     _ends = False
     """Whether it is we who end it."""
@@ -78,7 +84,7 @@ class OfRun(EndOfRun):
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
-    def be_template(self) -> None:
+    def be_template(self: Any) -> None:
         """Remember how a new connection is; what is prepared stays with its session."""
         self.names = set()
         for name in {*vars(OfRun), *vars(EndOfRun)} & {*vars(self)}:
@@ -87,6 +93,7 @@ class OfRun(EndOfRun):
         kept = {n: v for n, v in vars(self).items() if isinstance(v, kinds)}
         self._template = {**vars(self), **{n: _another(v) for n, v in kept.items()}}
         self._template["_mutable"] = self._mutable = tuple(kept)
+        self._template["_limits"] = self._limits = (self.prepare_threshold, self.prepared_max)
 
     def hand_on(self: Any) -> Any:
         """Return what the next run is to have of the session, and be closed."""
@@ -96,6 +103,7 @@ class OfRun(EndOfRun):
         vars(heir).update(template)
         for name in self._mutable:
             vars(heir)[name] = _another(template[name])
+        heir.prepare_threshold, heir.prepared_max = self._limits
         heir.names = self.names
         heir.begun, heir.taken = self.begun, Lock() if self.begun else None
         self.heir = heir if self.begun else None
@@ -105,7 +113,7 @@ class OfRun(EndOfRun):
     @property
     def is_at_work(self) -> bool:
         """Whether a run did something that its end has to see to."""
-        if self.ended or self.refused:
+        if self.has_ended() or self.refused:
             return True
         return self.needs_look and self.pgconn.transaction_status != _IDLE
 
@@ -116,7 +124,7 @@ class OfRun(EndOfRun):
             Fail: its transaction was ended: what it wrote must not be written again.
             RuntimeError: it was closed, or something is open.
         """
-        if self.ended:
+        if self.has_ended():
             raise Fail(ENDED)
         if self.refused:
             raise RuntimeError(COMMITS_LATER)
@@ -128,17 +136,12 @@ class OfRun(EndOfRun):
             raise RuntimeError(UNFINISHED)
 
     def _rolls_back(self) -> bool:
-        """Tell whether there is something to roll back; what is at work is broken off.
-
-        Whoever streams, or runs a statement in a thread, holds psycopg's lock; nobody waits for it.
-        """
+        """Tell whether there is something to roll back."""
         if self.begun and not self.needs_look:
             return False
         self.rolled_back = True
         if self.unread:
             return True
-        if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            self.pgconn.finish()
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
 
     def _check_intrans_gen(self: Any, attribute: str) -> Steps[None]:
@@ -154,7 +157,7 @@ class OfRun(EndOfRun):
 
     def _begin_wait(self) -> int:
         """Return how the transaction stands, before anything is carried out."""
-        if self._over:
+        if self._over or self._owner not in {None, self._me()}:
             raise psycopg.InterfaceError(OVER)
         self.needs_look, self._began, self._dropped = True, False, False
         return self.pgconn.transaction_status
@@ -165,6 +168,17 @@ class OfRun(EndOfRun):
         is_ours = self._ends or self._dropped
         if was_open and not is_ours and self.pgconn.transaction_status == _IDLE:
             self.ended = True
+        self._was_open = self.pgconn.transaction_status in _OPEN
+
+    def has_ended(self) -> bool:
+        """Tell whether somebody else ended a transaction, by libpq itself, say."""
+        if self._was_open and self.pgconn.transaction_status == _IDLE:
+            self.ended = True
+        return self.ended
+
+    @staticmethod
+    def _me() -> Any:
+        return get_ident()
 
     def heed(self: Any, results: Sequence[PGresult], error: psycopg.Error | None = None) -> bool:
         """Look at what a string of statements did; True: an isolation level may have been set.
@@ -173,7 +187,8 @@ class OfRun(EndOfRun):
         """
         tags = {(result.command_status or b"").decode() for result in results}
         answered = error is None or error.sqlstate is not None
-        if tags & _ENDING_TAGS or (answered and self.pgconn.transaction_status == _IDLE):
+        unseen = "ROLLBACK" in tags and len(results) > 1  # AND CHAIN, perhaps: what is left?
+        if unseen or tags & _ENDING_TAGS or (answered and self.pgconn.transaction_status == _IDLE):
             self.ended = True
         return "SET" in tags
 
@@ -183,6 +198,8 @@ class OfRun(EndOfRun):
         Raises:
             RuntimeError: it does, as far as its words tell.
         """
+        if isinstance(statement, Composable):
+            statement = statement.as_string(None)
         if isinstance(statement, bytes):
             statement = statement.decode(errors="replace")
         if isinstance(statement, str):

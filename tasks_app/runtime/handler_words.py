@@ -21,21 +21,24 @@ _ENDS = re.compile(
 )
 _LASTS = re.compile(r"\A\s*load\b|\bdblink_connect\b", re.IGNORECASE)
 _COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
-_QUOTES = re.compile(r"['\"$]")
+_QUOTED = re.compile(r"'[^'\\]*'|\"[^\"]*\"")
+_UNCLEAR = re.compile(r"['\"$]")
 
 
 @lru_cache(1024)
 def ends_transaction(statement: str) -> bool:
     """Tell whether a string of one or more statements ends the transaction.
 
-    Behind a quote only the first one is looked at: a semicolon may stand in a function's body.
+    Where a quote is not a plain one only the first statement is looked at: a semicolon may stand in
+    a function's body.
     """
     beginning = _COMMENTS.sub(" ", statement[:_LOOKED_AT])
     if _ENDS.match(beginning):
         return True
-    if ";" not in statement or _QUOTES.search(statement):
+    if ";" not in statement:
         return False
-    return any(map(_ENDS.match, _COMMENTS.sub(" ", statement).split(";")))
+    bare = _COMMENTS.sub(" ", _QUOTED.sub("''", statement)).replace("''", "")
+    return not _UNCLEAR.search(bare) and any(map(_ENDS.match, bare.split(";")))
 
 
 @lru_cache(1024)

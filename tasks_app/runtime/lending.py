@@ -73,6 +73,8 @@ def _leave(dbapi_connection: Any, _entry: Any, state: PoolResetState) -> None:
 def _hand_on(dbapi_connection: Any, entry: Any) -> None:
     if dbapi_connection is None:
         return
+    for key in [key for key in entry.info if not str(key).startswith("tasks_app")]:
+        del entry.info[key]  # a run's own
     driver = _driver(dbapi_connection)
     if driver.is_spoiled or driver.needs_look or driver.ended:
         entry.invalidate()

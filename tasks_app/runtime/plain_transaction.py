@@ -68,12 +68,15 @@ class PlainTransaction:
         connection = self._connection
         if connection is None:
             return False
-        return connection.closed or connection.invalidated or driver_of(connection).is_at_work
+        if connection.closed or connection.invalidated:
+            return True
+        driver = driver_of(connection)
+        return driver is None or driver.is_at_work  # none: it was detached
 
     @property
     def ended(self) -> bool:
         """Whether the handler ended it by itself."""
-        return any(driver.ended for driver in self._drivers)
+        return any(driver.has_ended() for driver in self._drivers)
 
     @property
     def untried(self) -> bool:
@@ -86,7 +89,7 @@ class PlainTransaction:
         connection, first = self._connection, set() if self._driver is None else {self._driver}
         if connection is None or connection.closed or connection.invalidated:
             return first
-        return first | {driver_of(connection)}
+        return first | ({driver_of(connection)} - {None})
 
     def keep(self, save: Callable[[Connection], None]) -> None:
         """Commit what was done so far, ``save`` last.
@@ -126,7 +129,11 @@ class PlainTransaction:
 
     def _commit(self, connection: Connection, permit: Permit) -> None:
         driver = driver_of(connection)
+        if driver is None:  # it was detached
+            raise RuntimeError(CLOSED)
         driver.check()
+        if permit.settlement is not None:
+            driver.seal()
         driver.permit = permit
         try:
             if self._session is not None:
@@ -147,6 +154,8 @@ class PlainTransaction:
 
     def abandon(self) -> None:
         """Close; an open transaction rolls back."""
+        for driver in self._drivers:
+            give_back(driver.break_off, driver.pgconn.finish)
         session, connection = self._session, self._connection
         self._session = self._connection = None
         if session is not None:

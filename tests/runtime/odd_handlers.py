@@ -260,12 +260,12 @@ FAILING: list[Odd] = [
 
 def hidden_commit(run: Run) -> None:
     write(run)
-    run.ctx.session.execute(text("SELECT 'a;b'; COMMIT"))
+    run.ctx.session.execute(text("SELECT $$a;b$$; COMMIT"))
 
 
 def hidden_commit_and_begin(run: Run) -> None:
     write(run)
-    run.driver.execute("SELECT 'a;b'; COMMIT; BEGIN")
+    run.driver.execute("SELECT $$a;b$$; COMMIT; BEGIN")
 
 
 ENDING: list[Odd] = [hidden_commit, hidden_commit_and_begin]

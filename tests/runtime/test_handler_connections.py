@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.types.string import StrDumper
 from sqlalchemy import text
 
@@ -213,10 +214,10 @@ def test_no_statement_commits_by_itself(bench: Bench, turn: Callable[[Any], None
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT INTO effect VALUES ({id}, 'a'); COMMIT",
-        "INSERT INTO effect VALUES ({id}, 'a'); COMMIT; BEGIN",
-        "INSERT INTO effect VALUES ({id}, 'a'); COMMIT; SELECT 1/0",
-        "INSERT INTO effect VALUES ({id}, 'a'); ROLLBACK; INSERT INTO effect VALUES ({id}, 'b')",
+        "INSERT INTO effect VALUES ({id}, $$a$$); COMMIT",
+        "INSERT INTO effect VALUES ({id}, $$a$$); COMMIT; BEGIN",
+        "INSERT INTO effect VALUES ({id}, $$a$$); COMMIT; SELECT 1/0",
+        "SELECT $$a$$; ROLLBACK; INSERT INTO effect VALUES ({id}, $$b$$)",
     ],
 )
 @pytest.mark.parametrize("first", [True, False])
@@ -316,7 +317,7 @@ def test_a_batch_whose_transaction_was_ended_is_not_run_again(bench: Bench, then
         bench.runs.append(payload["n"])
         effect(ctx)
         if payload["n"] == 2:
-            ctx.session.execute(text("SELECT 'x'; COMMIT"))
+            ctx.session.execute(text("SELECT $$x$$; COMMIT"))
             if then == "raise":
                 raise ValueError
 
@@ -782,3 +783,120 @@ def test_who_keeps_a_dead_connection_keeps_no_other(bench: Bench) -> None:
     child.execute(None, [bench.create() for _ in range(6)])
 
     assert [of_run() for of_run in kept[1:]] == [None] * 5
+
+
+def at_work(statement: str) -> Callable[[Any], None]:
+    def start(ctx: Any) -> None:
+        connection = driver(ctx)
+        began = threading.Event()
+
+        def go_on() -> None:
+            while True:
+                began.set()
+                connection.execute(statement)
+
+        threading.Thread(target=go_on, daemon=True).start()
+        assert began.wait(5)
+
+    return start
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("statement", ["SELECT 1", "SELECT pg_sleep(30)"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_thread_at_work_hurts_its_own_run_alone(
+    bench: Bench, statement: str, *, fails: bool
+) -> None:
+    start = at_work(statement)
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        if payload["n"] % 3 == 1:
+            start(ctx)
+            if fails:
+                raise ValueError
+
+    ids = [bench.create(payload={"n": n}) for n in range(12)]
+
+    carry_out(bench, ids)
+
+    for n, task_id in enumerate(ids):
+        task = bench.task(task_id)
+        assert (task.crashes, bench.effects(task_id)) == (0, int(task.state == "SUCCEEDED")), n
+        assert n % 3 == 1 or task.state == "SUCCEEDED", (n, task.error)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_commit_through_libpq_is_seen(bench: Bench, *, is_async: bool) -> None:
+    @bench.handler("sync", retry="0s,0s")
+    def sync(ctx: Any) -> None:
+        effect(ctx)
+        driver(ctx).pgconn.exec_(b"COMMIT")
+        raise ValueError
+
+    @bench.handler("async", retry="0s,0s")
+    async def asynchronous(ctx: Any) -> None:
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+        raw = await (await ctx.session.connection()).get_raw_connection()
+        raw.driver_connection.pgconn.exec_(b"COMMIT")
+        raise ValueError
+
+    task_id = bench.create("async" if is_async else "sync")
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
+    assert "ended the transaction" in (bench.task(task_id).error or "")
+
+
+def by_composable(ctx: Any) -> None:
+    driver(ctx).execute(sql.SQL("COMMIT"))
+
+
+def behind_a_plain_quote(ctx: Any) -> None:
+    ctx.session.execute(text("SELECT 'it''s; '; COMMIT"))
+
+
+@pytest.mark.parametrize("end", [by_composable, behind_a_plain_quote])
+def test_more_ways_to_say_commit_are_refused(bench: Bench, end: Callable[[Any], None]) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        end(ctx)
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+
+
+def test_what_is_noted_at_a_connection_is_its_runs(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        bench.runs.append((ctx.connection.info.get("mine"), driver(ctx).prepare_threshold))
+        ctx.connection.info["mine"] = 1
+        driver(ctx).prepare_threshold = 0
+
+    carry_out(bench, [bench.create() for _ in range(3)])
+
+    assert bench.runs == [(None, 5)] * 3
+
+
+def test_a_connection_that_was_detached_fails_with_its_handlers_cause(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        ctx.connection.detach()
+        if payload["n"]:
+            raise ValueError
+
+    ids = [bench.create(payload={"n": n}) for n in range(2)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["FAILED"] * 2
+    assert "closed ctx.connection" in (bench.task(ids[0]).error or "")
+    assert (bench.task(ids[1]).error or "").startswith("ValueError")
