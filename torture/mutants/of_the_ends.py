@@ -127,4 +127,39 @@ ENDS_OF_RUNS = (
         "for done in range(2 * REPEATS):",
         CONFLICT,
     ),
+    mutant(
+        "a COMMIT of libpq's is not seen",
+        "A run whose transaction is gone has failed for good, whoever ended it.",
+        "tasks_app/runtime/handler_driver.py",
+        "        if self._was_open and self.pgconn.transaction_status == _IDLE:\n"
+        "            self.ended = True\n        return",
+        "        return",
+        "tests/runtime/test_handler_connections.py::test_a_commit_through_libpq_is_seen",
+    ),
+    mutant(
+        "the dead keep those who came after them",
+        "Who keeps a connection of a run's keeps that alone.",
+        "tasks_app/runtime/plain_transaction.py",
+        "            heir, self._driver.heir = self._driver.heir, None\n",
+        "            heir = self._driver.heir\n",
+        "tests/runtime/test_handler_connections.py::test_who_keeps_a_dead_connection_keeps_no_other",
+    ),
+    mutant(
+        "what was begun ahead stays open",
+        "No session waits in a transaction for a run that does not come.",
+        "tasks_app/runtime/sprint.py",
+        "            self._runner.rest()\n",
+        "",
+        "tests/runtime/test_handler_connections.py::"
+        "test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it",
+    ),
+    mutant(
+        "a BEGIN goes along where the run chose an isolation",
+        "SQLAlchemy takes the choice back when the connection comes home.",
+        "tasks_app/runtime/plain_transaction.py",
+        " and not connection.get_execution_options()",
+        "",
+        "tests/runtime/test_handler_connections.py::"
+        "test_a_run_in_a_row_chooses_how_its_transaction_begins",
+    ),
 )
