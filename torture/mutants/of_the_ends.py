@@ -153,13 +153,4 @@ ENDS_OF_RUNS = (
         "tests/runtime/test_handler_connections.py::"
         "test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it",
     ),
-    mutant(
-        "a BEGIN goes along where the run chose an isolation",
-        "SQLAlchemy takes the choice back when the connection comes home.",
-        "tasks_app/runtime/plain_transaction.py",
-        " and not connection.get_execution_options()",
-        "",
-        "tests/runtime/test_handler_connections.py::"
-        "test_a_run_in_a_row_chooses_how_its_transaction_begins",
-    ),
 )

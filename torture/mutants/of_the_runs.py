@@ -92,14 +92,20 @@ RUNS = (
         "        self.pgconn = _NOBODY\n",
         "",
         f"{ODD}what_a_run_kept_writes_into_no_later_run",
-        also=(Change(DRIVER, "        if self._over:\n", "        if False:\n"),),
+        also=(
+            Change(
+                DRIVER,
+                "        if self._over or self._owner not in {None, self._me()}:\n",
+                "        if False:\n",
+            ),
+        ),
     ),
     mutant(
         "nobody looks whether a transaction was ended",
         "Who ends the transaction by any way has failed, for what he wrote may stand.",
         DRIVER,
-        "            self.ended = True\n\n    def heed",
-        "            pass\n\n    def heed",
+        "            self.ended = True\n        self._was_open",
+        "            pass\n        self._was_open",
         f"{ODD}the_end_past_our_cursors_is_seen_all_the_same",
     ),
     mutant(
@@ -114,8 +120,8 @@ RUNS = (
         "who ends a transaction and begins another is not seen",
         "What a string of statements did is told by the tags of its results.",
         DRIVER,
-        "if tags & _ENDING_TAGS or (answered",
-        "if (answered",
+        "if unseen or tags & _ENDING_TAGS or (answered",
+        "if unseen or (answered",
         f"{ODD}who_ends_the_transaction_behind_a_quote_fails_once_and_for_all",
     ),
     mutant(
