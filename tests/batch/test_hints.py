@@ -6,6 +6,7 @@ from sqlalchemy import text
 
 from tests.batch.yard import Yard
 from tests.runtime.test_hints import Ear, ear, told  # noqa: F401  the fixture
+from tests.waiting import until
 
 
 def test_all_tasks_behind_the_first_are_hinted_at(yard: Yard, ear: Ear) -> None:  # noqa: F811
@@ -19,4 +20,4 @@ def test_all_tasks_behind_the_first_are_hinted_at(yard: Yard, ear: Ear) -> None:
         first, *others = found
     assert first.name == "job:step:plan"
     assert len(others) == 7
-    assert sorted(told(ear)) == [row.id for row in others]
+    until(lambda: sorted(told(ear)) == [row.id for row in others])
