@@ -92,6 +92,7 @@ class OfRun(EndOfRun):
         kinds = (list, deque, AdaptersMap)
         kept = {n: v for n, v in vars(self).items() if isinstance(v, kinds)}
         self._template = {**vars(self), **{n: _another(v) for n, v in kept.items()}}
+        del self._template["lock"]  # who tries a dead one has that one's
         self._template["_mutable"] = self._mutable = tuple(kept)
         self._template["_limits"] = self._limits = (self.prepare_threshold, self.prepared_max)
 

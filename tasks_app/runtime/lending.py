@@ -61,13 +61,17 @@ def _template(dbapi_connection: Any, _entry: ConnectionPoolEntry) -> None:
 
 def _leave(dbapi_connection: Any, _entry: Any, state: PoolResetState) -> None:
     driver = _driver(dbapi_connection)
-    if not driver.needs_look or state.terminate_only or not state.asyncio_safe:
+    if state.terminate_only or not state.asyncio_safe:
         return
     with suppress(psycopg.Error):  # then it needs a look, and is closed
         if isinstance(driver, AsyncHandlerConnection):
-            await_(driver.leave())
+            await_(driver.break_off())
+            if driver.needs_look:
+                await_(driver.leave())
         else:
-            driver.leave()
+            driver.break_off()
+            if driver.needs_look:
+                driver.leave()
 
 
 def _hand_on(dbapi_connection: Any, entry: Any) -> None:
