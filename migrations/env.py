@@ -9,12 +9,14 @@ from sqlalchemy import Connection, create_engine, text
 
 SCHEMA = os.environ.get("TASKS_APP_SCHEMA") or None
 VERSION_TABLE = "tasks_app_version"
+# Alone: what the schema lacks must not be found, and dropped, in another pool's.
+PATH = f'SET LOCAL search_path TO "{SCHEMA}"'
 
 
 def _migrate(connection: Connection) -> None:
     if SCHEMA:
         connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{SCHEMA}"'))
-        connection.execute(text(f'SET LOCAL search_path TO "{SCHEMA}", public'))
+        connection.execute(text(PATH))
     context.configure(
         connection=connection, version_table=VERSION_TABLE, version_table_schema=SCHEMA
     )
@@ -34,7 +36,7 @@ def _print_sql() -> None:
     with context.begin_transaction():
         if SCHEMA:
             context.execute(f'CREATE SCHEMA IF NOT EXISTS "{SCHEMA}"')
-            context.execute(f'SET LOCAL search_path TO "{SCHEMA}", public')
+            context.execute(PATH)
         context.run_migrations()
 
 

@@ -267,7 +267,10 @@ def _door() -> None:
 
 
 def downgrade() -> None:
-    op.execute("DROP FUNCTION task_create")
+    op.execute("""
+    DROP FUNCTION task_create(text, jsonb, text, integer, timestamptz, interval, text, text,
+        integer, text, timestamptz, boolean, jsonb)
+    """)
     op.execute("DROP VIEW task_all")
     for table in ("worker", "dispatch", "attempt", "error", "completed", "pending"):
         op.execute(f"DROP TABLE task_{table}")

@@ -19,13 +19,20 @@ _NEW = f"""{_OLD},
         order_key text DEFAULT NULL, limit_key text DEFAULT NULL, fair_key text DEFAULT NULL"""
 
 
+# By its name alone it is ambiguous where a schema further on in the path has a pool, too.
+_OLD_TYPES = """
+    text, jsonb, text, integer, timestamptz, interval, text, text, integer, text, timestamptz,
+    boolean, jsonb"""
+_NEW_TYPES = f"{_OLD_TYPES}, text, text, text"
+
+
 def upgrade() -> None:
-    op.execute("DROP FUNCTION task_create")  # with other arguments it would be a second one
+    op.execute(f"DROP FUNCTION task_create({_OLD_TYPES})")  # or the new one would be a second
     _create(_NEW, ", order_key, limit_key, fair_key")
 
 
 def downgrade() -> None:
-    op.execute("DROP FUNCTION task_create")
+    op.execute(f"DROP FUNCTION task_create({_NEW_TYPES})")
     _create(_OLD, "")
 
 
