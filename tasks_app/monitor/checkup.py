@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
@@ -11,6 +12,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.monitor import database as database_checks
 from tasks_app.monitor import locks as lock_checks
 from tasks_app.monitor import schedules as schedule_checks
+from tasks_app.monitor import sessions as session_checks
 from tasks_app.monitor import work as work_checks
 from tasks_app.monitor.database import Check
 from tasks_app.runtime.database import Database
@@ -22,12 +24,16 @@ def examine(settings: Settings) -> list[Finding]:
     try:
         database = Database(settings.database, prepare=settings.prepare)
         try:
-            findings = _run(database_checks.FIRST, database, settings)
+            findings = _run(database_checks.FIRST, database.engine, settings)
             if all(finding.level is not Level.FAIL for finding in findings):
-                findings += _run(database_checks.CHECKS, database, settings)
-                findings += _run(work_checks.CHECKS, database, settings)
-                findings += _run(schedule_checks.CHECKS, database, settings)
-                findings += _run(lock_checks.CHECKS, database, settings)
+                findings += _run(database_checks.CHECKS, database.engine, settings)
+                findings += _run(session_checks.CHECKS, database.engine, settings)
+                findings += _run(
+                    session_checks.CHECKS_OF_HANDLERS, database.handler_engine, settings
+                )
+                findings += _run(work_checks.CHECKS, database.engine, settings)
+                findings += _run(schedule_checks.CHECKS, database.engine, settings)
+                findings += _run(lock_checks.CHECKS, database.engine, settings)
         finally:
             database.dispose()
     except ArgumentError:
@@ -39,11 +45,11 @@ def examine(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _run(checks: Sequence[Check], database: Database, settings: Settings) -> list[Finding]:
+def _run(checks: Sequence[Check], engine: Engine, settings: Settings) -> list[Finding]:
     findings = []
     for check in checks:
         try:
-            with database.begin() as connection:
+            with engine.connect() as connection:
                 findings += check(connection, settings)
         except DBAPIError as error:
             if is_unanswered(error):

@@ -15,8 +15,8 @@ from tasks_app.domain.settings import Settings
 from tasks_app.pool import condition, days, maintain, workers
 from tasks_app.pool.schema import check_schema, newest
 
-OLDEST_MAJOR, TESTED_MAJOR = 14, 18
-"""client_connection_check_interval came with 14."""
+OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
+"""Each of them is tested. client_connection_check_interval came with 14."""
 FEW_DAYS_AHEAD = 3
 LATE_DAYS = timedelta(days=1)
 """Who maintains looks once an hour."""
@@ -33,12 +33,14 @@ def version(connection: Connection, _settings: Settings) -> list[Finding]:
     server = condition.server(connection)
     name = f"PostgreSQL {server.version}"
     if server.major < OLDEST_MAJOR:
-        return [fail("database", f"{name} is too old", f"Upgrade it to {TESTED_MAJOR}.")]
+        return [fail("database", f"{name} is too old", f"Upgrade it to {NEWEST_MAJOR}.")]
     if server.encoding != "UTF8":
         advice = "Move to a database made with ENCODING 'UTF8'."
         return [fail("database", f"{name}, encoding {server.encoding}", advice)]
-    if server.major < TESTED_MAJOR:
-        advice = f"tasks_app is tested on {TESTED_MAJOR}; upgrade when you can."
+    if server.major > NEWEST_MAJOR:
+        advice = (
+            f"This tasks_app is tested on {OLDEST_MAJOR} to {NEWEST_MAJOR}; look for a newer one."
+        )
         return [warn("database", f"{name} answers", advice)]
     return [ok("database", f"{name} answers")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -58,6 +59,7 @@ _SERVER = text(f"""
         ARRAY(SELECT s.name FROM unnest(ARRAY['fsync', 'full_page_writes', 'synchronous_commit'])
             AS s(name) WHERE current_setting(s.name) = 'off') AS forgetful
 """)
+_SETTINGS = text("SELECT name, setting FROM pg_settings WHERE name = ANY(:names)")
 _FORBIDDEN = text("""
     SELECT t.name, p.privilege
     FROM unnest(CAST(:tables AS text[])) AS t(name),
@@ -153,6 +155,12 @@ class DueWork:
 def server(connection: Connection) -> Server:
     """Ask the server who it is."""
     return Server(*connection.execute(_SERVER).one())
+
+
+def in_force(connection: Connection, names: Iterable[str]) -> dict[str, str]:
+    """Return how settings stand in this session, times in their own unit; those that it knows."""
+    rows = connection.execute(_SETTINGS, {"names": list(names)})
+    return {row.name: row.setting for row in rows}
 
 
 def forbidden(connection: Connection) -> list[tuple[str, str]]:

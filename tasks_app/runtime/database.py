@@ -32,8 +32,21 @@ _NETWORK = {
 }
 _CHECK = {"client_connection_check_interval": "500"}
 """A killed client's statement would otherwise hold its locks for as long as it runs."""
+PLANNED = {
+    # Our statements look rows up by key, a group at a time. Planned while the pool was empty, or
+    # by statistics of yesterday, they would read whole tables: so there is one plan, and no choice.
+    "plan_cache_mode": "force_generic_plan",
+    **dict.fromkeys(
+        ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
+    ),
+    # Up to PostgreSQL 17 what is off adds 1e10 to the cost of a plan that cannot do without (18
+    # counts it apart). Above jit_above_cost the server compiles: a second for a millisecond's work.
+    "jit": "off",
+}
+"""For statements of ours. How the SQL of handlers is planned is their own business."""
 _OURS = {
     **_CHECK,
+    **PLANNED,
     # How values are written and read, whatever the role or the database says.
     "IntervalStyle": "postgres",
     "DateStyle": "ISO",
@@ -48,12 +61,6 @@ _OURS = {
     # A process that is stopped or cut off within a transaction must not keep its locks: the
     # scanner's would end all scanning.
     "idle_in_transaction_session_timeout": "5000",
-    # Our statements look rows up by key, a group at a time. Planned while the pool was empty, or
-    # by statistics of yesterday, they would read whole tables: so there is one plan, and no choice.
-    "plan_cache_mode": "force_generic_plan",
-    **dict.fromkeys(
-        ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
-    ),
 }
 _FOR_A_TRANSACTION = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', true)"

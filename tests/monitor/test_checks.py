@@ -13,10 +13,11 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
-from tasks_app.monitor import database, work
+from tasks_app.monitor import database, sessions, work
 from tasks_app.monitor.checkup import examine
 from tasks_app.pool import condition, lease, pause, workers
 from tasks_app.pool.grants import Kind
+from tasks_app.runtime.database import Database
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task
 from tests.pool.old_days import NAME, old_day
@@ -74,7 +75,8 @@ def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings:
     assert set(levels(findings)) == {"ok"}, said(findings)
     assert [f.subject for f in findings] == [
         *("database", "schema", "privileges", "durability", "partitions", "retention"),
-        *("autovacuum", "connections", "transactions", "workers", "scan", "queues"),
+        *("autovacuum", "connections", "transactions", "planner", "handlers' SQL"),
+        *("workers", "scan", "queues"),
         *("due tasks", "rescue", "schedules", "locks"),
     ]
 
@@ -83,11 +85,11 @@ def test_old_servers_and_other_encodings_are_told(
     connection: Connection, settings: Settings, pretend: Pretend
 ) -> None:
     seen = []
-    for other in ({"major": 13}, {"major": 16}, {"encoding": "SQL_ASCII"}, {}):
+    for other in ({"major": 13}, {"major": 14}, {"major": 19}, {"encoding": "SQL_ASCII"}, {}):
         pretend(**other)
         seen += levels(database.version(connection, settings))
 
-    assert seen == ["fail", "warn", "fail", "ok"]
+    assert seen == ["fail", "ok", "warn", "fail", "ok"]
 
 
 def test_another_schema_ends_the_check_up(engine: Engine, settings: Settings) -> None:
@@ -134,6 +136,34 @@ def test_a_server_that_forgets_commits_is_told(connection: Connection, settings:
         "ok durability: what is committed outlives a crash of the server",
         "warn durability: synchronous_commit = off",
     ]
+
+
+def test_a_pooler_that_drops_what_we_set_is_seen(
+    connection: Connection, database_url: str, settings: Settings
+) -> None:
+    dropped = sessions.planner(connection, settings)  # a connection for which nothing was set
+    ours = []
+    for prepare in (True, False):
+        ends = Database(database_url, prepare=prepare)
+        with ends.begin() as connection_of_ours:
+            ours += sessions.planner(connection_of_ours, settings)
+        ends.dispose()
+
+    assert levels([*dropped, *ours]) == ["warn", "ok", "ok"]
+    assert "enable_seqscan = on, jit = on" in dropped[0].fact
+    assert "TASKS_APP_PREPARE=off" in dropped[0].advice
+
+
+def test_a_server_that_cuts_off_handlers_is_seen(
+    connection: Connection, settings: Settings
+) -> None:
+    seen = sessions.handlers(connection, settings)
+    for span in ("20s", "5min"):
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{span}'")
+        seen += sessions.handlers(connection, settings)
+
+    assert levels(seen) == ["ok", "warn", "ok"]
+    assert seen[1].fact.endswith("cut off by idle_in_transaction_session_timeout = 20 s")
 
 
 def test_partitions_that_run_out_and_strays_are_seen(

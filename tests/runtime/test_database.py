@@ -19,7 +19,11 @@ from tests.factory import claimer, ending, pending_task, pool_of_task
 
 OFTEN = 12
 """More often than it takes psycopg to prepare a statement."""
-OPTIONS = text("SELECT current_setting('enable_seqscan'), current_setting('lock_timeout')")
+OPTIONS = text("""
+    SELECT current_setting('enable_seqscan'), current_setting('jit'),
+        current_setting('lock_timeout')
+""")
+OURS, THE_SERVERS = ("off", "off", "1s"), ("on", "on", "0")
 
 
 @pytest.fixture(params=[True, False], ids=["prepared", "for a pooler"])
@@ -61,7 +65,7 @@ def test_our_settings_hold_in_all_that_we_do(database: Database, way: str) -> No
     """Without its lock_timeout a clerk that waits for somebody's lock looks dead."""
     for _ in range(2):
         with getattr(database, way)() as connection:
-            assert connection.execute(OPTIONS).one() == ("off", "1s")
+            assert connection.execute(OPTIONS).one() == OURS
 
 
 def test_a_pooler_gets_its_server_back_without_our_settings(
@@ -73,7 +77,12 @@ def test_a_pooler_gets_its_server_back_without_our_settings(
         server = connection.connection.driver_connection
         found = server.execute(OPTIONS.text).fetchone()
 
-    assert found == (("off", "1s") if "prepared" in request.node.name else ("on", "0"))
+    assert found == (OURS if "prepared" in request.node.name else THE_SERVERS)
+
+
+def test_how_the_sql_of_handlers_is_planned_is_their_own_business(database: Database) -> None:
+    with database.handler_engine.connect() as connection:
+        assert connection.execute(OPTIONS).one() == THE_SERVERS
 
 
 @pytest.mark.parametrize("way", ["begin", "single"])
@@ -93,7 +102,7 @@ def test_a_connection_that_dies_while_it_is_used_is_unanswered_once(
     assert is_unanswered(raised.value)
     assert is_lost(raised.value)
     with getattr(database, way)() as connection:
-        assert connection.execute(OPTIONS).one() == ("off", "1s")
+        assert connection.execute(OPTIONS).one() == OURS
 
 
 def ask_pid(database: Database) -> int:

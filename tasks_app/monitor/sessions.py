@@ -1,0 +1,50 @@
+"""Do our sessions, and those of handlers, stand as they must?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.finding import Finding, ok, warn
+from tasks_app.domain.settings import Settings
+from tasks_app.pool import condition
+from tasks_app.runtime.database import PLANNED
+
+Check = Callable[[Connection, Settings], list[Finding]]
+
+CUTTING = ("idle_in_transaction_session_timeout", "transaction_timeout")
+SHORT_S = 60
+"""A handler calls somebody slow between two statements: more than that is for it to limit."""
+
+
+def planner(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Are our statements planned as we ask for when we connect?"""
+    found = condition.in_force(connection, PLANNED)
+    other = [f"{name} = {value}" for name, value in found.items() if value != PLANNED[name]]
+    if other:
+        fact = f"what we set when we connect is not in force: {', '.join(sorted(other))}"
+        advice = "A pooler drops it: set TASKS_APP_PREPARE=off, or connect past it."
+        return [warn("planner", fact, advice)]
+    return [ok("planner", "each statement of ours has one plan, which is not compiled (jit = off)")]
+
+
+def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does the server let handlers end their transactions?"""
+    found = condition.in_force(connection, (*CUTTING, "jit"))
+    short = [
+        f"{name} = {int(found[name]) / 1000:g} s"
+        for name in CUTTING
+        if 0 < int(found.get(name, 0)) < SHORT_S * 1000
+    ]
+    if short:
+        fact = f"their transactions are cut off by {' and '.join(short)}"
+        advice = "ALTER ROLE ... SET it higher than any handler pauses between two statements."
+        return [warn("handlers' SQL", fact, advice)]
+    return [ok("handlers' SQL", f"is planned as for everybody (jit = {found['jit']})")]
+
+
+CHECKS: tuple[Check, ...] = (planner,)
+"""In our own sessions."""
+CHECKS_OF_HANDLERS: tuple[Check, ...] = (handlers,)
+"""In such as handlers have."""
