@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 format docs lock clean
+.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 test-server format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -29,6 +29,14 @@ test: $(READY)  ## the whole suite, on servers that it starts itself
 
 test-pg16: $(READY)  ## everything that touches the database, on PostgreSQL 16
 	@TASKS_APP_TEST_POSTGRES=16 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/pool tests/runtime $(ARGS)
+
+# What touches the database: the pool, those who work on it, commands, a worker with beat and broker.
+DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli tests/broker/test_walk.py \
+	tests/broker/test_tasks.py tests/broker/test_start.py tests/broker/test_two_pools.py tests/edge/test_zoo.py
+test-server: $(READY)  ## the same and a worker's walk, on the PostgreSQL of TASKS_APP_TEST_POSTGRES_URL
+	@test -n "$(TASKS_APP_TEST_POSTGRES_URL)" || { echo "Set TASKS_APP_TEST_POSTGRES_URL to a server's URL:" \
+		"its role may make databases and roles. See CONTRIBUTING.md."; exit 2; }
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "edge or not edge" $(DATABASE_TESTS) $(ARGS)
 
 check: $(READY)  ## format, lint, types, floors, the quick part of the model
 	@$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tasks_app.embedded import Postgres, Stack, Valkey, cluster, programs, temporary
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
-from tests.broker.rabbitmq import NO_RABBITMQ, why_not
+from tests.broker.rabbitmq import NO_RABBITMQ
+from tests.servers import GIVEN, NOT_OURS, Databases
 
 # What the tests commit is nothing to tell to the broker of whoever runs them.
 os.environ.pop("TASKS_APP_BROKER_URL", None)
@@ -43,10 +45,13 @@ USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested: a skipped test is easily overlooked."""
-    reasons = {str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())}
-    if any(NO_RABBITMQ in reason for reason in reasons):
+    skipped = terminalreporter.stats.get("skipped", ())
+    words = (str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped)
+    loud = Counter(each for each in words if each.startswith((NO_RABBITMQ, NOT_OURS)))
+    if loud:
         terminalreporter.section("NOT TESTED", yellow=True, bold=True)
-        terminalreporter.write_line(f"{NO_RABBITMQ}: {why_not()}", yellow=True)
+    for reason, number in loud.items():
+        terminalreporter.write_line(f"{number} x {reason}", yellow=True)
 
 
 @pytest.fixture(scope="session")
@@ -58,8 +63,20 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def postgres(stack: Stack) -> Postgres:
-    """The session's PostgreSQL."""
+    """The session's PostgreSQL, for tests that stop it."""
+    if GIVEN:
+        pytest.skip(NOT_OURS)
     return stack.postgres
+
+
+@pytest.fixture(scope="session")
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """More databases on the session's server; those of the embedded one go with it."""
+    if GIVEN:
+        with Databases(GIVEN).guarded() as databases:
+            yield databases
+    else:
+        yield Databases(request.getfixturevalue("postgres").url_of("postgres"))
 
 
 @pytest.fixture(scope="session")
@@ -69,16 +86,17 @@ def broker(stack: Stack) -> Valkey:
 
 
 @pytest.fixture(scope="session")
-def database_url(postgres: Postgres) -> str:
+def database_url(databases: Databases) -> str:
     """A migrated database that the tests share; each cleans it before it starts."""
-    engine = create_engine(postgres.url)
+    url = databases.create("tasks")
+    engine = create_engine(url)
     with engine.begin() as connection:
         migrate(connection)
     for day in _missing(engine):
         with engine.begin() as connection:
             add_partition(connection, day)
     engine.dispose()
-    return postgres.url
+    return url
 
 
 def _missing(engine: Engine) -> list:

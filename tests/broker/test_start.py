@@ -21,21 +21,17 @@ from tasks_app.broker.surroundings import check_surroundings, ends_the_process
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.settings import Settings, load_settings
 from tests.broker.conftest import House
+from tests.servers import Databases
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
 
 
 @pytest.fixture
-def empty_url(house: House, postgres) -> Iterator[str]:
+def empty_url(databases: Databases) -> Iterator[str]:
     """A database without our schema."""
-    administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
-    with administrator.connect() as connection:
-        connection.execute(text("CREATE DATABASE nothing_yet"))
-    yield postgres.url_of("nothing_yet")
-    with administrator.connect() as connection:
-        connection.execute(text("DROP DATABASE nothing_yet WITH (FORCE)"))
-    administrator.dispose()
+    yield databases.create("nothing_yet")
+    databases.drop("nothing_yet")
 
 
 def last_words(house: House, command: str, **environment: str) -> str:

@@ -27,26 +27,22 @@ from tasks_app.pool.schema import migrate
 from tasks_app.pool.upcoming import Upcoming
 from tasks_app.runtime.hints import HINTS, Hints
 from tests.broker.conftest import House
+from tests.servers import Databases
 from tests.waiting import until
 
 NAMED = {"pool": "somebodys"}
 
 
 @pytest.fixture(scope="module")
-def other(postgres) -> Iterator[Engine]:
+def other(databases: Databases) -> Iterator[Engine]:
     """Another pool: a database beside the suite's."""
-    administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
-    with administrator.connect() as connection:
-        connection.execute(text("CREATE DATABASE other_pool"))
-    engine = create_engine(postgres.url_of("other_pool"))
+    engine = create_engine(databases.create("other_pool"))
     with engine.begin() as connection:
         migrate(connection)
         connection.execute(text("CREATE TABLE effect (task_id bigint, note text)"))
     yield engine
     engine.dispose()
-    with administrator.connect() as connection:
-        connection.execute(text("DROP DATABASE other_pool WITH (FORCE)"))
-    administrator.dispose()
+    databases.drop("other_pool")
 
 
 class TestOneMessage:

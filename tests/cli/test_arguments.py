@@ -14,7 +14,6 @@ from sqlalchemy import Engine
 
 from tasks_app import set_limit
 from tasks_app.cli.group import COMMANDS, group
-from tasks_app.embedded import Stack
 from tests.cli.test_commands import Shell
 from tests.factory import pending_task, pool_of_task
 
@@ -70,8 +69,8 @@ def run_in(encoding: str, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def shell(engine: Engine, stack: Stack, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=stack.urls.database)
+def shell(engine: Engine, database_url: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
 
 
 def test_the_value_of_no_option_of_no_command_may_be_empty() -> None:

@@ -18,10 +18,11 @@ from sqlalchemy import Engine, text
 
 from tasks_app import explain_task
 from tasks_app.cli.main import main
-from tasks_app.embedded import Stack
+from tasks_app.embedded import Valkey
 from tasks_app.pool.schema import newest
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.old_days import NAME, drop_old_days, finished, old_day
+from tests.servers import Databases
 
 HANDLERS = """
 import gc, os, signal
@@ -84,14 +85,20 @@ class Shell:
 
 
 @pytest.fixture
-def shell(engine: Engine, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(
+    engine: Engine,
+    database_url: str,
+    broker: Valkey,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Shell:
     """A shell whose environment names the test's database, broker and handlers."""
     (tmp_path / "cli_handlers.py").write_text(HANDLERS)
     return Shell(
         monkeypatch,
         tmp_path,
-        TASKS_APP_DATABASE_URL=stack.urls.database,
-        TASKS_APP_BROKER_URL=stack.urls.broker,
+        TASKS_APP_DATABASE_URL=database_url,
+        TASKS_APP_BROKER_URL=broker.url,
         TASKS_APP_IMPORTS="cli_handlers",
     )
 
@@ -211,12 +218,9 @@ def test_a_wrong_setting_is_named_without_its_value(
 
 
 def test_an_unmigrated_database_names_the_command(
-    stack: Stack, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("DROP DATABASE IF EXISTS unmigrated"))
-        connection.execute(text("CREATE DATABASE unmigrated"))
-    shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=stack.postgres.url_of("unmigrated"))
+    shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=databases.create("unmigrated"))
 
     listed, checked = shell("list"), shell("migrate", "--check")
     migrated = shell("migrate")
@@ -279,9 +283,9 @@ def test_work_drains_the_pool_without_a_broker_and_survives_poison(
 
 
 def test_work_without_handlers_says_where_they_come_from(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=stack.urls.database)
+    shell = Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
 
     done = shell.process("work", "--drain")
 
@@ -290,12 +294,12 @@ def test_work_without_handlers_says_where_they_come_from(
 
 
 def test_a_module_that_does_not_exist_is_named(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(
         monkeypatch,
         tmp_path,
-        TASKS_APP_DATABASE_URL=stack.urls.database,
+        TASKS_APP_DATABASE_URL=database_url,
         TASKS_APP_IMPORTS="no.such.module",
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.embedded import Stack
+from tasks_app.embedded import Valkey
 from tasks_app.pool import workers
 
 pytestmark = pytest.mark.processes
@@ -42,12 +42,12 @@ class Shell:
 
 
 @pytest.fixture
-def shell(engine: Engine, stack: Stack, tmp_path: Path) -> Shell:
+def shell(engine: Engine, database_url: str, broker: Valkey, tmp_path: Path) -> Shell:
     (tmp_path / "celeryconfig.py").write_text("worker_concurrency = 5\ntask_acks_latte = 1\n")
     return Shell(
         tmp_path,
-        TASKS_APP_DATABASE_URL=stack.urls.database,
-        TASKS_APP_BROKER_URL=stack.urls.broker,
+        TASKS_APP_DATABASE_URL=database_url,
+        TASKS_APP_BROKER_URL=broker.url,
         PYTHONPATH=str(tmp_path),
     )
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tasks_app.cli.group import COMMANDS, group, pool
-from tasks_app.embedded import Stack
+from tasks_app.embedded import Valkey
 
 pytestmark = pytest.mark.processes
 
@@ -46,10 +46,10 @@ def test_the_plugin_imports_click_and_nothing_else() -> None:
 
 
 def test_what_goes_wrong_ends_the_same_both_ways(
-    stack: Stack, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Valkey, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TASKS_APP_BROKER_URL", stack.urls.broker)
+    monkeypatch.setenv("TASKS_APP_BROKER_URL", broker.url)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
     unknown = [run(*way, "show", "999999999") for way in TWO_WAYS]
     misused = [run(*way, "cancel") for way in TWO_WAYS]

@@ -51,11 +51,12 @@ from tasks_app.pool.locks.hold import guard, renew
 from tasks_app.pool.locks.release import release
 from tasks_app.pool.schema import check_schema
 from tests.factory import claimed_task, ending, pending_task
+from tests.servers import named
 
 PASSWORD = "of-this-test"
 VIEW = "SELECT name FROM task_schedules"
 STANDS = "SELECT state, attempt, due_at, parked FROM task_pending WHERE id = :id"
-NAME = 'role "{}" of this test'
+NAME = named('role "{}" of this test')
 """One that has to be quoted."""
 
 

@@ -12,11 +12,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection
 
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, Fence, Settlement
-from tasks_app.embedded import Postgres
 from tasks_app.pool import ledger, settle
 from tasks_app.pool.browse import find, get
 from tasks_app.pool.claim import claim, claim_unhindered, waiting
@@ -35,6 +34,7 @@ from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.database import Database
 from tests.factory import LEASE, claimer
 from tests.pool.plans import Plan, prepared
+from tests.servers import Databases
 
 WAITING, RUNNING, OVER = range(1, 8_001), range(10_001, 10_501), range(20_001, 20_101)
 TOKEN = UUID(int=7)
@@ -132,12 +132,9 @@ VERBS: dict[str, tuple[Verb, int]] = {
 
 
 @pytest.fixture(scope="module")
-def bare(postgres: Postgres) -> Iterator[Database]:
+def bare(databases: Databases) -> Iterator[Database]:
     """A database of its own, migrated and empty, in which nobody gathers statistics."""
-    admin = create_engine(postgres.url, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text("CREATE DATABASE plans"))
-    database = Database(postgres.url_of("plans"))
+    database = Database(databases.create("plans"))
     with database.begin() as connection:
         migrate(connection)
     for day in _missing(database):
@@ -147,9 +144,7 @@ def bare(postgres: Postgres) -> Iterator[Database]:
         connection.connection.driver_connection.execute(FILL)
     yield database
     database.dispose()
-    with admin.connect() as connection:
-        connection.execute(text("DROP DATABASE plans WITH (FORCE)"))
-    admin.dispose()
+    databases.drop("plans")
 
 
 def _missing(database: Database) -> list:

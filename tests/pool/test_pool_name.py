@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import Engine
 
-from tasks_app.embedded import Postgres
 from tasks_app.pool.pool_name import pool_name
+from tests.servers import Databases
 
 
 def test_it_stays_as_it_is(engine: Engine) -> None:
@@ -20,14 +20,11 @@ def test_it_stays_as_it_is(engine: Engine) -> None:
     assert len(names[0] or "") == 12
 
 
-def test_a_copy_of_the_database_has_another(engine: Engine, postgres: Postgres) -> None:
-    administrator = create_engine(postgres.url_of("postgres"), isolation_level="AUTOCOMMIT")
+def test_a_copy_of_the_database_has_another(engine: Engine, databases: Databases) -> None:
     body = "SELECT prosrc FROM pg_proc WHERE proname = 'task_pool'"
     with engine.connect() as connection:
         own, source = pool_name(connection), connection.execute(text(body)).scalar_one()
-    with administrator.connect() as connection:
-        connection.execute(text("CREATE DATABASE pool_copy"))
-    copy = create_engine(postgres.url_of("pool_copy"))
+    copy = create_engine(databases.create("pool_copy"))
     try:
         with copy.begin() as connection:
             connection.exec_driver_sql(
@@ -36,9 +33,7 @@ def test_a_copy_of_the_database_has_another(engine: Engine, postgres: Postgres) 
             assert pool_name(connection) not in (None, own)
     finally:
         copy.dispose()
-        with administrator.connect() as connection:
-            connection.execute(text("DROP DATABASE pool_copy WITH (FORCE)"))
-        administrator.dispose()
+        databases.drop("pool_copy")
 
 
 def test_a_schema_that_knows_none_fails_nobodys_transaction(connection: Connection) -> None:

@@ -24,6 +24,7 @@ from tasks_app.pool.schema import (
 )
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.interleave import blocked, two
+from tests.servers import Databases
 
 CATALOGUE = text(
     """
@@ -43,11 +44,9 @@ CHECKS = text(
 
 
 @pytest.fixture(scope="module")
-def spare(shared_engine: Engine) -> Iterator[Engine]:
+def spare(databases: Databases) -> Iterator[Engine]:
     """A second database; it goes with its server, because dropping one takes long."""
-    with shared_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("CREATE DATABASE spare")
-    other = create_engine(shared_engine.url.set(database="spare"))
+    other = create_engine(databases.create("spare"))
     yield other
     other.dispose()
 

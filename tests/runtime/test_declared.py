@@ -23,6 +23,7 @@ from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 from tests.runtime.declared_here import declare
 from tests.runtime.timetable import standing
+from tests.servers import named
 
 HERE = declare.__module__
 
@@ -242,9 +243,10 @@ def test_a_worker_without_a_broker_brings_them_in(bench: Bench) -> None:
 def test_a_worker_that_may_not_write_schedules_says_so_and_starts(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
+    role = named("of_yesterday")
     with bench.engine.begin() as connection:
-        connection.execute(text("CREATE ROLE of_yesterday LOGIN PASSWORD 'x'"))
-    url = make_url(bench.url).set(username="of_yesterday", password="x")
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'x'"))
+    url = make_url(bench.url).set(username=role, password="x")
     database = Database(url.render_as_string(hide_password=False))
 
     with caplog.at_level(logging.WARNING):
@@ -252,7 +254,7 @@ def test_a_worker_that_may_not_write_schedules_says_so_and_starts(
 
     database.dispose()
     with bench.engine.begin() as connection:
-        connection.execute(text("DROP ROLE of_yesterday"))
+        connection.execute(text(f"DROP ROLE {role}"))
     assert "schedules of the code are not brought in now: InsufficientPrivilege" in caplog.text
     assert all_of(bench) == []
 

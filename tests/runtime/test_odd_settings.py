@@ -49,16 +49,19 @@ from tasks_app.domain.errors import TasksError
 from tasks_app.domain.finding import Level
 from tasks_app.monitor.checkup import examine
 from tasks_app.pool import workers
+from tasks_app.pool.schema import migrate
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.keeper import Keeper
+from tasks_app.runtime.maintainer import Maintainer
 from tests.batch.yard import Yard
 from tests.conftest import TABLES
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
+from tests.servers import Databases, named
 
 pytestmark = pytest.mark.timeout(120, method="thread")
 
-ROLE = "odd"
+ROLE, PASSWORD = named("odd"), "odd"
 HARMLESS = {
     "IntervalStyle": ("iso_8601", "sql_standard", "postgres_verbose"),
     "DateStyle": ("German, DMY", "SQL, DMY", "Postgres, MDY", "ISO, YMD"),
@@ -74,6 +77,7 @@ HARMLESS = {
     "statement_timeout": ("4s",),
     "lock_timeout": ("3s",),
     "idle_in_transaction_session_timeout": ("9s",),
+    "idle_session_timeout": ("3s",),
     "row_security": ("off",),
     "transform_null_equals": ("on",),
     "array_nulls": ("off",),
@@ -84,10 +88,10 @@ HARMLESS = {
     "enable_indexscan": ("off",),
     "enable_nestloop": ("off",),
     "enable_seqscan": ("off",),
+    "jit": ("on",),
     "jit_above_cost": ("0",),
     "work_mem": ("64kB",),
     "plan_cache_mode": ("force_custom_plan",),
-    "role": ("tasks_app",),
     "xmloption": ("document",),
     "session_replication_role": ("replica", "local"),
     "check_function_bodies": ("off",),
@@ -108,7 +112,7 @@ class Odd:
     def __init__(self, bench: Bench, folder: Path) -> None:
         self.bench = bench
         self.owner = self.theirs = bench.engine
-        url = make_url(bench.url).set(username=ROLE, password="odd")
+        url = make_url(bench.url).set(username=ROLE, password=PASSWORD)
         self.url = url.render_as_string(hide_password=False)
         self.yard = Yard(bench.engine, bench)
         self.folder = folder
@@ -288,7 +292,7 @@ class Odd:
 def odd(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Odd]:
     with bench.engine.begin() as connection:
         connection.execute(text(f"DROP ROLE IF EXISTS {ROLE}"))
-        connection.execute(text(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD 'odd'"))
+        connection.execute(text(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{PASSWORD}'"))
     odd = Odd(bench, tmp_path)
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", odd.url)
     yield odd
@@ -303,6 +307,46 @@ def test_a_task_walks_its_way_under_each_odd_setting(odd: Odd, name: str, value:
     odd.set({name: value})
 
     odd.walk()
+
+
+def test_a_task_walks_its_way_for_who_becomes_another_role_as_he_connects(odd: Odd) -> None:
+    odd.set({"role": odd.owner.url.username or ""})
+
+    odd.walk()
+
+
+@pytest.fixture
+def plain(databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Odd]:
+    """A role without rights, in a database where all that it may do is in a schema of its name."""
+    administrator = create_engine(databases.create("plain"))
+    url = administrator.url.set(username=ROLE, password=PASSWORD)
+    with administrator.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'"))
+        connection.execute(text(f"CREATE SCHEMA {ROLE} AUTHORIZATION {ROLE}"))
+        connection.execute(text("REVOKE CREATE ON SCHEMA public FROM PUBLIC"))
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        migrate(connection)
+        connection.execute(text("CREATE TABLE effect (task_id bigint, note text)"))
+    database = Database(url.render_as_string(hide_password=False))
+    Maintainer(database).run_if_due()
+    database.dispose()
+    bench = Bench(engine, url.render_as_string(hide_password=False), tmp_path)
+    odd = Odd(bench, tmp_path)
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", odd.url)
+    yield odd
+    odd.yard.close()
+    bench.close()
+    engine.dispose()
+    with administrator.begin() as connection:
+        connection.execute(text(f"DROP OWNED BY {ROLE}"))
+        connection.execute(text(f"DROP ROLE {ROLE}"))
+    administrator.dispose()
+    databases.drop("plain")
+
+
+def test_a_task_walks_its_way_where_its_role_owns_no_more_than_a_schema(plain: Odd) -> None:
+    plain.walk()
 
 
 @pytest.mark.parametrize("name", ["client_encoding", "DateStyle", "IntervalStyle"])

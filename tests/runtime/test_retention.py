@@ -29,6 +29,7 @@ from tests.pool.old_days import (
     finished,
     old_day,
 )
+from tests.servers import named
 
 LATER = "task_completed_p20200507"
 DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
@@ -240,10 +241,11 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    hand = named("hand")
     with old.begin() as connection:
-        connection.exec_driver_sql("CREATE ROLE hand LOGIN PASSWORD 'p'")
-        connection.exec_driver_sql(grants_sql(Kind.WORKER, "hand"))
-    url = make_url(database_url).set(username="hand", password="p")
+        connection.exec_driver_sql(f"CREATE ROLE {hand} LOGIN PASSWORD 'p'")
+        connection.exec_driver_sql(grants_sql(Kind.WORKER, hand))
+    url = make_url(database_url).set(username=hand, password="p")
     database = Database(url.render_as_string(hide_password=False))
     retention = Retention(ages(keep_errors="365d"), database)
     monkeypatch.setattr(logging.getLogger("tasks_app.runtime.retention"), "propagate", True)
@@ -254,8 +256,8 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
     finally:
         database.dispose()
         with old.begin() as connection:
-            connection.exec_driver_sql("DROP OWNED BY hand")
-            connection.exec_driver_sql("DROP ROLE hand")
+            connection.exec_driver_sql(f"DROP OWNED BY {hand}")
+            connection.exec_driver_sql(f"DROP ROLE {hand}")
 
     assert first.not_ours
     assert second.not_ours
