@@ -111,7 +111,8 @@ def shared_engine(database_url: str) -> Iterator[Engine]:
         database_url,
         isolation_level="READ COMMITTED",
         pool_size=20,
-        connect_args={"options": "-c lock_timeout=20s"},
+        # Workers' verbs are used here beside producers': a server that has JIT would compile them.
+        connect_args={"options": "-c lock_timeout=20s -c jit=off"},
     )
     yield engine
     engine.dispose()

@@ -11,9 +11,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.states import State
+from tasks_app.domain.states import Event, State
 from tasks_app.pool.standstill import LET_THROUGH
-from tasks_app.pool.tables import BREAKER, HELD, NOW, PENDING
+from tasks_app.pool.tables import BREAKER, HELD, NOW, PENDING, admits_by_id
 
 HELD_BY = "held by breaker "
 _LET = f"coalesce(starts_with(p.parked, '{LET_THROUGH}'), false)"
@@ -26,7 +26,7 @@ _HOLD = text(f"""
         SELECT p.id, p.priority, (
             SELECT d.dependency FROM down d WHERE p.name = ANY(d.names) LIMIT 1) AS dependency
         FROM {PENDING} p
-        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
           AND p.scan_at <= {NOW} AND NOT {_LET}
           AND p.name = ANY(ARRAY(SELECT unnest(d.names) FROM down d))
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED),
@@ -45,7 +45,7 @@ _LET_GO = text(f"""
         ORDER BY h.priority, h.task_id LIMIT :most),
     there AS MATERIALIZED (
         SELECT p.id FROM {PENDING} p
-        WHERE p.id = ANY(ARRAY(SELECT task_id FROM next)) AND p.state = '{State.PENDING}'
+        WHERE p.id = ANY(ARRAY(SELECT task_id FROM next)) AND {admits_by_id(Event.CLAIM)}
           AND p.parked = '{HELD_BY}' || :dependency
         ORDER BY p.id FOR NO KEY UPDATE),
     freed AS (
@@ -66,7 +66,7 @@ _UNMARK = text(f"""
     WITH marked AS (
         DELETE FROM {HELD} h WHERE h.dependency = :dependency AND h.let RETURNING h.task_id)
     UPDATE {PENDING} p SET parked = NULL
-    WHERE p.id = ANY(ARRAY(SELECT task_id FROM marked)) AND p.state = '{State.PENDING}' AND {_LET}
+    WHERE p.id = ANY(ARRAY(SELECT task_id FROM marked)) AND {admits_by_id(Event.CLAIM)} AND {_LET}
 """)
 _OUTSTANDING = text(f"""
     SELECT count(*) FROM {PENDING} p

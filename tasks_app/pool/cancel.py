@@ -15,7 +15,7 @@ from tasks_app.domain.states import Event, State
 from tasks_app.pool.fences import texts
 from tasks_app.pool.groups.count import LOCKED, locking
 from tasks_app.pool.moves import AS_IT_WAS, WAIT, leave
-from tasks_app.pool.tables import ALL, NOW, PENDING, admits
+from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
 
 
 class Cancelled(StrEnum):
@@ -58,7 +58,7 @@ _MOVE = leave(
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::integer AS run_ms, NULL AS event
-    FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND p.state = '{State.PENDING}'
+    FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
     ORDER BY p.id {WAIT}
 """,
     waits=True,

@@ -15,9 +15,9 @@ from zlib import crc32
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.states import State
+from tasks_app.domain.states import Event, State
 from tasks_app.pool.fences import array
-from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEMA
+from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEMA, admits_by_id
 
 LONGEST_WAIT = timedelta(minutes=10)
 SOONER = 10
@@ -60,7 +60,7 @@ _UNTAKEN = text(f"""
           AND d.created_at < {NOW} - CAST(:older AS interval)
           AND EXISTS (
             SELECT FROM {PENDING} p
-            WHERE p.id = ANY(d.ids) AND p.state = '{State.PENDING}'
+            WHERE p.id = ANY(d.ids) AND {admits_by_id(Event.CLAIM)}
               AND p.scan_at <= d.created_at AND p.name = ANY(CAST(:names AS text[]))))
 """)
 _AGAIN = f"""

@@ -92,6 +92,7 @@ class Rows:
             cause = Cause("E", "m")
             settle.settle_one(connection, ending(failed, Event.FAIL, cause=cause))
             self.failed = failed.task_id
+            self.owner = engine.url.username
 
 
 def run(connection: Connection, rows: Rows) -> None:
@@ -189,7 +190,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "empty a pool": lambda c, _: c.execute(text("TRUNCATE task_error")),
     "change a table": lambda c, _: c.execute(text("ALTER TABLE task_error ADD COLUMN x int")),
     "drop a day": lambda c, _: c.execute(text("DROP TABLE task_completed_default")),
-    "become another": lambda c, _: c.execute(text("SET ROLE tasks_app")),
+    "become another": lambda c, rows: c.execute(text(f'SET ROLE "{rows.owner}"')),
 }
 CREATE = {
     *("create", "create many", "create once", "create by SQL", "create a group"),

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, Fence, Settlement
-from tasks_app.pool import ledger, settle
+from tasks_app.pool import breaker_list, ledger, settle
 from tasks_app.pool.browse import find, get
 from tasks_app.pool.claim import claim, claim_unhindered, waiting
 from tasks_app.pool.claim_next import claim_next
@@ -121,6 +121,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
         lambda c, _: rescue_expired(c, lease=LEASE, max_crashes=5),
         len(OVER),
     ),
+    "hold for a breaker": (lambda c, n: breaker_list.hold(c, DUE[:n]), GROUP),
     "park": (lambda c, n: park(c, DUE[:n], "why", LEASE), GROUP),
     "sweep": (lambda c, n: sweep(c, DUE[:n]), GROUP),
     "get": (lambda c, _: get(c, 1), 1),

@@ -17,6 +17,14 @@ RESCUER = "tests/runtime/test_rescuer.py::"
 
 CONNECTIONS = (
     mutant(
+        "statements of ours are compiled",
+        "No statement whose plan we force is compiled by a server that has JIT.",
+        "tasks_app/runtime/database.py",
+        '    "jit": "off",\n',
+        "",
+        "tests/runtime/test_database.py::test_our_settings_hold_in_all_that_we_do",
+    ),
+    mutant(
         "nobody looks at the sockets of idle connections",
         "A connection that was ended while it was idle is not used again.",
         LIVENESS,
