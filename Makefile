@@ -32,7 +32,7 @@ test-pg16: $(READY)  ## everything that touches the database, on PostgreSQL 16
 
 # What touches the database: the pool, those who work on it, commands, a worker with beat and broker.
 DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli tests/broker/test_walk.py \
-	tests/broker/test_tasks.py tests/broker/test_start.py tests/broker/test_two_pools.py tests/edge/test_zoo.py
+	tests/broker/test_tasks.py tests/broker/test_start.py tests/broker/test_two_pools.py tests/edge/test_matrix.py
 test-server: $(READY)  ## the same and a worker's walk, on the PostgreSQL of TASKS_APP_TEST_POSTGRES_URL
 	@test -n "$(TASKS_APP_TEST_POSTGRES_URL)" || { echo "Set TASKS_APP_TEST_POSTGRES_URL to a server's URL:" \
 		"its role may make databases and roles. See CONTRIBUTING.md."; exit 2; }

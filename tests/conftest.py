@@ -136,6 +136,14 @@ def connection(engine: Engine) -> Iterator[Connection]:
 
 
 @pytest.fixture
+def healthy(engine: Engine) -> None:
+    """Skip what needs a server that is set well."""
+    with engine.connect() as connection:
+        if connection.execute(text("SHOW autovacuum")).scalar() == "off":
+            pytest.skip(f"{NOT_OURS}, and its autovacuum is off")
+
+
+@pytest.fixture
 def project() -> Path:
     """The folder of this checkout."""
     return Path(__file__).parents[1]

@@ -56,6 +56,7 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
     return {finding["subject"]: finding for finding in json.loads(done.stdout)}
 
 
+@pytest.mark.usefixtures("healthy")
 def test_warnings_exit_with_0_and_say_what_to_do(shell: Shell, engine: Engine) -> None:
     done = shell("doctor", TASKS_APP_LEAS="5s")
 
