@@ -56,6 +56,7 @@ BATCH = table("task_batch")
 BATCH_STEP = table("task_batch_step")
 BATCH_SKIP = table("task_batch_skip")
 ALL = table("task_all")
+VERSION = table("tasks_app_version")
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
 """Stable, so an index can use it; ``clock_timestamp()`` could not (PostgreSQL 18 docs, 36.7)."""
