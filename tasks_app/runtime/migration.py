@@ -32,14 +32,15 @@ def migrate(
     """
     engine = database.migration_engine()
     try:
-        # The turn has a connection of its own: the other one cannot keep a transaction open.
+        # The turn is a transaction of its own, which locks nothing that a migration could want.
         with engine.begin() as turn, engine.connect() as connection:
             schema.be_patient(turn)
             schema.take_turn(turn, say)
-            before = schema.current(turn)
-            if schema.is_behind(turn):
+            before, is_behind = schema.current(connection), schema.is_behind(connection)
+            connection.rollback()
+            if is_behind:
                 _upgrade(connection, say if before else lambda _: None, patience_s)
-            return before, schema.current(turn) or schema.newest()
+            return before, schema.current(connection) or schema.newest()
     finally:
         engine.dispose()
 

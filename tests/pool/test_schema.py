@@ -25,6 +25,8 @@ from tasks_app.pool.schema import (
     migration_sql,
     newest,
 )
+from tasks_app.runtime import migration
+from tasks_app.runtime.database import Database
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.interleave import PATIENCE_S, pid_of, two
 from tests.waiting import until
@@ -101,6 +103,20 @@ def test_migrating_twice_is_harmless(database: Connection) -> None:
     assert migrate(database) == (newest(), newest())
     assert picture(database) == before
     assert pool_of_task(database, task_id) == "pending PENDING"
+
+
+def test_step_by_step_the_schema_is_the_same(empty: Engine) -> None:
+    url = empty.url.render_as_string(hide_password=False)
+    with empty.begin() as connection:
+        migrate(connection)
+        at_once = picture(connection)
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+
+    assert migration.migrate(Database(url)) == (None, newest())
+
+    with empty.connect() as connection:
+        assert picture(connection) == at_once
 
 
 def test_a_migration_that_rolls_back_leaves_nothing(database: Connection) -> None:
@@ -276,6 +292,8 @@ from tasks_app.pool.browse import get
 from tasks_app.pool.create import create_many
 from tasks_app.domain.admission import admit
 from tasks_app.domain.task import NewTask
+from tasks_app.runtime import migration
+from tasks_app.runtime.database import Database
 from tests.factory import claimed_task, ending, pending_task
 from tasks_app.pool.settle import settle_one
 
@@ -330,6 +348,26 @@ def test_with_a_schema_of_its_own_everything_lies_and_works_in_it(
         schemas = {name.split(".")[0] for name in tables(connection)}
         assert schemas == {"inside"}
         assert connection.exec_driver_sql("SELECT count(*) FROM inside.task_all").scalar() == 5
+
+
+STEPS = """
+import sys
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.migration import migrate
+
+print(*migrate(Database(sys.argv[1])))
+"""
+
+
+def test_step_by_step_everything_lies_in_the_schema_too(empty: Engine, project: Path) -> None:
+    url = empty.url.render_as_string(hide_password=False)
+
+    assert in_schema(project, STEPS, url, "inside") == f"None {newest()}\n"
+
+    with empty.connect() as connection:
+        assert {name.split(".")[0] for name in tables(connection)} == {"inside"}
+        of_indexes = text("SELECT DISTINCT schemaname FROM pg_indexes WHERE indexname LIKE 'task%'")
+        assert connection.execute(of_indexes).scalars().all() == ["inside"]
 
 
 def test_the_sql_for_a_dba_names_the_schema(empty: Engine, project: Path) -> None:
