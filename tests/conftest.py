@@ -15,7 +15,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tasks_app.embedded import Postgres, Stack, Valkey, cluster, programs, temporary
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
-from tests.broker.rabbitmq import NO_RABBITMQ, why_not
+from tests.broker.rabbitmq import NO_RABBITMQ
+from tests.releases import NO_RELEASE
 
 # What the tests commit is nothing to tell to the broker of whoever runs them.
 os.environ.pop("TASKS_APP_BROKER_URL", None)
@@ -43,10 +44,13 @@ USED = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in TABLES.split(", 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested: a skipped test is easily overlooked."""
-    reasons = {str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())}
-    if any(NO_RABBITMQ in reason for reason in reasons):
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = {str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)}
+    loud = sorted(r for r in reasons if NO_RABBITMQ in r or NO_RELEASE in r)
+    if loud:
         terminalreporter.section("NOT TESTED", yellow=True, bold=True)
-        terminalreporter.write_line(f"{NO_RABBITMQ}: {why_not()}", yellow=True)
+        for reason in loud:
+            terminalreporter.write_line(reason.removeprefix("Skipped: "), yellow=True)
 
 
 @pytest.fixture(scope="session")

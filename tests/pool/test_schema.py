@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.schema import (
     _config,
+    _migrations,
     check_schema,
     check_version,
     current,
@@ -258,6 +260,23 @@ def test_down_and_up_the_oldest_code_is_that_of_what_is_applied(database: Connec
     assert database.execute(text("SELECT to_jsonb(v) FROM tasks_app_version v")).scalar() == {
         "version_num": "0028"
     }
+
+
+def test_a_migration_that_says_nothing_admits_no_older_code(
+    database: Connection, tmp_path: Path
+) -> None:
+    migrate(database)
+    shutil.copytree(_migrations(), tmp_path / "migrations")
+    silent = f"revision, down_revision = '9999', {newest()!r}\ndef upgrade(): pass\n"
+    (tmp_path / "migrations" / "versions" / "9999_silent.py").write_text(silent)
+    config = _config()
+    config.set_main_option("script_location", str(tmp_path / "migrations"))
+    config.attributes["connection"] = database
+    command.upgrade(config, "head")
+
+    oldest = database.execute(text("SELECT oldest_code FROM tasks_app_version")).scalar_one()
+
+    assert oldest == "9999"
 
 
 def test_every_migration_says_which_code_may_run_on_it() -> None:
