@@ -50,6 +50,13 @@ def worker(house: House, **environment: str) -> CeleryProcess:
     return process
 
 
+def beat(house: House, **environment: str) -> CeleryProcess:
+    """Start one."""
+    process = house.start("beat", "-l", "INFO", **environment)
+    process.says("beat: Starting", 120)
+    return process
+
+
 def command(house: House, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``tasks-app``."""
     return subprocess.run(
@@ -101,15 +108,14 @@ def last_words(house: House, *arguments: str, **environment: str) -> str:
 def test_this_code_runs_on_the_next_schema_under_load(house: House, tmp_path: Path) -> None:
     later = of(next_release(tmp_path / "next", oldest=newest()))
     too_early = last_words(house, "worker", **later)
-    old = worker(house)
-    beat = house.beat()
+    old, leader = worker(house), beat(house)
 
     with load(house) as ids:
         migrated = command(house, "migrate", **later)
         work_goes_on(house, ids)
         old.stop()
-        beat.stop()
-        old, beat = worker(house), house.beat()
+        leader.stop()
+        old, leader = worker(house), beat(house)
         work_goes_on(house, ids)
         worker(house, **later)
         old.stop()
@@ -122,7 +128,7 @@ def test_this_code_runs_on_the_next_schema_under_load(house: House, tmp_path: Pa
     )
     assert f"The schema went from {newest()} to {NEXT}" in migrated.stdout, migrated.stderr
     assert MAY_STILL in old.log()
-    assert MAY_STILL in beat.log()
+    assert MAY_STILL in leader.log()
     assert again.returncode == 0
     assert f"{MAY_STILL} Upgrade tasks_app soon. Nothing to migrate" in again.stdout
     assert listed.returncode == 0
@@ -154,7 +160,7 @@ def test_the_last_release_runs_on_the_schema_of_this_code(house: House, tmp_path
         pytest.skip(f"{NO_RELEASE}: git knows no commit {commit} here. Fetch all of its history.")
     last = of(folder)
     worker(house, **last)
-    house.start("beat", "-l", "INFO", **last).says("beat: Starting")
+    beat(house, **last)
 
     with load(house) as ids:
         created = command(house, "create", "ok", **last)
