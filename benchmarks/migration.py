@@ -120,6 +120,7 @@ def _run(url: str, options: argparse.Namespace) -> None:
         else:
             migrate(Database(url), lambda said: print("  ", said, flush=True))
         took = time.monotonic() - begin
+        time.sleep(1)  # a wait is known when it is over
         print("meanwhile:    ", _said(load), f"(it took {took:.1f} s)", flush=True)
         load.reset()
         time.sleep(options.calm)

@@ -95,11 +95,12 @@ def is_valid(engine: Engine) -> bool | None:
         return connection.execute(VALID, {"name": INDEX}).scalar()
 
 
-def looks(engine: Engine) -> Connection:
+@pytest.fixture
+def report(behind: Engine) -> Iterator[Connection]:
     """Somebody's open report: it touches nothing of ours, and sees the state of its beginning."""
-    connection = engine.connect().execution_options(isolation_level="REPEATABLE READ")
-    connection.execute(text("SELECT 1"))
-    return connection
+    with behind.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        connection.execute(text("SELECT 1"))
+        yield connection
 
 
 def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
@@ -122,8 +123,9 @@ def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
     assert "0026: The same rules in six shorter CHECKs instead of nine." in heard
 
 
-def test_an_index_is_built_while_others_write(behind: Engine, start: Start) -> None:
-    report = looks(behind)
+def test_an_index_is_built_while_others_write(
+    behind: Engine, start: Start, report: Connection
+) -> None:
     run = start()
     until(lambda: builds(behind))
 
@@ -136,8 +138,9 @@ def test_an_index_is_built_while_others_write(behind: Engine, start: Start) -> N
     assert is_valid(behind)
 
 
-def test_what_was_killed_is_simply_run_again(behind: Engine, url: str, start: Start) -> None:
-    report = looks(behind)
+def test_what_was_killed_is_simply_run_again(
+    behind: Engine, url: str, start: Start, report: Connection
+) -> None:
     command = [sys.executable, "-m", "tasks_app", "migrate"]
     killed = subprocess.Popen(command, env={**os.environ, "TASKS_APP_DATABASE_URL": url})
     until(lambda: builds(behind), 60)
@@ -151,10 +154,11 @@ def test_what_was_killed_is_simply_run_again(behind: Engine, url: str, start: St
     assert is_valid(behind)
 
 
-def test_a_second_one_waits_without_being_waited_for(behind: Engine, start: Start) -> None:
+def test_a_second_one_waits_without_being_waited_for(
+    behind: Engine, start: Start, report: Connection
+) -> None:
     """One that waited within a statement would be what the building of an index waits for."""
     heard: list[str] = []
-    report = looks(behind)
     first = start()
     until(lambda: builds(behind))
     second = start(heard.append)
