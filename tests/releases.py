@@ -62,7 +62,7 @@ def code_of(commit: str, folder: Path) -> Path | None:
 def next_release(folder: Path, oldest: str) -> Path:
     """Make code like this one's that has one migration more."""
     for name in CODE:
-        shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
+        shutil.copytree(PROJECT / name, folder / name)
     (folder / "migrations" / "versions" / f"{NEXT}_colours.py").write_text(
         _MIGRATION.format(revision=NEXT, before=newest(), oldest=oldest)
     )

@@ -100,7 +100,7 @@ def work_goes_on(house: House, ids: list[int]) -> None:
 def last_words(house: House, *arguments: str, **environment: str) -> str:
     """Start it; return the last line of what it said before it ended by itself."""
     process = house.start(*arguments, **environment)
-    assert process.wait(60) != 0
+    assert process.wait(120) != 0
     assert "Traceback" not in process.log()
     return process.log().strip().splitlines()[-1]
 
