@@ -163,12 +163,12 @@ def test_a_second_one_waits_without_being_waited_for(
     until(lambda: builds(behind))
     second = start(heard.append)
     until(lambda: heard)
+    assert heard == ["Another migrate is at work; this one waits for it."]
 
     report.close()
 
     assert first.result(30) == (OLD, newest())
     assert second.result(30) == (newest(), newest())
-    assert heard == ["Another migrate is at work; this one waits for it."]
 
 
 def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
