@@ -69,8 +69,8 @@ def load(house: House) -> Iterator[list[int]]:
     over = threading.Event()
 
     def produce() -> None:
-        while not over.wait(0.05):
-            ids.extend(house.create("ok", 5))
+        while not over.wait(0.1):
+            ids.extend(house.create("ok", 2))
 
     thread = threading.Thread(target=produce)
     thread.start()
