@@ -17,6 +17,7 @@ from tasks_app.embedded import Postgres, Stack, Valkey, cluster, programs, tempo
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tests.broker.rabbitmq import NO_RABBITMQ
+from tests.releases import NO_RELEASE
 from tests.servers import GIVEN, NOT_OURS, Databases
 
 # What the tests commit is nothing to tell to the broker of whoever runs them.
@@ -47,7 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested: a skipped test is easily overlooked."""
     skipped = terminalreporter.stats.get("skipped", ())
     words = (str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped)
-    loud = Counter(each for each in words if each.startswith((NO_RABBITMQ, NOT_OURS)))
+    loud = Counter(w for w in words if w.startswith((NO_RABBITMQ, NOT_OURS, NO_RELEASE)))
     if loud:
         terminalreporter.section("NOT TESTED", yellow=True, bold=True)
     for reason, number in loud.items():

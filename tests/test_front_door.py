@@ -80,3 +80,10 @@ def test_star_and_dir_show_every_name() -> None:
 def test_a_misspelt_name_is_refused_as_everywhere() -> None:
     with pytest.raises(ImportError, match="cannot import name 'create_tusk'"):
         exec("from tasks_app import create_tusk", {})
+
+
+def test_what_helps_your_alembic_brings_neither_celery_nor_alembic() -> None:
+    code = "import sys; from tasks_app.alembic import include_name; print(*sys.modules)"
+    names = in_a_process_of_its_own(code).split()
+
+    assert {name.partition(".")[0] for name in names} & set(SLOW.split()) == set()

@@ -77,7 +77,6 @@ VIEW = """
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     _pending()
     _terminal()
     _around()

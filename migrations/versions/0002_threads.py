@@ -12,7 +12,6 @@ depends_on = None
 
 def upgrade() -> None:
     """One small table, and a default that PostgreSQL does not write into its rows."""
-    op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("ALTER TABLE task_worker ADD COLUMN threads integer NOT NULL DEFAULT 1")
 
 

@@ -11,7 +11,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("""
     CREATE TABLE task_lease (
         name       text        PRIMARY KEY,

@@ -24,7 +24,6 @@ BEFORE = {
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     _replace(CHECKS)
 
 

@@ -20,7 +20,6 @@ MOMENTS = (
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute(f"""
     CREATE TABLE task_schedule (
         id              bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -29,7 +29,6 @@ VIEW = """
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     for pool in POOLS:
         op.execute(f"ALTER TABLE {pool} ADD COLUMN order_skips boolean, ADD COLUMN limit_key text")
     _check(KEYS)

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from alembic import op
 
+from tasks_app.pool.build_index import build_index
+
 revision = "0011"
 down_revision = "0010"
 branch_labels = None
 depends_on = None
 
 INDEXES = {
-    "task_pending_order": "task_pending (order_key, id) WHERE order_key IS NOT NULL",
-    "task_pending_order_runs": (
-        "task_pending (order_key) WHERE state = 'RUNNING' AND order_key IS NOT NULL"
-    ),
-    "task_pending_limit_runs": (
-        "task_pending (limit_key) WHERE state = 'RUNNING' AND limit_key IS NOT NULL"
-    ),
+    "task_pending_order": "(order_key, id) WHERE order_key IS NOT NULL",
+    "task_pending_order_runs": ("(order_key) WHERE state = 'RUNNING' AND order_key IS NOT NULL"),
+    "task_pending_limit_runs": ("(limit_key) WHERE state = 'RUNNING' AND limit_key IS NOT NULL"),
     "task_pending_parked": (
-        "task_pending (parked, priority, id) WHERE state = 'PENDING' AND parked IS NOT NULL"
+        "(parked, priority, id) WHERE state = 'PENDING' AND parked IS NOT NULL"
     ),
-    "task_error_order": "task_error (order_key, id) WHERE order_key IS NOT NULL",
+    "task_error_order": "(order_key, id) WHERE order_key IS NOT NULL",
 }
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     for name, index in INDEXES.items():
-        op.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {index}")
+        build_index(name, "task_error" if name == "task_error_order" else "task_pending", index)
 
 
 def downgrade() -> None:

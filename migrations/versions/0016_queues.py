@@ -16,7 +16,6 @@ QUEUE = "queue ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,99}$'"
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("""
     ALTER TABLE task_queue_pause
         ADD COLUMN resume_at timestamptz

@@ -14,12 +14,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("""
     ALTER TABLE task_pending
-        ADD COLUMN outages smallint CHECK (outages > 0),
-        ADD COLUMN outage_since timestamptz
-            CHECK (outage_since BETWEEN '1900-01-01Z' AND '9900-01-01Z')
+        ADD COLUMN outages smallint,
+        ADD COLUMN outage_since timestamptz,
+        ADD CONSTRAINT task_pending_outages_check CHECK (outages > 0) NOT VALID,
+        ADD CONSTRAINT task_pending_outage_since_check
+            CHECK (outage_since BETWEEN '1900-01-01Z' AND '9900-01-01Z') NOT VALID
     """)
     op.execute("""
     CREATE TABLE task_breaker (

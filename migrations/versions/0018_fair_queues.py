@@ -13,7 +13,6 @@ POOLS = ("task_pending", "task_completed", "task_error")
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     for pool in POOLS:
         op.execute(f"ALTER TABLE {pool} ADD COLUMN fair_key text")
     op.execute("""

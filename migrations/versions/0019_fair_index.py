@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from alembic import op
 
+from tasks_app.pool.build_index import build_index
+
 revision = "0019"
 down_revision = "0018"
 branch_labels = None
@@ -16,12 +18,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
-    op.execute("""
-    CREATE INDEX IF NOT EXISTS task_pending_fair
-        ON task_pending ((queue || ':' || fair_key) COLLATE "C", priority, scan_at, id)
-        WHERE state <> 'RUNNING' AND fair_key IS NOT NULL
-    """)
+    build_index(
+        "task_pending_fair",
+        "task_pending",
+        """((queue || ':' || fair_key) COLLATE "C", priority, scan_at, id)
+        WHERE state <> 'RUNNING' AND fair_key IS NOT NULL""",
+    )
 
 
 def downgrade() -> None:

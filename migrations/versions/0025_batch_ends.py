@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
+from tasks_app.pool.build_index import build_index
+
 revision = "0025"
 down_revision = "0024"
 branch_labels = None
@@ -11,8 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
-    op.execute("CREATE INDEX IF NOT EXISTS task_batch_ended ON task_batch (ended_at)")
+    build_index("task_batch_ended", "task_batch", "(ended_at)")
 
 
 def downgrade() -> None:

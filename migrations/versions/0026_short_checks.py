@@ -73,7 +73,6 @@ def downgrade() -> None:
 
 def _replace(old: dict[str, str], new: dict[str, str]) -> None:
     """All rows satisfy either form alike, so none is looked at: the lock is held for a moment."""
-    op.execute("SET LOCAL lock_timeout = '5s'")
     changes = [f"DROP CONSTRAINT {name}" for name in old]
     changes += [f"ADD CONSTRAINT {name} CHECK ({rule}) NOT VALID" for name, rule in new.items()]
     op.execute(f"ALTER TABLE task_pending {', '.join(changes)}")

@@ -14,7 +14,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("""
     DO $do$ BEGIN
         EXECUTE format(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from alembic import op
 
+from tasks_app.pool.build_index import build_index
+
 revision = "0028"
 down_revision = "0027"
 branch_labels = None
@@ -15,12 +17,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
-    op.execute("""
-    CREATE INDEX IF NOT EXISTS task_pending_barred
-        ON task_pending ((CASE WHEN enabled THEN greatest(due_at, expires_at) ELSE due_at END))
-        WHERE state = 'PENDING' AND (NOT enabled OR expires_at IS NOT NULL)
-    """)
+    build_index(
+        "task_pending_barred",
+        "task_pending",
+        """((CASE WHEN enabled THEN greatest(due_at, expires_at) ELSE due_at END))
+        WHERE state = 'PENDING' AND (NOT enabled OR expires_at IS NOT NULL)""",
+    )
 
 
 def downgrade() -> None:

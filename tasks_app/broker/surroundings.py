@@ -66,7 +66,7 @@ def check_database(settings: Settings) -> None:
         database = Database(settings.database, prepare=settings.prepare)
         try:
             with database.begin() as connection:
-                check_schema(connection)
+                notice = check_schema(connection)
                 synchronise(connection, HANDLERS)
                 off = condition.server(connection).forgetful
                 learn_own_name(connection)
@@ -83,6 +83,8 @@ def check_database(settings: Settings) -> None:
         raise SystemExit(
             "The database does not answer. Check TASKS_APP_DATABASE_URL and that it runs."
         ) from None
+    if notice:
+        log.warning(notice)
     if off:
         log.warning(
             "The database has %s = off: a crash of the server loses committed tasks, or runs them "

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine
 from tasks_app.domain.schema_name import PREFIX
 from tasks_app.domain.settings import Settings, load_settings
 from tasks_app.embedded import read_urls
+from tasks_app.pool.schema import check_version
 from tasks_app.runtime.database import Database
 
 
@@ -36,9 +37,11 @@ def settings() -> Settings:
 
 @contextmanager
 def connected() -> Iterator[Engine]:
-    """Connect, for transactions of the block's own."""
+    """Connect, for transactions of the block's own; pass if this code may use the schema."""
     database = Database(settings().database, prepare=settings().prepare)
     try:
+        with database.begin() as connection:
+            check_version(connection)
         yield database.engine
     finally:
         database.dispose()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
 
-from tasks_app.domain.errors import PublishError, TasksError
+from tasks_app.domain.errors import PublishError, SchemaError, TasksError
 from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.pool.schema import READ_ONLY
 
@@ -39,6 +39,8 @@ def _said(error: BaseException) -> tuple[str, int] | None:
     match error:
         case click.Abort() | KeyboardInterrupt() | EOFError():
             return "Stopped.", NO
+        case SchemaError():
+            return str(error), NO
         case PublishError():
             return str(error), AWAY
         case OperationalError():

@@ -25,6 +25,8 @@ def scan() -> None:
     from tasks_app.broker.processes import beat_keeper  # noqa: PLC0415  Celery only where used
     from tasks_app.celery import app  # noqa: PLC0415
 
+    with transaction() as connection:
+        _tell(check_schema(connection))
     keeper = beat_keeper(app)
     try:
         done = keeper.scan()
@@ -55,13 +57,18 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
         )
     if not alone:
         with transaction() as connection:
-            check_schema(connection)
+            _tell(check_schema(connection))
         arguments = ["work", "--alone", f"--concurrency={concurrency}", *["--drain"] * drain]
         command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
         sys.exit(supervise(command, given.healthy_for.total_seconds()))
     _log_to_stderr()
     gc.freeze()  # what is loaded by now stays: no collection shall walk it
     run_work(given, queues=queues, concurrency=concurrency, drain=drain, handle_signals=True)
+
+
+def _tell(notice: str | None) -> None:
+    if notice:
+        click.echo(notice, err=True)
 
 
 def _load(given: Settings) -> None:

@@ -46,6 +46,7 @@ from tasks_app.pool.tables import (
     SCHEDULE,
     SCHEDULES,
     SCHEMA,
+    VERSION,
     WINDOW,
     WORKER,
     table,
@@ -71,8 +72,8 @@ class Kind(StrEnum):
 
 
 _DEFAULT = table("task_completed_default")
-_VERSION = table("tasks_app_version")
 _IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}, {table('task_group_id_seq')}"
+_SEE = f"SELECT ON {VERSION}"
 _FENCES = f"USAGE ON SEQUENCE {LOCK_FENCE}"
 _KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
 _GROUP = f"SELECT, INSERT, UPDATE (total) ON {GROUP}"
@@ -88,7 +89,7 @@ _EVERYTHING = (
     *(*_RULES, *_BATCH, GROUP, GROUP_IDS, PROGRESS),
 )
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT, PARTITIONS)
-_LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, _VERSION))}"
+_LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, VERSION))}"
 _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 """Lines of the audit stay as they are, and the database says who wrote them, and when."""
 _ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES, *_BATCH, GROUP, PROGRESS)
@@ -102,20 +103,21 @@ _STANDING = (
 could settle it."""
 _CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}"
 _GRANTS = {
-    Kind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS),
+    Kind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
     Kind.AMENDER: (
         _CREATE,
         f"UPDATE (payload, due_at, scan_at, parked) ON {PENDING}",
-        *(_KEYS, _GROUP, _MEMBERS, _JOBS, _IDS),
+        *(_KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
     ),
     Kind.LOCKER: (
         f"SELECT (id, state, attempt, lease_token) ON {PENDING}",
         f"{_CHANGE} {', '.join(_LOCKS)}",
         _FENCES,
+        _SEE,
     ),
     Kind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
-        f"SELECT ON {', '.join(_VIEWS)}, {AUDIT}, {_DEFAULT}, {_VERSION}",
+        f"SELECT ON {', '.join(_VIEWS)}, {AUDIT}, {_DEFAULT}, {VERSION}",
         _TELL,
         _IDS,
         _FENCES,

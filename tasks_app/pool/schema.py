@@ -1,4 +1,4 @@
-"""The schema's version: bring it up to date, or say that it is not.
+"""The schema's version: bring it up to date, or say how it stands to this code.
 
 Alembic is imported where it migrates, and nowhere else: it is a seventh of a worker's start.
 """
@@ -6,42 +6,79 @@ Alembic is imported where it migrates, and nowhere else: it is a seventh of a wo
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.tables import SCHEMA, table
+from tasks_app.pool.tables import VERSION
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-VERSION_TABLE = "tasks_app_version"
-_CURRENT = text(f"SELECT version_num FROM {table(VERSION_TABLE)}")
+_READABLE = text(f"SELECT has_table_privilege(to_regclass('{VERSION}'), 'SELECT')")
+# The column is younger than the table: this reads it where it is.
+_VERSION = text(f"SELECT version_num, to_jsonb(v) ->> 'oldest_code' FROM {VERSION} v")
 _READS = text("SHOW transaction_read_only")
 READ_ONLY = (
     "The database lets this role only read: it is a standby, or default_transaction_read_only is "
     "on for the role or the database. Connect to the primary, or set it off."
 )
-_LOCK = text("SELECT pg_advisory_xact_lock(7246101957004331002)")
+_TURN = text("SELECT pg_try_advisory_xact_lock(7246101957004331002)")
+_LOOK_EVERY_S = 0.1
+_UNHURRIED = text("""
+    SELECT set_config(name, '0', true) FROM pg_settings
+    WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout',
+                   'transaction_timeout')
+""")
 _INSIDE = Path(__file__).parents[1] / "_migrations"
 _BESIDE = Path(__file__).parents[2] / "migrations"
+
+Say = Callable[[str], None]
 
 
 def migrate(connection: Connection) -> tuple[str | None, str]:
     """Upgrade to the newest version in the caller's transaction; return (before, after).
 
-    Two that try at once wait for each other.
+    That locks the pool until it commits: for databases that nobody uses yet. Where somebody may,
+    ``runtime.migration`` does it. Two that try at once wait for each other.
     """
+    take_turn(connection)
+    before = current(connection)
+    if is_behind(connection):
+        upgrade(connection)
+    return before, current(connection) or newest()
+
+
+def upgrade(connection: Connection, say: Say = lambda _: None) -> None:
+    """Run what is missing; each migration in its own transaction, unless one is open already."""
     from alembic import command  # noqa: PLC0415
 
-    connection.execute(_LOCK)
-    before = current(connection)
     config = _config()
-    config.attributes["connection"] = connection
+    config.attributes.update(connection=connection, say=say)
     command.upgrade(config, "head")
-    return before, newest()
+
+
+def take_turn(connection: Connection, say: Say = lambda _: None) -> None:
+    """Wait until nobody else migrates; the turn is the transaction's until it ends.
+
+    It asks again and again. A statement that waited would hold a snapshot, and CREATE INDEX
+    CONCURRENTLY of the one before waits for all snapshots: for ever, and no deadlock is found.
+    """
+    told = False
+    while not connection.execute(_TURN).scalar_one():
+        if not told:
+            say("Another migrate is at work; this one waits for it.")
+            told = True
+        time.sleep(_LOOK_EVERY_S)
+
+
+def be_patient(connection: Connection) -> None:
+    """Let the transaction last as long as it lasts, whatever a role or a database says."""
+    connection.execute(_UNHURRIED)
 
 
 def migration_sql() -> str:
@@ -55,28 +92,79 @@ def migration_sql() -> str:
 
 def current(connection: Connection) -> str | None:
     """Return the version of the schema in the database; None: there is none."""
-    if not inspect(connection).has_table(VERSION_TABLE, SCHEMA):
-        return None
-    return connection.execute(_CURRENT).scalar()
+    found, _ = _look(connection)
+    return found
 
 
 def newest() -> str:
-    """Return the version that this code needs."""
-    return max(path.name.partition("_")[0] for path in (_migrations() / "versions").glob("0*.py"))
+    """Return the version that this code was written for."""
+    return max(_versions())
 
 
-def check_schema(connection: Connection) -> None:
-    """Pass if the database has the schema that this code needs, and may be written to.
+def is_behind(connection: Connection) -> bool:
+    """Tell whether migrations of this code are missing.
 
     Raises:
-        SchemaError: it is missing, older or unknown, or all transactions only read.
+        SchemaError: the schema is not one that this code could bring up to date.
+    """
+    found = current(connection)
+    if found is None or found in _versions():
+        return found != newest()
+    if found < newest():
+        raise SchemaError(
+            f"The schema has version {found}, which this code does not know. "
+            "Migrate with the release that made it, then with this one."
+        )
+    check_version(connection)
+    return False
+
+
+def check_schema(connection: Connection) -> str | None:
+    """Pass if this code may run on the schema, and write; return a notice if that is newer.
+
+    Raises:
+        SchemaError: it is missing, older, or newer than suits this code; or it is read-only.
     """
     if connection.execute(_READS).scalar() == "on":
         raise SchemaError(READ_ONLY)
-    found, needed = current(connection), newest()
-    if found != needed:
+    return check_version(connection)
+
+
+def check_version(connection: Connection) -> str | None:
+    """Do the same, for those who may only read.
+
+    A role that may not read the version, as a producer's of old, passes.
+    """
+    if connection.execute(_READABLE).scalar() is False:
+        return None
+    found, oldest = _look(connection)
+    needed = newest()
+    if found is None or found < needed:
         state = f"has version {found}" if found else "is missing"
         raise SchemaError(f"The schema {state}; {needed} is needed. Run: tasks-app migrate")
+    if found == needed:
+        return None
+    if oldest is None or needed < oldest:
+        raise SchemaError(
+            f"This code is older than the schema: that has version {found} and needs code of "
+            f"{oldest or found} or newer, this is of {needed}. Upgrade tasks_app."
+        )
+    return (
+        f"The schema has version {found}; this code is of {needed}, and may still run on it. "
+        "Upgrade tasks_app soon."
+    )
+
+
+def _look(connection: Connection) -> tuple[str | None, str | None]:
+    if connection.execute(_READABLE).scalar() is None:
+        return None, None
+    row = connection.execute(_VERSION).first()
+    return (row[0], row[1]) if row else (None, None)
+
+
+def _versions() -> set[str]:
+    files = (_migrations() / "versions").glob("[0-9]*.py")
+    return {path.name.partition("_")[0] for path in files}
 
 
 def _migrations() -> Path:

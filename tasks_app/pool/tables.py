@@ -56,6 +56,17 @@ BATCH = table("task_batch")
 BATCH_STEP = table("task_batch_step")
 BATCH_SKIP = table("task_batch_skip")
 ALL = table("task_all")
+VERSION = table("tasks_app_version")
+TABLES = frozenset(
+    name.rpartition(".")[2]
+    for name in (
+        *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PACE, KEY, AUDIT, VERSION),
+        *(PAUSE, QUEUE, WINDOW, CALENDAR, LIMIT, GATE, FAIR, BREAKER, CALLS, HELD, SCHEDULE, FIRE),
+        *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, GROUP, GROUP_IDS, PROGRESS),
+        *(PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP),
+    )
+)
+"""The bare names of all tables; the partitions of the completed pool come and go."""
 
 NOW = "coalesce(CAST(:now AS timestamptz), statement_timestamp())"
 """Stable, so an index can use it; ``clock_timestamp()`` could not (PostgreSQL 18 docs, 36.7)."""

@@ -62,6 +62,12 @@ _OURS = {
     # scanner's would end all scanning.
     "idle_in_transaction_session_timeout": "5000",
 }
+_UNHURRIED = {
+    **_CHECK,
+    **dict.fromkeys(
+        ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"), "0"
+    ),
+}
 _FOR_A_TRANSACTION = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', true)"
     for name, value in _OURS.items()
@@ -120,6 +126,10 @@ class Database:
         lend(engine.sync_engine)
         _keep_readable(engine.sync_engine)
         return engine
+
+    def migration_engine(self) -> Engine:
+        """Return a new engine whose statements may take as long as they take."""
+        return self._make(_UNHURRIED, 2)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

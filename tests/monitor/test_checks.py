@@ -17,6 +17,7 @@ from tasks_app.monitor import database, sessions, work
 from tasks_app.monitor.checkup import examine
 from tasks_app.pool import condition, lease, pause, workers
 from tasks_app.pool.grants import Kind
+from tasks_app.pool.schema import newest
 from tasks_app.runtime.database import Database
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task
@@ -107,6 +108,23 @@ def test_another_schema_ends_the_check_up(engine: Engine, settings: Settings) ->
 
     assert levels(findings) == ["ok", "fail"]
     assert (findings[1].subject, findings[1].advice) == ("schema", "Run: tasks-app migrate")
+
+
+def test_a_newer_schema_that_admits_this_code_is_a_warning(
+    connection: Connection, settings: Settings
+) -> None:
+    newer = text("UPDATE tasks_app_version SET version_num = '9999', oldest_code = :oldest")
+    connection.execute(newer, {"oldest": newest()})
+    admitted = database.schema(connection, settings)
+    connection.execute(newer, {"oldest": "9999"})
+    refused = database.schema(connection, settings)
+
+    assert said(admitted)[0].startswith("warn schema: The schema has version 9999; this code is")
+    assert said(refused)[0].startswith("fail schema: This code is older than the schema: that")
+    assert [f.advice for f in (*admitted, *refused)] == [
+        "Upgrade tasks_app soon.",
+        "Upgrade tasks_app.",
+    ]
 
 
 def test_missing_privileges_are_named_until_they_are_granted(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,21 +18,28 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.schema import (
     _config,
+    _migrations,
     check_schema,
+    check_version,
     current,
+    is_behind,
     migrate,
     migration_sql,
     newest,
 )
+from tasks_app.runtime import migration
+from tasks_app.runtime.database import Database
 from tests.factory import claimed_task, pending_task, pool_of_task
-from tests.pool.interleave import blocked, two
+from tests.pool.interleave import PATIENCE_S, pid_of, two
 from tests.servers import Databases
+from tests.waiting import until
 
 CATALOGUE = text(
     """
     SELECT c.relname, c.relkind, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
         pg_get_expr(d.adbin, d.adrelid)
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+        AND NOT a.attisdropped
     LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
     WHERE c.relnamespace = 'public'::regnamespace AND c.relname LIKE 'task%'
     ORDER BY 1, a.attnum""".replace("::", r"\:\:")
@@ -97,6 +106,20 @@ def test_migrating_twice_is_harmless(database: Connection) -> None:
     assert pool_of_task(database, task_id) == "pending PENDING"
 
 
+def test_step_by_step_the_schema_is_the_same(empty: Engine) -> None:
+    url = empty.url.render_as_string(hide_password=False)
+    with empty.begin() as connection:
+        migrate(connection)
+        at_once = picture(connection)
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+
+    assert migration.migrate(Database(url)) == (None, newest())
+
+    with empty.connect() as connection:
+        assert picture(connection) == at_once
+
+
 def test_a_migration_that_rolls_back_leaves_nothing(database: Connection) -> None:
     migrate(database)
     database.rollback()
@@ -105,14 +128,27 @@ def test_a_migration_that_rolls_back_leaves_nothing(database: Connection) -> Non
     assert tables(database) == set()
 
 
+def rests_between_two_questions(monitor: Connection, pid: int) -> bool:
+    """It waits without a statement, so without a snapshot that others would wait for."""
+    query = text(
+        "SELECT state, query FROM pg_stat_activity WHERE pid = :pid AND xact_start < now()"
+    )
+    monitor.rollback()
+    row = monitor.execute(query, {"pid": pid}).one_or_none()
+    return row is not None and row.state.startswith("idle in") and "advisory" in row.query
+
+
 def test_a_migration_is_open_then_the_second_waits_and_finds_it_done(empty: Engine) -> None:
-    with two(empty) as (a, b):
+    with two(empty) as (a, b), ThreadPoolExecutor(1) as thread:
         migrate(a)
-        waiting = blocked(empty, b, a, migrate)
+        second = thread.submit(migrate, b)
+        with empty.connect() as monitor:
+            until(lambda: rests_between_two_questions(monitor, pid_of(b)) or second.done())
+        assert not second.done()
 
         a.commit()
 
-        assert waiting.result() == (newest(), newest())
+        assert second.result(PATIENCE_S) == (newest(), newest())
 
 
 def test_down_takes_everything_away_and_up_makes_the_same_again(database: Connection) -> None:
@@ -154,15 +190,103 @@ def test_a_missing_schema_is_refused_with_the_command_that_makes_it(database: Co
         check_schema(database)
 
 
-@pytest.mark.parametrize("version", ["0000", "9999"])
-def test_an_old_or_unknown_schema_is_refused_with_both_versions(
-    connection: Connection, version: str
-) -> None:
-    check_schema(connection)
-    connection.execute(text("UPDATE tasks_app_version SET version_num = :v"), {"v": version})
+def stands_at(connection: Connection, version: str, oldest: str | None = None) -> None:
+    """Say that code which this one knows nothing of has migrated, or migrated back."""
+    connection.execute(
+        text("UPDATE tasks_app_version SET version_num = :v, oldest_code = :oldest"),
+        {"v": version, "oldest": oldest},
+    )
 
-    with pytest.raises(SchemaError, match=f"{version}; {newest()} is needed. Run: tasks-app mig"):
+
+def test_an_older_schema_is_refused_with_the_command_that_helps(connection: Connection) -> None:
+    assert check_schema(connection) is None
+    stands_at(connection, "0000")
+
+    with pytest.raises(SchemaError, match=f"0000; {newest()} is needed. Run: tasks-app migrate$"):
         check_schema(connection)
+
+
+def test_a_newer_schema_that_admits_this_code_is_a_notice(connection: Connection) -> None:
+    stands_at(connection, "9999", oldest=newest())
+
+    assert check_schema(connection) == (
+        f"The schema has version 9999; this code is of {newest()}, and may still run on it. "
+        "Upgrade tasks_app soon."
+    )
+    assert not is_behind(connection)
+
+
+@pytest.mark.parametrize("oldest", ["9998", None])
+def test_a_schema_that_is_too_new_says_that_the_code_is_old(
+    connection: Connection, oldest: str | None
+) -> None:
+    """Not "migrate": this code has not the files for that, and would die in Alembic."""
+    stands_at(connection, "9999", oldest)
+    said = (
+        "^This code is older than the schema: that has version 9999 and needs code of "
+        f"{oldest or 9999} or newer, this is of {newest()}. Upgrade tasks_app.$"
+    )
+
+    for look in (check_schema, check_version, is_behind, migrate):
+        with pytest.raises(SchemaError, match=said):
+            look(connection)
+
+
+def test_a_version_that_nobody_made_is_not_migrated(connection: Connection) -> None:
+    stands_at(connection, "0013")
+
+    with pytest.raises(SchemaError, match="has version 0013, which this code does not know"):
+        migrate(connection)
+
+
+def test_a_role_that_may_not_see_the_version_passes(connection: Connection) -> None:
+    """A producer's that was granted before there was such a grant."""
+    stands_at(connection, "9999")
+    connection.exec_driver_sql("CREATE ROLE of_old")
+    connection.exec_driver_sql("SET LOCAL ROLE of_old")
+
+    assert check_version(connection) is None
+
+
+def test_down_and_up_the_oldest_code_is_that_of_what_is_applied(database: Connection) -> None:
+    migrate(database)
+    config = _config()
+    config.attributes["connection"] = database
+    oldest = text("SELECT oldest_code FROM tasks_app_version")
+
+    assert "0030" <= database.execute(oldest).scalar_one() <= newest()
+    command.downgrade(config, "0028")
+    assert database.execute(text("SELECT to_jsonb(v) FROM tasks_app_version v")).scalar() == {
+        "version_num": "0028"
+    }
+
+
+def test_a_migration_that_says_nothing_admits_no_older_code(
+    database: Connection, tmp_path: Path
+) -> None:
+    migrate(database)
+    shutil.copytree(_migrations(), tmp_path / "migrations")
+    silent = f"revision, down_revision = '9999', {newest()!r}\ndef upgrade(): pass\n"
+    (tmp_path / "migrations" / "versions" / "9999_silent.py").write_text(silent)
+    config = _config()
+    config.set_main_option("script_location", str(tmp_path / "migrations"))
+    config.attributes["connection"] = database
+    command.upgrade(config, "head")
+
+    oldest = database.execute(text("SELECT oldest_code FROM tasks_app_version")).scalar_one()
+
+    assert oldest == "9999"
+
+
+def test_every_migration_says_which_code_may_run_on_it() -> None:
+    scripts = ScriptDirectory.from_config(_config())
+    silent = [
+        script.revision
+        for script in scripts.walk_revisions()
+        if script.revision >= "0030" and not hasattr(script.module, "OLDEST_CODE")
+    ]
+
+    assert silent == []
 
 
 def test_the_sql_for_a_dba_makes_the_same_schema(database: Connection, connection) -> None:
@@ -186,6 +310,8 @@ from tasks_app.pool.browse import get
 from tasks_app.pool.create import create_many
 from tasks_app.domain.admission import admit
 from tasks_app.domain.task import NewTask
+from tasks_app.runtime import migration
+from tasks_app.runtime.database import Database
 from tests.factory import claimed_task, ending, pending_task
 from tasks_app.pool.settle import settle_one
 
@@ -240,6 +366,26 @@ def test_with_a_schema_of_its_own_everything_lies_and_works_in_it(
         schemas = {name.split(".")[0] for name in tables(connection)}
         assert schemas == {"inside"}
         assert connection.exec_driver_sql("SELECT count(*) FROM inside.task_all").scalar() == 5
+
+
+STEPS = """
+import sys
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.migration import migrate
+
+print(*migrate(Database(sys.argv[1])))
+"""
+
+
+def test_step_by_step_everything_lies_in_the_schema_too(empty: Engine, project: Path) -> None:
+    url = empty.url.render_as_string(hide_password=False)
+
+    assert in_schema(project, STEPS, url, "inside") == f"None {newest()}\n"
+
+    with empty.connect() as connection:
+        assert {name.split(".")[0] for name in tables(connection)} == {"inside"}
+        of_indexes = text("SELECT DISTINCT schemaname FROM pg_indexes WHERE indexname LIKE 'task%'")
+        assert connection.execute(of_indexes).scalars().all() == ["inside"]
 
 
 def test_the_sql_for_a_dba_names_the_schema(empty: Engine, project: Path) -> None:

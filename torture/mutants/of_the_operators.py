@@ -10,6 +10,9 @@ DATABASE = "tasks_app/runtime/database.py"
 ODD = "tests/runtime/test_odd_settings.py::"
 WALK = f"{ODD}test_a_task_walks_its_way_under_each_odd_setting"
 SECRETS = "tests/broker/test_secrets.py::"
+SCHEMA = "tasks_app/pool/schema.py"
+VERSIONS = "tests/pool/test_schema.py::"
+MIGRATION = "tests/runtime/test_migration.py::"
 
 OPERATORS = (
     mutant(
@@ -85,6 +88,46 @@ OPERATORS = (
         'if connection.execute(_READS).scalar() == "on":',
         "if False:",
         f"{ODD}test_a_role_that_may_only_read_is_told_in_a_sentence",
+    ),
+    mutant(
+        "versions: too new",
+        "Code does not run on a schema that says that it may not.",
+        SCHEMA,
+        "if oldest is None or needed < oldest:",
+        "if oldest is None:",
+        f"{VERSIONS}test_a_schema_that_is_too_new_says_that_the_code_is_old",
+    ),
+    mutant(
+        "migrations: indexes",
+        "Nobody waits while an index is built.",
+        "tasks_app/pool/build_index.py",
+        "if context.as_sql or ",
+        "if True or ",
+        f"{MIGRATION}test_an_index_is_built_while_others_write",
+    ),
+    mutant(
+        "migrations: what is invalid",
+        "An index that a killed migration left is built again.",
+        "tasks_app/pool/build_index.py",
+        "if op.get_bind().execute(_IS_INVALID",
+        "if False and op.get_bind().execute(_IS_INVALID",
+        f"{MIGRATION}test_what_was_killed_is_simply_run_again",
+    ),
+    mutant(
+        "migrations: in turn",
+        "Two that migrate at once do not meet in one migration.",
+        "tasks_app/runtime/migration.py",
+        "            schema.take_turn(turn, say)\n",
+        "",
+        f"{MIGRATION}test_a_second_one_waits_without_being_waited_for",
+    ),
+    mutant(
+        "alembic: another schema",
+        "A table of somebody else's is his, whatever its name.",
+        "tasks_app/alembic.py",
+        "return (schema or default) == (SCHEMA or default)",
+        "return bool(default)",
+        "tests/deployment/test_alembic.py::test_in_a_schema_of_its_own_only_ours_is_left_alone",
     ),
     mutant(
         "secrets: broker URLs",

@@ -1,0 +1,69 @@
+"""Code of other versions, in folders that PYTHONPATH can name: the last release's, and the next."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from tasks_app.pool.schema import newest
+
+PROJECT = Path(__file__).parents[1]
+NO_RELEASE = "The last release is not tested"
+CODE = ("tasks_app", "migrations")
+NEXT = "9999"
+_ROW = re.compile(r"^\| (?P<release>\d[^|]*) \| `(?P<commit>[0-9a-f]{40})` \|", re.MULTILINE)
+_MIGRATION = '''"""What a next release may change: columns of all pools, a rule, an index."""
+
+from alembic import op
+
+from tasks_app.pool.build_index import build_index
+
+revision = "{revision}"
+down_revision = "{before}"
+OLDEST_CODE = "{oldest}"
+
+
+def upgrade():
+    for pool in ("task_pending", "task_completed", "task_error"):
+        op.execute(f"ALTER TABLE {{pool}} ADD COLUMN colour text")
+    op.execute(
+        "ALTER TABLE task_pending ADD CONSTRAINT colour_is_short"
+        " CHECK (length(colour) < 20) NOT VALID"
+    )
+    op.execute("CREATE TABLE task_colour (name text PRIMARY KEY)")
+    build_index("task_pending_colour", "task_pending", "(colour) WHERE colour IS NOT NULL")
+'''
+
+
+def last_release() -> str:
+    """Return the commit of the last release, as docs/releases.md names it."""
+    found = _ROW.search((PROJECT / "docs" / "releases.md").read_text())
+    assert found, "docs/releases.md names no commit"
+    return found["commit"]
+
+
+def code_of(commit: str, folder: Path) -> Path | None:
+    """Unpack the code of a commit; None: there is no git here, or not that commit."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", PROJECT, "archive", commit, *CODE], capture_output=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def next_release(folder: Path, oldest: str) -> Path:
+    """Make code like this one's that has one migration more."""
+    for name in CODE:
+        shutil.copytree(PROJECT / name, folder / name)
+    (folder / "migrations" / "versions" / f"{NEXT}_colours.py").write_text(
+        _MIGRATION.format(revision=NEXT, before=newest(), oldest=oldest)
+    )
+    return folder

@@ -1,0 +1,181 @@
+"""A pool is migrated while others work on it: nobody waits long, and what was killed goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from alembic import command
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from tasks_app.domain.errors import SchemaError
+from tasks_app.pool.schema import _config, current, newest
+from tasks_app.runtime.database import Database
+from tasks_app.runtime.migration import migrate
+from tests.factory import pending_task
+from tests.waiting import until
+
+OLD = "0025"
+"""After it task_pending is altered, and an index on it is built."""
+INDEX = "task_pending_barred"
+IN_USE = "a table is in use; trying again"
+BUILDS = text("""
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%'
+      AND state = 'active' AND wait_event_type = 'Lock'
+""")
+VALID = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
+
+Start = Callable[..., Future]
+
+
+@pytest.fixture(scope="module")
+def old_database(shared_engine: Engine) -> str:
+    """A database to copy, whose schema is some migrations behind."""
+    with shared_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("CREATE DATABASE of_old")
+    engine = create_engine(shared_engine.url.set(database="of_old"))
+    with engine.begin() as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, OLD)
+    engine.dispose()
+    return "of_old"
+
+
+@pytest.fixture
+def behind(shared_engine: Engine, old_database: str) -> Iterator[Engine]:
+    """A copy of it."""
+    with shared_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("DROP DATABASE IF EXISTS behind WITH (FORCE)")
+        connection.exec_driver_sql(f"CREATE DATABASE behind TEMPLATE {old_database}")
+    engine = create_engine(
+        shared_engine.url.set(database="behind"),
+        connect_args={"options": "-c lock_timeout=10s"},
+    )
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def url(behind: Engine) -> str:
+    return behind.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def start(url: str) -> Iterator[Start]:
+    """Start to migrate in a thread."""
+    with ThreadPoolExecutor(2) as threads:
+        yield lambda *args, **options: threads.submit(migrate, Database(url), *args, **options)
+
+
+def create(engine: Engine) -> int:
+    with engine.begin() as connection:
+        return pending_task(connection)
+
+
+def version(engine: Engine) -> str | None:
+    with engine.connect() as connection:
+        return current(connection)
+
+
+def builds(engine: Engine) -> bool:
+    """Whether somebody builds an index and waits for those that look at an older state."""
+    with engine.connect() as connection:
+        return bool(connection.execute(BUILDS).scalar())
+
+
+def is_valid(engine: Engine) -> bool | None:
+    with engine.connect() as connection:
+        return connection.execute(VALID, {"name": INDEX}).scalar()
+
+
+@pytest.fixture
+def report(behind: Engine) -> Iterator[Connection]:
+    """Somebody's open report: it touches nothing of ours, and sees the state of its beginning."""
+    with behind.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        connection.execute(text("SELECT 1"))
+        yield connection
+
+
+def test_an_open_transaction_delays_the_migration_and_not_those_who_come_after(
+    behind: Engine, start: Start
+) -> None:
+    heard: list[str] = []
+    with behind.connect() as producer:
+        pending_task(producer)
+        run = start(heard.append)
+        until(lambda: heard.count(IN_USE) >= 2)
+
+        ids = [create(behind) for _ in range(3)]
+
+        assert not run.done()
+        assert version(behind) == OLD
+        producer.commit()
+
+    assert run.result(30) == (OLD, newest())
+    assert len(ids) == 3
+    assert "0026: The same rules in six shorter CHECKs instead of nine." in heard
+
+
+def test_an_index_is_built_while_others_write(
+    behind: Engine, start: Start, report: Connection
+) -> None:
+    run = start()
+    until(lambda: builds(behind))
+
+    created = create(behind)
+
+    assert created
+    assert (version(behind), is_valid(behind), run.done()) == ("0027", False, False)
+    report.close()
+    assert run.result(30) == (OLD, newest())
+    assert is_valid(behind)
+
+
+def test_what_was_killed_is_simply_run_again(
+    behind: Engine, url: str, start: Start, report: Connection
+) -> None:
+    command = [sys.executable, "-m", "tasks_app", "migrate"]
+    killed = subprocess.Popen(command, env={**os.environ, "TASKS_APP_DATABASE_URL": url})
+    until(lambda: builds(behind), 60)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    until(lambda: not builds(behind))
+    assert (version(behind), is_valid(behind)) == ("0027", False)
+    report.close()
+
+    assert start().result(30) == ("0027", newest())
+    assert is_valid(behind)
+
+
+def test_a_second_one_waits_without_being_waited_for(
+    behind: Engine, start: Start, report: Connection
+) -> None:
+    """One that waited within a statement would be what the building of an index waits for."""
+    heard: list[str] = []
+    first = start()
+    until(lambda: builds(behind))
+    second = start(heard.append)
+    until(lambda: heard)
+    assert heard == ["Another migrate is at work; this one waits for it."]
+
+    report.close()
+
+    assert first.result(30) == (OLD, newest())
+    assert second.result(30) == (newest(), newest())
+
+
+def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:
+    with behind.connect() as producer:
+        pending_task(producer)
+        with pytest.raises(SchemaError, match=r"Others kept a table for 0 s; .* migrate again"):
+            migrate(Database(url), patience_s=0)
+
+    assert version(behind) == OLD
+    assert migrate(Database(url)) == (OLD, newest())
