@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     events_show: str = ""
     """Keys of payloads and results whose values Flower may show; all others are masked."""
 
+    log_prefix: bool = True
+    """Lines of `ctx.log` begin with id, name and attempt. Off: for a formatter of your own, which
+    finds them in `task_id`, `task_name` and `attempt`."""
+
     payload_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
     """Bytes of JSON. Rows are read in groups, so big payloads slow their neighbours down."""
     result_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
