@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
 from tasks_app.domain.settings import Settings
+from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.monitor import database as database_checks
 from tasks_app.monitor import locks as lock_checks
 from tasks_app.monitor import schedules as schedule_checks
@@ -30,12 +31,9 @@ def examine(settings: Settings) -> list[Finding]:
                 findings += _run(lock_checks.CHECKS, database, settings)
         finally:
             database.dispose()
-    except ArgumentError:
-        advice = "It looks like postgresql+psycopg://user:password@host/name."
-        return [fail("database", "TASKS_APP_DATABASE_URL is no URL", advice)]
-    except OperationalError:
-        advice = "Check TASKS_APP_DATABASE_URL and that it runs."
-        return [away("database", "does not answer", advice)]
+    except (OperationalError, ProgrammingError) as error:
+        why = why_unreachable(str(error.orig))
+        return [(away if why.away else fail)("database", why.fact, why.advice)]
     return findings
 
 
