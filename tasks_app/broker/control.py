@@ -43,7 +43,8 @@ def connect_control() -> None:
     lists our handlers, too.
     """
     ways = {"revoke": _cancelling, "terminate": _cancelling}
-    ways |= {"time_limit": _for_others, "rate_limit": _for_others, "registered": _with_handlers}
+    ways |= {"time_limit": _for_others, "rate_limit": _for_others}
+    ways["registered"] = _with_handlers
     for command, way in ways.items():
         builtin = Panel.data[command]
         if not hasattr(builtin, "celerys_own"):
