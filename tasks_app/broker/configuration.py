@@ -63,7 +63,7 @@ def check_transports(urls: Iterable[tuple[str, Any]]) -> None:
 def _has(kind: str) -> bool:
     try:
         return resolve_transport(kind) is not None
-    except (KeyError, ImportError, AttributeError, ValueError):
+    except Exception:  # some break in their own way where their library is missing
         return False
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from tasks_app.broker.checkup import examine_access
 from tasks_app.broker.strangers import learn_own_name
+from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import (
     AWAY,
     NO,
@@ -110,10 +111,13 @@ def check_database(settings: Settings) -> None:
     except (ConfigurationError, SchemaError) as error:
         raise ending_of(error) from None
     except (OperationalError, ProgrammingError) as error:
-        if sqlstate(error):
-            raise
         why = why_unreachable(str(error.orig))
-        raise Ending(str(why), AWAY if why.away else USAGE) from None
+        if not sqlstate(error) and not why.away:
+            raise Ending(str(why), USAGE) from None
+        if isinstance(error, ProgrammingError):
+            raise  # only its traceback can tell
+        said = f"The database did not do it ({brief(error)}). Try again."
+        raise Ending(said if sqlstate(error) else str(why), AWAY) from None
     if off:
         log.warning(
             "The database has %s = off: a crash of the server loses committed tasks, or runs them "

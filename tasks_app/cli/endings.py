@@ -57,9 +57,11 @@ def _said(error: BaseException) -> tuple[str, int] | None:
 
 def _of_database(error: DBAPIError) -> tuple[str, int] | None:
     state = sqlstate(error)
-    if not state:
-        why = why_unreachable(str(error.orig))
-        return str(why), AWAY if why.away else USAGE
+    why = why_unreachable(str(error.orig))
+    if not state and not why.away:
+        return str(why), USAGE
+    if not state and isinstance(error, OperationalError):
+        return str(why), AWAY
     if isinstance(error, OperationalError):
         return f"The database did not do it ({brief(error)}). Try again.", AWAY
     return _REFUSALS.get(state)

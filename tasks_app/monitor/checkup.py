@@ -15,7 +15,7 @@ from tasks_app.monitor import schedules as schedule_checks
 from tasks_app.monitor import work as work_checks
 from tasks_app.monitor.database import Check
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.reactions import is_unanswered
+from tasks_app.runtime.reactions import is_unanswered, sqlstate
 
 
 def examine(settings: Settings) -> list[Finding]:
@@ -44,9 +44,9 @@ def _run(checks: Sequence[Check], database: Database, settings: Settings) -> lis
             with database.begin() as connection:
                 findings += check(connection, settings)
         except DBAPIError as error:
-            if is_unanswered(error):
+            state = sqlstate(error)
+            if is_unanswered(error) or not state:
                 raise
-            state = getattr(error.orig, "sqlstate", None)
             fact = f"could not be looked at (SQLSTATE {state})"
             findings.append(warn(check.__name__, fact, "Ask as the owner of the tables."))
     return findings

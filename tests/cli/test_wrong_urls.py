@@ -169,8 +169,8 @@ def test_a_statement_that_timed_out_is_not_called_an_absent_database(
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
     engine = create_engine(database_url)
     with engine.begin() as connection:
-        connection.execute(text("LOCK TABLE task_queue IN ACCESS EXCLUSIVE MODE"))
-        done = shell("pause", "mail")
+        connection.execute(text("LOCK TABLE task_pending IN ACCESS EXCLUSIVE MODE"))
+        done = shell("stats")
     engine.dispose()
 
     assert done.returncode == 3
