@@ -29,7 +29,7 @@ _RUNS = f"Check {URL} and that it runs, or start an embedded one with: tasks-app
 _TLS = f"Look at sslmode and sslrootcert in {URL}, and at the server's ssl."
 _CAUSES = (
     (
-        r"(invalid (?:port|connection option|\S+ value|integer value)[^\n]*)",
+        r"(invalid (?:port|connection option|URI|\S+ value|integer value)[^\n]*)",
         Unreachable("cannot be asked: {0}", f"Correct {URL}."),
     ),
     (

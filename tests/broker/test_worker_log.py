@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from celery.worker.control import Panel
 
+from tasks_app.broker import control, stopping
+from tasks_app.broker.app import make_celery
+from tasks_app.broker.refusal import OURS
+from tasks_app.broker.stopping import PoolWorker
+from tasks_app.domain.settings import load_settings
+from tasks_app.runtime.registry import Registry, handler
 from tests.broker.conftest import House
 from tests.waiting import until
 
@@ -89,3 +97,21 @@ def test_debug_shows_the_messages(house: House) -> None:
     assert re.search(r"DEBUG.*Task tasks_app.execute\[.*received", worker.log())
     assert re.search(r"DEBUG.*Task tasks_app.execute\[.*succeeded", worker.log())
     worker.end()
+
+
+def test_what_is_listed_is_registered_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    handler("mail.send", queue="mail", registry=registry)(lambda ctx: None)
+    monkeypatch.setattr(control, "HANDLERS", registry)
+    monkeypatch.setattr(stopping, "HANDLERS", registry)
+    monkeypatch.setenv("TASKS_APP_BROKER_URL", "memory://")
+    app = make_celery(load_settings())
+    worker = PoolWorker.__new__(PoolWorker)
+    worker.app = app
+
+    listed = worker.tasklist(include_builtins=False).splitlines()
+    registered = Panel.data["registered"](SimpleNamespace(app=app))
+
+    assert listed[0] == "  . mail.send (queue mail)"
+    assert registered == ["mail.send", *sorted(OURS)]
+    assert "mail.send" not in app.tasks

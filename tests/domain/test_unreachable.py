@@ -84,6 +84,11 @@ Multiple connection attempts failed. All failures were:
             'cannot be asked: invalid connection option "foo"',
             False,
         ),
+        (
+            'invalid URI query parameter: "foo"',
+            'cannot be asked: invalid URI query parameter: "foo"',
+            False,
+        ),
         ("connection timeout expired", "does not answer: timeout expired", True),
         # A server that speaks another language, or says what we do not know.
         (
