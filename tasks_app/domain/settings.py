@@ -53,8 +53,7 @@ class Settings(BaseSettings):
     """Keys of payloads and results whose values Flower may show; all others are masked."""
 
     log_prefix: bool = True
-    """Lines of `ctx.log` begin with id, name and attempt. Off: for a formatter of your own, which
-    finds them in `task_id`, `task_name` and `attempt`."""
+    """Lines of `ctx.log` begin with id, name and attempt. Off: for a formatter of your own."""
 
     payload_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
     """Bytes of JSON. Rows are read in groups, so big payloads slow their neighbours down."""
@@ -142,8 +141,8 @@ class Settings(BaseSettings):
     @field_validator("broker_url")
     @classmethod
     def _broker(cls, value: SecretStr | None) -> SecretStr | None:
-        url = "" if value is None else value.get_secret_value()
-        if value is not None and ("://" not in url or not is_broker_url(url)):
+        url = value.get_secret_value() if value else ""
+        if value and ("://" not in url or not is_broker_url(url)):
             raise ValueError(f"use a URL such as redis://:password@host:6379/0; {ENCODED}")
         return value
 
