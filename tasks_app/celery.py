@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.errors import ConfigurationError
+import sys
+
+from tasks_app.domain.errors import USAGE, ConfigurationError
 from tasks_app.domain.settings import load_settings
 
 try:
@@ -10,4 +12,5 @@ try:
 
     app = make_celery(load_settings())
 except ConfigurationError as error:
-    raise SystemExit(str(error)) from None
+    sys.stderr.write(f"{error}\n")
+    raise SystemExit(USAGE) from None

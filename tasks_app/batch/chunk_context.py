@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.batch.records import Batch
     from tasks_app.domain.partition.records import Partition
     from tasks_app.runtime.context import TaskContext
+    from tasks_app.runtime.run_log import RunLog
 
 
 class ChunkContext:
@@ -87,7 +87,7 @@ class ChunkContext:
         return self.task.cancelled
 
     @cached_property
-    def log(self) -> logging.LoggerAdapter[Any]:
+    def log(self) -> RunLog:
         """A log whose lines say which partition of which instance they are of."""
         about = {
             "job": self.job,
@@ -95,5 +95,5 @@ class ChunkContext:
             "step": self.step,
             "partition_no": self.partition_no,
         }
-        inner = self.task.log
-        return logging.LoggerAdapter(inner.logger, {**(inner.extra or {}), **about})
+        part = f", partition {self.partition_no}" if self.partition else ""
+        return self.task.log.of(about, f"{self.job} {self.batch_id}, step {self.step}{part}")

@@ -15,6 +15,7 @@ from tasks_app.broker.configuration import configuration
 from tasks_app.broker.control import connect_control
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.flower import guard_flower
+from tasks_app.broker.quiet import quieten_messages
 from tasks_app.broker.stopping import PoolWorker
 from tasks_app.broker.surroundings import ends_the_process
 from tasks_app.broker.tasks import register
@@ -49,6 +50,7 @@ def make_celery(settings: Settings) -> Celery:
     register(app)
     connect_worker(app, settings)
     connect_control()
+    quieten_messages()
     guard_flower(app)
 
     @celeryd_init.connect(weak=False)

@@ -39,10 +39,12 @@ _NO_TASK = (
 def connect_control() -> None:
     """Let ``revoke`` and ``terminate`` cancel tasks of ours; other ids go on to Celery.
 
-    What would change our messages instead is refused: each carries up to 500 tasks.
+    What would change our messages instead is refused: each carries up to 500 tasks. ``registered``
+    lists our handlers, too.
     """
     ways = {"revoke": _cancelling, "terminate": _cancelling}
     ways |= {"time_limit": _for_others, "rate_limit": _for_others}
+    ways["registered"] = _with_handlers
     for command, way in ways.items():
         builtin = Panel.data[command]
         if not hasattr(builtin, "celerys_own"):
@@ -74,6 +76,16 @@ def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
         return {"ok": f"tasks {', '.join(map(str, ours))} will be cancelled"}
 
     return cancel
+
+
+def _with_handlers(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    """List what runs from the pool, too; nothing of it can be called through the broker."""
+
+    def registered(state: Any, taskinfoitems: Any = None, **arguments: Any) -> list[str]:
+        theirs: list[str] = builtin(state, taskinfoitems, **arguments)
+        return sorted({*theirs, *HANDLERS.names})
+
+    return registered
 
 
 def _is_known(message_id: Any) -> bool:

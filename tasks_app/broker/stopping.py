@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from billiard.common import _shutdown_cleanup
 from celery.apps.worker import Worker
@@ -21,6 +22,7 @@ from celery.worker import state
 
 from tasks_app.broker.defaults import EXECUTE
 from tasks_app.runtime.child import Child
+from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.slot import SlotFile, Stage
 from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
 from tasks_app.runtime.watch import LOOK_EVERY_S, kill_holdouts
@@ -31,10 +33,19 @@ GLANCE_S = 0.05
 
 
 class PoolWorker(Worker):
-    """Celery's worker, with a cold shutdown that charges nobody."""
+    """Celery's worker, with a cold shutdown that charges nobody, and our handlers in its banner."""
 
     watch: Callable[[], None]
     """Set by the step that watches the children."""
+
+    def tasklist(self, *args: Any, **options: Any) -> str:
+        """Return what the banner lists: first what runs from the pool, then Celery's tasks."""
+        theirs: str = super().tasklist(*args, **options)
+        ours = [
+            f"  . {spec.name} (queue {spec.queue})"
+            for spec in sorted(HANDLERS, key=lambda spec: spec.name)
+        ]
+        return "\n".join([*ours, theirs])
 
     def wait_for_soft_shutdown(self) -> None:
         """Drain for the grace, then let the children go; called in a signal handler."""

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from tasks_app.broker.checkup import examine_access
 from tasks_app.broker.strangers import learn_own_name
-from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
+from tasks_app.domain.causes import brief
+from tasks_app.domain.errors import (
+    AWAY,
+    NO,
+    USAGE,
+    ConfigurationError,
+    PublishError,
+    SchemaError,
+    TasksError,
+)
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
+from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.pool import condition
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.declared import synchronise
+from tasks_app.runtime.reactions import sqlstate
 from tasks_app.runtime.registry import HANDLERS
 
 log = quiet_logger(__name__)
+
+
+class Ending(SystemExit):
+    """The end of a command, with one sentence and an exit code that is not Python's 1."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(status)
+        self.message = message
+        sys.stderr.write(f"{message}\n")
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
@@ -32,12 +56,23 @@ def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
         try:
             receiver(*args, **kwargs)
         except TasksError as error:
-            raise SystemExit(str(error)) from None
+            raise ending_of(error) from None
         except Exception as error:
             traceback.print_exc()
             raise SystemExit(1) from error
 
     return strict
+
+
+def ending_of(error: TasksError) -> Ending:
+    """Return how a command ends for it."""
+    match error:
+        case SchemaError():
+            return Ending(str(error), NO)
+        case PublishError():
+            return Ending(str(error), AWAY)
+        case _:
+            return Ending(str(error), USAGE)
 
 
 def check_surroundings(app: Celery, settings: Settings) -> None:
@@ -46,11 +81,12 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
         try:
             _ = settings.broker  # Celery would look for one of its own choice, for ever
         except ConfigurationError as error:
-            raise SystemExit(str(error)) from None
+            raise ending_of(error) from None
     if not {"json", "application/json"} & set(app.conf.accept_content):
-        raise SystemExit(
+        raise Ending(
             "accept_content leaves out json, and our messages are JSON. "
-            "Put json into it, or take it out of celeryconfig.py."
+            "Put json into it, or take it out of celeryconfig.py.",
+            USAGE,
         )
     for finding in examine_access(app):
         log.warning("The broker %s. %s", finding.fact, finding.advice)
@@ -73,16 +109,15 @@ def check_database(settings: Settings) -> None:
         finally:
             database.dispose()
     except (ConfigurationError, SchemaError) as error:
-        raise SystemExit(str(error)) from None
-    except ArgumentError:
-        raise SystemExit(
-            "TASKS_APP_DATABASE_URL is no URL that SQLAlchemy knows. "
-            "It looks like postgresql+psycopg://user:password@host/name."
-        ) from None
-    except OperationalError:
-        raise SystemExit(
-            "The database does not answer. Check TASKS_APP_DATABASE_URL and that it runs."
-        ) from None
+        raise ending_of(error) from None
+    except (OperationalError, ProgrammingError) as error:
+        why = why_unreachable(str(error.orig))
+        if not sqlstate(error) and not why.away:
+            raise Ending(str(why), USAGE) from None
+        if isinstance(error, ProgrammingError):
+            raise  # only its traceback can tell
+        said = f"The database did not do it ({brief(error)}). Try again."
+        raise Ending(said if sqlstate(error) else str(why), AWAY) from None
     if notice:
         log.warning(notice)
     if off:

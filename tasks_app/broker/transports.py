@@ -67,6 +67,8 @@ _SETTINGS = {
     "rediss": _REDIS,
     "sentinel": _REDIS,
 }
+KNOWN = tuple(_SETTINGS)
+"""What a URL may begin with, of the brokers that we support."""
 
 
 def transport_settings(broker_url: Any) -> dict[str, Any]:

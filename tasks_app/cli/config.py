@@ -10,6 +10,7 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import settings
 from tasks_app.domain.effective import Effective, effective_settings
+from tasks_app.runtime.pulse import RUN_DIR_VARIABLE, project_folder
 
 
 @click.command()
@@ -18,6 +19,7 @@ def config(*, json_: bool) -> None:
     """Show the settings that hold here, ours and Celery's, without secrets."""
     before = dict(os.environ)
     ours = effective_settings(settings())
+    ours = [_in_use(each) if each.name == RUN_DIR_VARIABLE else each for each in ours]
     found = [
         Effective(each.name, each.value, "./.tasks_app")
         if each.source == "environment" and each.name not in before
@@ -35,6 +37,11 @@ def config(*, json_: bool) -> None:
         ("setting", "value", "source"),
         [(each.name, each.value, each.source) for each in [*found, *theirs]],
     )
+
+
+def _in_use(run_dir: Effective) -> Effective:
+    """Show the folder itself: who watches several projects wants to know which one is whose."""
+    return Effective(run_dir.name, project_folder(), run_dir.source)
 
 
 def _table(of: list[Effective]) -> dict[str, Any]:

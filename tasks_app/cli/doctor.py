@@ -45,7 +45,7 @@ def _examine() -> list[Finding]:
         return [fail("settings", fact, advice or "See the table in docs/operations.md.")]
     from tasks_app.monitor.checkup import examine  # noqa: PLC0415  not for a wrong setting
 
-    return [*_settings(given), *examine(given), *_celery()]
+    return [*_settings(given), *examine(given), *_celery(given)]
 
 
 def _settings(given: Settings) -> list[Finding]:
@@ -65,13 +65,16 @@ def _settings(given: Settings) -> list[Finding]:
     return findings
 
 
-def _celery() -> list[Finding]:
+def _celery(given: Settings) -> list[Finding]:
     """Celery is imported here only, and may be told the broker by its own file alone."""
     try:
         from tasks_app.broker import checkup  # noqa: PLC0415
+        from tasks_app.broker.configuration import configuration  # noqa: PLC0415
+
+        _ = configuration(given)  # says what is wrong, where the app would end the process
         from tasks_app.celery import app  # noqa: PLC0415
-    except SystemExit as end:
-        return [fail("celery", str(end).rstrip("."), "Neither worker nor beat starts.")]
+    except ConfigurationError as error:
+        return [fail("celery", str(error).rstrip("."), "Neither worker nor beat starts.")]
     except Exception as error:
         fact = f"celeryconfig breaks ({type(error).__name__}: {error})"
         return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]

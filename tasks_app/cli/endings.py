@@ -7,13 +7,17 @@ configuration; 3 the database or the broker does not answer.
 from __future__ import annotations
 
 import click
-from sqlalchemy.exc import InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
-from tasks_app.domain.errors import PublishError, SchemaError, TasksError
+from tasks_app.domain.causes import brief
+from tasks_app.domain.errors import AWAY, NO, USAGE, PublishError, SchemaError, TasksError
+from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.pool.schema import READ_ONLY
+from tasks_app.runtime.reactions import sqlstate
 
-NO, USAGE, AWAY = 1, 2, 3
+__all__ = ["AWAY", "NO", "USAGE", "ending"]
+
 _REFUSALS = {
     "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
     "25006": (READ_ONLY, NO),
@@ -39,18 +43,25 @@ def _said(error: BaseException) -> tuple[str, int] | None:
     match error:
         case click.Abort() | KeyboardInterrupt() | EOFError():
             return "Stopped.", NO
-        case SchemaError():
-            return str(error), NO
         case PublishError():
             return str(error), AWAY
-        case OperationalError():
-            return (
-                "The database does not answer. Check TASKS_APP_DATABASE_URL, "
-                "or start an embedded one with: tasks-app up -d"
-            ), AWAY
-        case ProgrammingError() | InternalError():
-            return _REFUSALS.get(getattr(error.orig, "sqlstate", None) or "")
+        case OperationalError() | ProgrammingError() | InternalError():
+            return _of_database(error)
+        case SchemaError():
+            return str(error), NO
         case TasksError() | EmbeddedError():
             return str(error), USAGE
         case _:
             return None
+
+
+def _of_database(error: DBAPIError) -> tuple[str, int] | None:
+    state = sqlstate(error)
+    why = why_unreachable(str(error.orig))
+    if not state and not why.away:
+        return str(why), USAGE
+    if not state and isinstance(error, OperationalError):
+        return str(why), AWAY
+    if isinstance(error, OperationalError):
+        return f"The database did not do it ({brief(error)}). Try again.", AWAY
+    return _REFUSALS.get(state)

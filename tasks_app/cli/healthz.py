@@ -15,6 +15,7 @@ from tasks_app.runtime.pulse import ROLES, probe
 def healthz(role: str, node: str | None) -> None:
     """Tell whether worker, beat or database is alive: exit 0 or 1, with one line why.
 
-    It reads files only, so it is quick, and may run every few seconds.
+    Of worker and beat it reads files, those of the database and schema that TASKS_APP_DATABASE_URL
+    and TASKS_APP_SCHEMA name; the database itself is asked. It may run every few seconds.
     """
     sys.exit(probe(role, node))

@@ -21,6 +21,7 @@ PROCESS_DIED = "process died"
 INTERRUPTED = "interrupted"
 _SUCCEED = Event.SUCCEED
 VANISHED, CONNECTION_LOST = "worker vanished", "connection lost"
+BAD_OUTCOME = "outcome cannot be stored"
 
 
 def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:

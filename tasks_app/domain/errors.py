@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NO, USAGE, AWAY = 1, 2, 3
+"""How commands end: the answer is no; wrong usage or configuration; database or broker is away."""
+
 
 class TasksError(Exception):
     """The root of all errors of tasks_app."""

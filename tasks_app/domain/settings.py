@@ -12,7 +12,7 @@ from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.retention import Keep, parse_keep
 from tasks_app.domain.schema_name import IDENTIFIER, PREFIX
-from tasks_app.domain.urls import ENCODED, is_broker_url, is_database_url
+from tasks_app.domain.urls import ENCODED, is_broker_url, read_database_url
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -52,6 +52,9 @@ class Settings(BaseSettings):
     events_show: str = ""
     """Keys of payloads and results whose values Flower may show; all others are masked."""
 
+    log_prefix: bool = True
+    """Lines of `ctx.log` begin with id, name and attempt. Off: for a formatter of your own."""
+
     payload_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
     """Bytes of JSON. Rows are read in groups, so big payloads slow their neighbours down."""
     result_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
@@ -79,7 +82,8 @@ class Settings(BaseSettings):
     healthy_for: timedelta = timedelta(seconds=30)
     """Silence after which `healthz` says no. A broker's time-outs may hold a worker up so long."""
     run_dir: str | None = None
-    """Where `healthz` finds its files; None means a folder of this user's in the temporary one."""
+    """Where `healthz` finds its files, each database and schema in a folder of its own; None means
+    a folder of this user's in the temporary one."""
 
     keep_completed: str = "30d"
     """Ages after which days of the completed pool are dropped, such as `90d` or `forever`: a month
@@ -132,15 +136,13 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _database(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not is_database_url(value.get_secret_value()):
-            looks = "postgresql+psycopg://user:password@host/name"
-            raise ValueError(f"use a URL such as {looks}; {ENCODED}")
-        return value
+        return None if value is None else SecretStr(read_database_url(value.get_secret_value()))
 
     @field_validator("broker_url")
     @classmethod
     def _broker(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not is_broker_url(value.get_secret_value()):
+        url = value.get_secret_value() if value else ""
+        if value and ("://" not in url or not is_broker_url(url)):
             raise ValueError(f"use a URL such as redis://:password@host:6379/0; {ENCODED}")
         return value
 

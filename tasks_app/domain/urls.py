@@ -17,6 +17,9 @@ ENCODED = (
     "write special characters of user and password in percent, such as %40 for @, %2F for /, "
     "%23 for #, %3A for : and %3B for ;"
 )
+LOOKS = "use a URL such as postgresql+psycopg://user:password@host/name"
+OTHER_DATABASES = ("sqlite", "mysql", "mariadb", "oracle", "mssql", "cockroachdb", "mongodb")
+OTHER_DRIVERS = ("asyncpg", "psycopg2", "psycopg2cffi", "pg8000")
 _SCHEME = r"[A-Za-z][\w+.-]*://"
 _DATABASE = re.compile(
     rf"{_SCHEME}(?:[^:/@]*(?::[^@]*)?@)?(?:\[[^\]@/?]+\]|[^:/?@]*)(?::\d+)?(?:[/?][^@]*)?"
@@ -27,9 +30,26 @@ BETWEEN = re.compile(rf";(?={_SCHEME})")
 """What parts the URLs of several brokers."""
 
 
-def is_database_url(url: str) -> bool:
-    """Whether SQLAlchemy reads in it what was meant."""
-    return _DATABASE.fullmatch(url) is not None
+def read_database_url(url: str) -> str:
+    """Return the URL as SQLAlchemy is to read it: ``postgres://`` is what many hosts give out.
+
+    Raises:
+        ValueError: it is none, or not of PostgreSQL, or of another driver; not a character of it
+            is said but a well-known name.
+    """
+    scheme = url.partition(":")[0].lower()
+    database, _, driver = scheme.partition("+")
+    if database in OTHER_DATABASES:
+        raise ValueError(f"{database} is no PostgreSQL, and nothing else will do; {LOOKS}")
+    if _DATABASE.fullmatch(url) is None or database not in ("postgres", "postgresql"):
+        raise ValueError(f"{LOOKS}; {ENCODED}")
+    if driver not in ("", "psycopg", "psycopg_async"):
+        named = driver if driver in OTHER_DRIVERS else "that"
+        raise ValueError(
+            f"the driver is psycopg 3, which serves async handlers, too, and not {named}; "
+            "write postgresql+psycopg:// in front"
+        )
+    return f"postgresql+psycopg{url[len(scheme) :]}"
 
 
 def is_broker_url(url: str) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
 from tasks_app.domain.settings import Settings
+from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.monitor import database as database_checks
 from tasks_app.monitor import locks as lock_checks
 from tasks_app.monitor import schedules as schedule_checks
@@ -16,7 +17,7 @@ from tasks_app.monitor import sessions as session_checks
 from tasks_app.monitor import work as work_checks
 from tasks_app.monitor.database import Check
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.reactions import is_unanswered
+from tasks_app.runtime.reactions import is_unanswered, sqlstate
 
 
 def examine(settings: Settings) -> list[Finding]:
@@ -36,12 +37,9 @@ def examine(settings: Settings) -> list[Finding]:
                 findings += _run(lock_checks.CHECKS, database.engine, settings)
         finally:
             database.dispose()
-    except ArgumentError:
-        advice = "It looks like postgresql+psycopg://user:password@host/name."
-        return [fail("database", "TASKS_APP_DATABASE_URL is no URL", advice)]
-    except OperationalError:
-        advice = "Check TASKS_APP_DATABASE_URL and that it runs."
-        return [away("database", "does not answer", advice)]
+    except (OperationalError, ProgrammingError) as error:
+        why = why_unreachable(str(error.orig))
+        return [(away if why.away else fail)("database", why.fact, why.advice)]
     return findings
 
 
@@ -52,9 +50,9 @@ def _run(checks: Sequence[Check], engine: Engine, settings: Settings) -> list[Fi
             with engine.connect() as connection:
                 findings += check(connection, settings)
         except DBAPIError as error:
-            if is_unanswered(error):
+            state = sqlstate(error)
+            if is_unanswered(error) or not state:
                 raise
-            state = getattr(error.orig, "sqlstate", None)
             fact = f"could not be looked at (SQLSTATE {state})"
             findings.append(warn(check.__name__, fact, "Ask as the owner of the tables."))
     return findings

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
+from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.plan import Ask, Copy, Plan, Rows
 
 if TYPE_CHECKING:
@@ -40,26 +41,54 @@ def commits_itself(connection: Connection | Raw) -> bool:
 def carry_out(connection: Connection | Raw, plan: Plan[T]) -> T:
     """Do what the plan says, and return what it returns."""
     do = _DOERS.get(type(connection)) or _learn(connection)
+    lack = ""
     try:
         step = next(plan)
         while True:
             step = plan.send(do(connection, step))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except Exception as error:
+        lack = _lack(error)
+        if not lack:
+            raise
+    raise SchemaError(lack)  # not within: the error shows what was to be written
 
 
 async def acarry_out(connection: AsyncRaw, plan: Plan[T]) -> T:
     """Do the same on psycopg's async connection."""
     from tasks_app.pool.raw import ado  # noqa: PLC0415  it brings psycopg
 
+    lack = ""
     try:
         step = next(plan)
         while True:
             step = plan.send(await ado(connection, step))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except Exception as error:
+        lack = _lack(error)
+        if not lack:
+            raise
+    raise SchemaError(lack)
 
 
+def _lack(error: BaseException) -> str:
+    """Return what to say of an error that comes from a schema which is missing or too old."""
+    found: Any = getattr(error, "orig", None) or error
+    what = _LACKS.get(getattr(found, "sqlstate", None) or "")
+    if what is None or "task_" not in str(found).partition("\n")[0]:
+        return ""  # a trigger of theirs may lack something, too
+    return (
+        f"The schema of tasks_app {what}. Run: tasks-app migrate. "
+        "The transaction is in error now, as after any statement that failed: roll it back."
+    )
+
+
+_LACKS = {
+    "42P01": "is missing in this database, or not where TASKS_APP_SCHEMA and search_path look",
+    **dict.fromkeys(("42703", "42883"), "is not the one that this version needs"),
+}
 _DOERS: dict[type, Callable[[Any, Ask | Copy], Rows]] = {}
 """How each kind of connection carries out a step; to import it at each call costs too much."""
 

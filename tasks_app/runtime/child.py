@@ -18,6 +18,7 @@ from tasks_app.pool import workers
 from tasks_app.runtime import departure
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
+from tasks_app.runtime.attempt_log import ATTEMPTS
 from tasks_app.runtime.batches import Batches
 from tasks_app.runtime.calls import Calls
 from tasks_app.runtime.claims import Claims
@@ -169,6 +170,7 @@ class Child:
             *(claims.rehearse, report.tell, wishes.carry_out, self._crew.look),
             OutcomeReport(self.database, calls.tally).tell,
             self.runner.locks.renew,
+            ATTEMPTS.tell,
         ):
             self._clerk.also(duty)
         self._stopped = threading.Event()
@@ -244,6 +246,7 @@ class Child:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
         if self.desk.empty:
             self._slot.free()
+        ATTEMPTS.tell(last=True)
         self.database.dispose()
         self._aftermath.close()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tasks_app.domain.payload import decode
+from tasks_app.runtime.run_log import RunLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class TaskContext:
         run: Running,
         access: Access,
         deadline: float | None,
-        log: logging.Logger,
+        log_prefix: bool,  # noqa: FBT001  made for each run: by name it takes longer
         locks: LocksOfChild | None = None,
         *,
         commits: bool = True,
@@ -49,10 +49,10 @@ class TaskContext:
         self._run = run
         self._task = run.task
         self._access = access
-        self._log = log
         self._locks_of_child = locks
         self._locks: LocksOfRun | None = None
         self._commits = commits
+        self._log_prefix = log_prefix
         self._point: Checkpoint | None = None
         self._loops: tuple[str, ...] = ()
         self._over = False
@@ -113,10 +113,11 @@ class TaskContext:
         return self._task.idempotency_key
 
     @cached_property
-    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+    def log(self) -> RunLog:
         """A log whose lines say which run they are of."""
         about = {"task_id": self.task_id, "task_name": self.name, "attempt": self.attempt}
-        return logging.LoggerAdapter(self._log, about)
+        words = f"task {self.task_id} ({self.name}), attempt {self.attempt}"
+        return RunLog(about, words if self._log_prefix else "")
 
     @property
     def session(self) -> Any:

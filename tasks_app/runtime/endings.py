@@ -10,6 +10,7 @@ from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
+from tasks_app.runtime.attempt_log import ATTEMPTS
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, of_settlement
 from tasks_app.runtime.reactions import is_conflict
@@ -66,7 +67,9 @@ class Endings:
         self._desk.drop(task.fence)
         if state is None:
             log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
-        elif HOOKS.wanted:
+            return
+        ATTEMPTS.succeeded(1)
+        if HOOKS.wanted:
             HOOKS.tell([of_settlement(ending.settlement, task, state)])
 
     def keep(self, task: ClaimedTask, settlement: Settlement) -> None:

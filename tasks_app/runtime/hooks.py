@@ -87,6 +87,8 @@ class Notice:
     """JSON text; None: it is large, or was not at hand."""
     result: str | None = field(default=None, repr=False)
     """JSON text of what the handler returned."""
+    max_attempts: int | None = None
+    """How many charged attempts lead to the error pool; None: others than its runner moved it."""
 
 
 Subscriber = Callable[[Notice], object]
@@ -99,6 +101,7 @@ class Hooks:
     def __init__(self) -> None:
         self._subscribers: dict[Subscriber, Callable[[], bool]] = {}
         """Each with what says whether it listens now. Replaced, not changed: others go through."""
+        self._followers: tuple[Subscriber, ...] = ()
         self._failures: dict[Subscriber, int] = {}
 
     def subscribe(self, subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
@@ -106,6 +109,11 @@ class Hooks:
         if subscriber not in self._subscribers:
             self._subscribers = {**self._subscribers, subscriber: while_}
         return subscriber
+
+    def follow(self, follower: S) -> S:
+        """Tell it, too, what need not be made up for it: all that did not succeed, at the least."""
+        self._followers = (*self._followers, follower)
+        return follower
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Tell it nothing more."""
@@ -122,6 +130,7 @@ class Hooks:
     def tell(self, notices: Iterable[Notice]) -> None:
         """Tell everybody, in order. Hold no lock while you call; nothing is raised."""
         subscribers = [s for s, listens in self._subscribers.items() if listens()]
+        subscribers += self._followers
         if not subscribers:
             return
         for notice in notices:
@@ -197,6 +206,7 @@ def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> No
         settlement.cause,
         task.payload,
         settlement.result,
+        task.max_attempts,
     )
 
 

@@ -1,8 +1,9 @@
 """The pulse: small files by which probes see that a worker, beat or the database is alive.
 
-A probe may take some milliseconds, so this module imports nothing that costs: no database, no
-broker, no settings. A file holds who wrote it, when, how long that is good for, and what is wrong.
-Times are of the monotonic clock, which all processes of a machine share and nobody sets.
+A probe may take some milliseconds, so this module imports nothing that costs: no broker and no
+settings; the database's driver only where that is asked. A file holds who wrote it, when, how long
+that is good for, and what is wrong. Times are of the monotonic
+clock, which all processes of a machine share and nobody sets.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+
+from tasks_app.runtime.project import key, place
 
 RUN_DIR_VARIABLE = "TASKS_APP_RUN_DIR"
 WORKER, BEAT, DB = ROLES = ("worker", "beat", "db")
@@ -25,7 +28,7 @@ class Pulse:
     """
 
     def __init__(self, role: str, name: str = "", *, good_for_s: float) -> None:
-        self._folder = run_folder()
+        self._folder = project_folder()
         self._path = f"{self._folder}/{_file(role, name)}"
         self._pid = os.getpid() if name else 0
         self._good_for_s = good_for_s
@@ -41,9 +44,10 @@ class Pulse:
         mine = f"{self._path}.{os.getpid()}"
         line = f"{self._pid} {now!r} {self._good_for_s!r} {trouble}\n"
         try:
-            os.makedirs(self._folder, _PRIVATE, exist_ok=True)  # noqa: PTH103  pathlib: 8 ms
-            if not _is_ours(self._folder):
-                return
+            for folder in (run_folder(), self._folder):
+                os.makedirs(folder, _PRIVATE, exist_ok=True)  # noqa: PTH103  pathlib: 8 ms
+                if not _is_ours(folder):
+                    return
             with open(mine, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(line)
             os.replace(mine, self._path)  # noqa: PTH105
@@ -69,13 +73,23 @@ def judge(role: str, name: str | None = None) -> tuple[bool, str]:
     verdicts = verdicts or [(False, word) for _, _, word in living]
     if not verdicts:
         who = f"{role} {name}" if name else role
-        return False, f"{who}: no sign of life in {run_folder()}"
+        return False, f"{who}: no sign of life in {project_folder()}{_of_what()}"
     bad = [word for good, word in verdicts if not good]
-    return not bad, "; ".join(bad or [word for _, word in verdicts])
+    return not bad, "; ".join(bad or [word for _, word in verdicts]) + _of_what()
+
+
+def _of_what() -> str:
+    named = place()
+    return f" ({named})" if named else ""
+
+
+def project_folder() -> str:
+    """Return the folder of this project's files: users have several, each with its database."""
+    return f"{run_folder()}/{key()}".rstrip("/")
 
 
 def run_folder() -> str:
-    """Return the folder of the files: TASKS_APP_RUN_DIR, or one of this user's own."""
+    """Return the folder of all: TASKS_APP_RUN_DIR, or one of this user's own."""
     given = os.environ.get(RUN_DIR_VARIABLE)
     return given or f"{os.environ.get('TMPDIR') or '/tmp'}/tasks_app-{os.getuid()}"  # noqa: S108
 
@@ -90,15 +104,30 @@ def _file(role: str, name: str) -> str:
 
 
 def _paths(role: str, name: str | None) -> list[str]:
+    """Return the files of this project; who does not know which one it is sees those of all."""
+    found = []
+    for folder in _folders():
+        try:
+            if not _is_ours(folder):
+                continue
+            names = sorted(os.listdir(folder))  # noqa: PTH208
+        except OSError:
+            continue
+        wanted = [_file(role, name)] if name else [f for f in names if f.partition("-")[0] == role]
+        found += [f"{folder}/{file}" for file in wanted]
+    return found
+
+
+def _folders() -> list[str]:
+    if key():
+        return [project_folder()]
     folder = run_folder()
     try:
         if not _is_ours(folder):
             return []
-        names = sorted(os.listdir(folder))  # noqa: PTH208
+        return [folder, *(f"{folder}/{name}" for name in sorted(os.listdir(folder)))]  # noqa: PTH208
     except OSError:
         return []
-    wanted = [_file(role, name)] if name else [f for f in names if f.partition("-")[0] == role]
-    return [f"{folder}/{file}" for file in wanted]
 
 
 def _read(path: str) -> tuple[bool, bool, str] | None:
@@ -129,7 +158,15 @@ def _exists(pid: int) -> bool:
 
 
 def probe(role: str, name: str | None = None) -> int:
-    """Print the verdict in one line; return the exit code."""
-    good, word = judge(role, name)
+    """Print the verdict in one line; return the exit code.
+
+    The database is asked itself, where the environment says which one it is.
+    """
+    if role == DB and place():
+        from tasks_app.runtime.asking import ask  # noqa: PLC0415  it brings psycopg
+
+        good, word = ask()
+    else:
+        good, word = judge(role, name)
     sys.stdout.write(f"{word}\n")
     return 0 if good else 1

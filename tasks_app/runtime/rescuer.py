@@ -67,7 +67,8 @@ class Rescuer:
                     max_crashes=self._settings.max_crashes,
                     now=now,
                 )
-                outlines = browse.outlines(connection, list(rescued)) if HOOKS.wanted else []
+                over = [i for i, state in rescued.items() if state is State.FAILED]
+                outlines = browse.outlines(connection, list(rescued) if HOOKS.wanted else over)
         except SQLAlchemyError:
             self.let_renew()
             raise

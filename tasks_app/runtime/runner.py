@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import timedelta
 from functools import partial
@@ -37,7 +36,6 @@ REPEATS = 5
 """How often a handler is called again before a conflict of transactions is charged."""
 CONFLICT_WAIT_S = 0.02
 """The longest wait before the first of them; each may be twice as long as the one before it."""
-handler_log = logging.getLogger("tasks_app.handlers")
 
 
 class _StaleError(Exception):
@@ -70,6 +68,7 @@ class Runner:
         self._endings = Endings(desk, settler, self._verdicts)
         self.pace = Pace(desk.wake.set)
         self._allowance = allowance
+        self.log_prefix = settings.log_prefix
         self.locks = LocksOfChild(settings, database, desk)
 
     def run(self, run: Running) -> None:
@@ -139,7 +138,7 @@ class Runner:
         transaction = self._calls.lane(spec).transaction(task.fence, more=more)
         deadline = None if limit is None else run.since + limit
         context = TaskContext(
-            run, transaction, deadline, handler_log, self.locks, commits=not spec.batched
+            run, transaction, deadline, self.log_prefix, self.locks, commits=not spec.batched
         )
         try:
             settlement = self._call(run, spec, context, transaction, limit)

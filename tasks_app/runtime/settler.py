@@ -9,11 +9,13 @@ from random import Random
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tasks_app.domain.causes import brief, clean
+from tasks_app.domain.decide import BAD_OUTCOME
 from tasks_app.domain.group import Called
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, Settlement
 from tasks_app.pool.settle import settle_group, settle_one, still_held
+from tasks_app.runtime.attempt_log import ATTEMPTS
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hints import HINTS
@@ -22,7 +24,6 @@ from tasks_app.runtime.reactions import Remedy, patience_s, remedy_for, sqlstate
 
 log = quiet_logger(__name__)
 
-BAD_OUTCOME = "outcome cannot be stored"
 LAST_PATIENCE_S = 10.0
 """How long a child that stops waits for a database that is away; then the lease decides."""
 REFUSED_WAIT_S = 5.0
@@ -110,6 +111,8 @@ class Settler:
                     state = settle_one(connection, settlement, called=called)
                 HINTS.called(called)
                 HINTS.again([settlement] if state is State.PENDING else [])
+                if state is State.SUCCEEDED:
+                    ATTEMPTS.succeeded(1)
                 if state is not None and settlement.task is not None:
                     HOOKS.tell([of_settlement(settlement, settlement.task, state)])
                 return state
@@ -162,12 +165,7 @@ class Settler:
             return
         HINTS.called(called)
         HINTS.again(settlements)
-        if HOOKS.wanted:
-            notices += [
-                of_settlement(s, s.task, done[s.fence.task_id])
-                for s in settlements
-                if s.fence.task_id in done and s.task is not None
-            ]
+        notices += _notices(settlements, done)
         for settlement in left:
             if settlement.fence.task_id not in held:
                 log.warning(
@@ -187,6 +185,15 @@ class Settler:
         else:  # not even the failure fits: the lease, then the rescuer decide
             log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
             self._desk.drop(settlements[0].fence)
+
+
+def _notices(settlements: list[Settlement], done: dict[int, State]) -> list[Notice]:
+    """Count what succeeded; return what there is to tell of the others, and of all if wanted."""
+    wanted = HOOKS.wanted
+    written = [s for s in settlements if s.fence.task_id in done]
+    told = [s for s in written if wanted or s.event is not Event.SUCCEED]
+    ATTEMPTS.succeeded(sum(s.event is Event.SUCCEED for s in written))
+    return [of_settlement(s, s.task, done[s.fence.task_id]) for s in told if s.task is not None]
 
 
 def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from random import Random
+from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -32,6 +33,15 @@ from tasks_app.runtime.slot_layout import SlotView
 
 log = quiet_logger(__name__)
 
+MOST_NAMED = 10
+
+
+class _Found(NamedTuple):
+    """What a dead child held: ids and names."""
+
+    guilty: dict[int, str]
+    innocent: dict[int, str]
+
 
 class Undertaker:
     """Buries the dead children of one worker."""
@@ -45,6 +55,8 @@ class Undertaker:
         self._registry = registry
         self._settings = settings
         self._rng = Random()  # noqa: S311  jitter, not a secret
+        self._found: dict[str, _Found] = {}
+        """Of graves that are still open, by owner."""
 
     def look(self) -> int:
         """Bury every child of this worker whose process is gone; return the graves still open.
@@ -81,6 +93,9 @@ class Undertaker:
         ran = frozenset(view.running)
         guilty = [task for task in claims if task.run in ran or view.untold]
         innocent = [task for task in claims if not (task.run in ran or view.untold)]
+        found = self._found.setdefault(view.owner, _Found({}, {}))
+        found.guilty.update((task.task_id, task.name) for task in guilty)
+        found.innocent.update((task.task_id, task.name) for task in innocent)
         if innocent and (view.running or self._leaves):
             with self._database.begin() as connection:
                 moved = release(connection, [task.fence for task in innocent])
@@ -95,15 +110,28 @@ class Undertaker:
         self._gatekeeper.gone([task.task_id for task in claims])
         for queue, ids in messages.items():
             HINTS.offer(queue, ids)
+        del self._found[view.owner]
         if self._slots.free(view):
-            log.warning(
-                "buried child %s (pid %s): %s charged, %s given back",
-                view.owner,
-                view.pid,
-                len(guilty),
-                len(innocent),
-            )
+            back = f"; {len(found.innocent)} not yet begun go back" if found.innocent else ""
+            blame = self._blame(view, found.guilty)
+            log.warning("child process %s died: %s%s", view.pid, blame, back)
         return True
+
+    def _blame(self, view: SlotView, guilty: dict[int, str]) -> str:
+        tasks = [f"task {task_id} ({name})" for task_id, name in guilty.items()]
+        more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
+        named = ", ".join(tasks[:MOST_NAMED]) + more
+        if not guilty:
+            return "nobody is charged, as no task ran in it"
+        if self._leaves:
+            return f"nobody is charged, as the worker is leaving; it ran {named}"
+        if self._is_sure(view):
+            return f"{named} ran in it and is charged"
+        return f"nobody is charged; it was one of {named}"
+
+    @staticmethod
+    def _is_sure(view: SlotView) -> bool:
+        return len(view.running) + view.untold == 1
 
     def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
         """One runner is guilty alone; of several, or of none, nobody knows which one it was.
@@ -112,7 +140,7 @@ class Undertaker:
 
         Whoever dies while its worker leaves was killed for that, and is nobody's fault.
         """
-        if len(view.running) + view.untold == 1 or self._leaves:
+        if self._is_sure(view) or self._leaves:
             settlements = [self._verdict(view, task) for task in suspects]
             with self._database.begin() as connection:
                 moved = settle_group(connection, settlements)

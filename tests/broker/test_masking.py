@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tasks_app.broker.events.masking import exception_text, shown
+from tasks_app.broker.events.masking import shown
 from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
 from tasks_app.broker.events.writer import LATE, EventWriter, events_of, line_of
+from tasks_app.domain.cause_text import exception_text
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import Cause
 from tasks_app.runtime.hooks import Kind, Notice

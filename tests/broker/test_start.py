@@ -13,7 +13,7 @@ from urllib.error import URLError
 
 import pytest
 from celery import Celery
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.pools import check_pool
@@ -34,22 +34,32 @@ def empty_url(databases: Databases) -> Iterator[str]:
     databases.drop("nothing_yet")
 
 
-def last_words(house: House, command: str, **environment: str) -> str:
+def last_words(house: House, command: str, ends_with: int = 2, **environment: str) -> str:
     """Start it; return all that it said before it ended by itself."""
     process = house.start(command, **environment)
 
-    status = process.wait(20)
+    status = process.wait(60)
 
-    assert status != 0
+    assert status == ends_with
     assert "Traceback" not in process.log()
     return process.log()
 
 
 @pytest.mark.parametrize("command", ["worker", "beat"])
 def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
-    said = last_words(house, command, TASKS_APP_DATABASE_URL=empty_url)
+    said = last_words(house, command, 1, TASKS_APP_DATABASE_URL=empty_url)
 
     assert re.search("The schema is missing; .*Run: tasks-app migrate$", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["worker", "beat"])
+def test_a_password_that_is_refused_is_said(house: House, command: str) -> None:
+    url = make_url(house.url).set(password="s3cret").render_as_string(hide_password=False)
+
+    said = last_words(house, command, TASKS_APP_DATABASE_URL=url)
+
+    assert re.search("refuses role .*: password authentication failed", said)
+    assert "s3cret" not in said
 
 
 def test_a_database_that_forgets_commits_is_said(house: House) -> None:

@@ -25,7 +25,9 @@ def _beat(house: House) -> None:
 
 
 def doomed(house: House, *, children: int = 2, folder: Path | None = None) -> CeleryProcess:
-    return house.worker(children=children, folder=folder, TASKS_APP_GIVE_BACK_AFTER="1h", **IMPORTS)
+    arguments = ("-l", "DEBUG")  # where Celery's log has our messages
+    environment = {"TASKS_APP_GIVE_BACK_AFTER": "1h", **IMPORTS}
+    return house.worker(*arguments, children=children, folder=folder, **environment)
 
 
 def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> None:

@@ -194,7 +194,7 @@ def test_a_database_that_is_away_exits_with_3(
     done = away("list")
 
     assert done.returncode == 3
-    assert done.stderr.startswith("The database does not answer.")
+    assert " does not answer: Connection refused. Check TASKS_APP_DATABASE_URL " in done.stderr
     assert "secret" not in done.stderr
 
 

@@ -160,7 +160,7 @@ def test_the_task_may_end(
 
 
 def test_a_control_command_stops_a_worker_as_sigterm_does(house: House, start: Start) -> None:
-    worker = start(children=1)
+    worker = start("-l", "DEBUG", children=1)  # where Celery's log has our messages
     slow = house.create("slow", payload={"seconds": 10.0}, queue=QUEUE, priority=0)
     until(lambda: house.sql(RUNNING))
     rest = house.create("ok", 30, queue=QUEUE)

@@ -392,15 +392,12 @@ def test_nobody_at_the_other_end_is_one_finding() -> None:
     assert "secret" not in str(finding)
 
 
-def test_a_url_that_is_none_is_said_without_its_secret() -> None:
+@pytest.mark.parametrize("url", ["nonsense:secret", "nonsense://me:secret@host/x"])
+def test_a_url_that_is_none_is_said_without_its_secret(url: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        Settings(database_url="nonsense:secret")
+        Settings(database_url=url)
+
     assert "secret" not in str(refused.value)
-
-    (finding,) = examine(Settings(database_url="nonsense://me:secret@host/x"))
-
-    assert (str(finding.level), finding.away) == ("fail", False)
-    assert "secret" not in str(finding)
 
 
 def test_a_check_that_is_forbidden_is_a_warning(

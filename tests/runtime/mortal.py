@@ -44,12 +44,13 @@ class Mortal:
         os.close(told)
         self._reaped = False
 
-    def kill(self, *, reap: bool = True) -> None:
-        """Kill it; without ``reap`` it stays a zombie."""
+    def kill(self, *, reap: bool = True) -> int:
+        """Kill it, and return its pid; without ``reap`` it stays a zombie."""
         if not self._reaped:
             os.kill(self.pid, signal.SIGKILL)
             if reap:
                 self.reap()
+        return self.pid
 
     def reap(self) -> int:
         """Wait for its end; return the signal that ended it."""

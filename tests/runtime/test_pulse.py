@@ -168,3 +168,76 @@ def ours_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(pulse.RUN_DIR_VARIABLE)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path / f"tasks_app-{os.getuid()}"
+
+
+ONE = "postgresql+psycopg://me:s3cret?x@db1:5432/shop"
+HERE = ["postgres://other:pw@db1:5432/shop", "postgresql+psycopg://db1:5432/shop?sslmode=require"]
+ELSEWHERE = [
+    "postgresql+psycopg://me:s3cret@db1:5432/stock",
+    "postgresql+psycopg://me:s3cret@db2:5432/shop",
+    "postgresql+psycopg://me:s3cret@db1:5433/shop",
+    "postgresql+psycopg:///shop?host=/run/one",
+    "postgresql+psycopg:///shop?host=/run/two",
+]
+
+
+def of(monkeypatch: pytest.MonkeyPatch, url: str, schema: str = "") -> None:
+    """Let the environment name this database."""
+    monkeypatch.setenv("TASKS_APP_DATABASE_URL", url)
+    monkeypatch.setenv("TASKS_APP_SCHEMA", schema)
+
+
+@pytest.mark.parametrize("other", [*ELSEWHERE, None])
+def test_projects_of_one_user_do_not_see_each_other(
+    monkeypatch: pytest.MonkeyPatch, other: str | None
+) -> None:
+    of(monkeypatch, ONE)
+    Pulse("worker", "a", good_for_s=60).beat()
+    Pulse("beat", "a", good_for_s=60).beat("fails")
+
+    of(monkeypatch, other or ONE, "" if other else "second")
+    theirs = judge("worker"), judge("worker", "a"), judge("beat")
+    Pulse("worker", "b", good_for_s=60).beat("hungry")
+    of(monkeypatch, ONE)
+
+    assert [good for good, _ in theirs] == [False] * 3
+    assert all("no sign of life" in word for _, word in theirs)
+    assert judge("worker")[0]
+    assert judge("beat")[1] == "beat a: fails (db1:5432/shop)"
+
+
+@pytest.mark.parametrize("url", HERE)
+def test_who_asks_as_another_role_or_with_other_options_sees_the_same(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    of(monkeypatch, ONE)
+    Pulse("worker", "a", good_for_s=60).beat()
+    of(monkeypatch, url)
+
+    assert judge("worker")[0]
+
+
+def test_a_probe_that_knows_no_database_sees_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose worker was told of it by a script, and the probe was not."""
+    of(monkeypatch, ONE)
+    Pulse("worker", "a", good_for_s=60).beat()
+    of(monkeypatch, "")
+
+    assert judge("worker")[0]
+    assert judge("worker", "a")[0]
+
+
+@pytest.mark.parametrize(
+    "url", [ONE, *HERE, *ELSEWHERE, "postgresql+psycopg://me:s3cret", "s3cret"]
+)
+def test_no_password_is_in_a_name_or_a_verdict(
+    monkeypatch: pytest.MonkeyPatch, url: str, folder: Path
+) -> None:
+    of(monkeypatch, url)
+    Pulse("worker", "a", good_for_s=60).beat()
+
+    said = f"{judge('worker')} {judge('beat')} {[str(path) for path in folder.rglob('*')]}"
+
+    assert judge("worker")[0]
+    assert "s3cret" not in said
+    assert "pw" not in said

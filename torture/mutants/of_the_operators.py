@@ -9,6 +9,7 @@ ARGUMENTS = "tests/cli/test_arguments.py::"
 DATABASE = "tasks_app/runtime/database.py"
 ODD = "tests/runtime/test_odd_settings.py::"
 WALK = f"{ODD}test_a_task_walks_its_way_under_each_odd_setting"
+LOG = "tests/runtime/test_attempt_log.py::"
 SECRETS = "tests/broker/test_secrets.py::"
 SCHEMA = "tasks_app/pool/schema.py"
 VERSIONS = "tests/pool/test_schema.py::"
@@ -133,7 +134,7 @@ OPERATORS = (
         "secrets: broker URLs",
         "A broker's URL that cannot be read reaches nobody who would tell its parts.",
         "tasks_app/domain/settings.py",
-        "not is_broker_url(value.get_secret_value())",
+        "not is_broker_url(url)",
         "False",
         f"{SECRETS}test_no_password_of_a_broker_url_is_shown_or_told_by_celery",
     ),
@@ -152,5 +153,38 @@ OPERATORS = (
         """_CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}\"""",
         """_CREATE = f"SELECT, INSERT ON {PENDING}\"""",
         "tests/pool/test_grants.py::test_a_role_may_do_its_own_and_nothing_else",
+    ),
+    mutant(
+        "logs: values of payloads",
+        "No value of a payload is in a line of a worker's log.",
+        "tasks_app/runtime/attempt_log.py",
+        "text = exception_text(cause, notice.payload) if cause",
+        'text = f"{cause.kind}: {cause.message}" if cause',
+        f"{LOG}test_values_of_the_payload_are_in_no_line",
+    ),
+    mutant(
+        "logs: storms",
+        "A storm of failures fills no disk.",
+        "tasks_app/runtime/attempt_log.py",
+        "            if place <= IN_FULL:\n",
+        "            if place:\n",
+        f"{LOG}test_of_a_storm_the_first_are_said_and_the_others_counted",
+    ),
+    mutant(
+        "probes: projects",
+        "A probe of one project does not answer for another of the same user.",
+        "tasks_app/runtime/project.py",
+        'f"{crc32(found.encode()):08x}" if found',
+        '"all" if found',
+        "tests/runtime/test_pulse.py::test_projects_of_one_user_do_not_see_each_other",
+    ),
+    mutant(
+        "producers: a missing schema",
+        "A producer whose schema is missing reads a sentence, and none of its payload.",
+        "tasks_app/pool/drivers.py",
+        "        lack = _lack(error)\n        if not lack:\n            raise\n"
+        "    raise SchemaError(lack)  # not",
+        "        raise\n    raise SchemaError(lack)  # not",
+        "tests/pool/test_missing_schema.py::test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it",
     ),
 )

@@ -1,36 +1,26 @@
 """What Flower may show of a task's data: names and sizes, and values of keys that were named.
 
 Whoever reaches Flower or the broker reads it, so values are hidden unless somebody chose to show
-them, and of an exception's text the first line is shown without any value of the payload: drivers
-put the failing row behind the first line, and handlers put values into their messages.
+them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from tasks_app.domain.cause_text import decoded
 from tasks_app.domain.causes import clean
-from tasks_app.domain.decide import OUTCOME_UNKNOWN, PROCESS_DIED, VANISHED
-from tasks_app.domain.errors import UnreadableTaskError
-from tasks_app.domain.payload import decode
-from tasks_app.domain.task import Cause
 
 LONGEST_VALUE = 100
-LONGEST_TEXT = 300
-SHORTEST_SECRET = 3
-"""Shorter values are parts of ordinary words."""
-HIDDEN = "***"
-OUR_WORDS = (PROCESS_DIED, VANISHED, OUTCOME_UNKNOWN, "disabled", "expired")
-"""Causes whose text we wrote ourselves; no class of a handler's is called so."""
 
 
 def shown(label: str, text: str | None, keys: Sequence[str]) -> dict[str, Any]:
     """Return what may be seen of a JSON text: its size and the values of ``keys``."""
     if text is None:
         return {}
-    values = _decoded(text) if keys else None
+    values = decoded(text) if keys else None
     chosen = {
         key: _short(values[key]) for key in keys if isinstance(values, dict) and key in values
     }
@@ -42,50 +32,3 @@ def _short(value: Any) -> Any:
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return clean(text, LONGEST_VALUE)
-
-
-def exception_text(cause: Cause, payload: str | None) -> str:
-    """Return an exception's kind and first line, without values of the payload.
-
-    Without the payload, which is large or elsewhere, nobody can tell them: then the kind alone.
-    """
-    line = cause.message.partition("\n")[0]
-    if not line:
-        return cause.kind
-    if cause.kind not in OUR_WORDS:
-        line = HIDDEN if payload is None else masked(line, payload)
-    return clean(f"{cause.kind}: {line}", LONGEST_TEXT)
-
-
-def masked(line: str, payload: str) -> str:
-    """Replace every value of the payload that stands in the line, the longest first."""
-    document = _decoded(payload)
-    if document is None:
-        return HIDDEN
-    values = {value for value in _leaves(document) if len(value) >= SHORTEST_SECRET}
-    for value in sorted(values, key=len, reverse=True):
-        line = line.replace(value, HIDDEN)
-    return line
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    """Yield all values of a JSON document as text; keys are no values."""
-    match value:
-        case dict():
-            for child in value.values():
-                yield from _leaves(child)
-        case list():
-            for child in value:
-                yield from _leaves(child)
-        case str():
-            yield value
-            yield repr(value)[1:-1]
-        case int() | float() if not isinstance(value, bool):
-            yield str(value)
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return decode(text, "payload")
-    except UnreadableTaskError:
-        return None

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tasks_app.broker.events.masking import exception_text, shown
+from tasks_app.broker.events.masking import shown
 from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
+from tasks_app.domain.cause_text import exception_text
 from tasks_app.domain.settings import Settings
 from tasks_app.runtime.hooks import Kind, Notice
 

@@ -1,0 +1,122 @@
+"""Why a database was not reached: the cause in one sentence, and what to do about it.
+
+libpq tells it in words alone, without an SQLSTATE, and a server may speak another language than
+English: then its own words are passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+URL = "TASKS_APP_DATABASE_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A sentence whose subject is the database, and one that says what to do."""
+
+    fact: str
+    advice: str
+    away: bool = False
+    """Whether it may pass by itself; else somebody has to change something."""
+
+    def __str__(self) -> str:
+        return f"The database {self.fact}. {self.advice}"
+
+
+_RUNS = f"Check {URL} and that it runs, or start an embedded one with: tasks-app up -d"
+_TLS = f"Look at sslmode and sslrootcert in {URL}, and at the server's ssl."
+_CAUSES = (
+    (
+        r"(invalid (?:port|connection option|URI|\S+ value|integer value)[^\n]*)",
+        Unreachable("cannot be asked: {0}", f"Correct {URL}."),
+    ),
+    (
+        r"failed to resolve host '([^'\n]*)'|could not translate host name \"([^\"\n]*)\"",
+        Unreachable("is on host {0}, which has no address", f"Check {URL}, or the DNS.", away=True),
+    ),
+    (
+        r"password authentication failed for user (\"[^\n]*\")",
+        Unreachable(
+            "{at}refuses role {0}: password authentication failed",
+            f"The role is unknown there, or its password is not the one in {URL}.",
+        ),
+    ),
+    (
+        r"no password supplied",
+        Unreachable("{at}wants a password", f"Put it into {URL}, or into ~/.pgpass."),
+    ),
+    (
+        r"role (\"[^\n]*\") (?:does not exist|is not permitted to log in)",
+        Unreachable(
+            "{at}has no role {0} that may log in", f"Create it, or correct the user in {URL}."
+        ),
+    ),
+    (
+        r"database (\"[^\n]*\") does not exist",
+        Unreachable("server {at}has no database {0}", f"Create it, or correct the name in {URL}."),
+    ),
+    (
+        r"permission denied for database (\"[^\n]*\")",
+        Unreachable("{0} is closed to this role", "Run: GRANT CONNECT ON DATABASE … TO …"),
+    ),
+    (
+        r"no pg_hba\.conf entry for ([^\n]*), (?:no encryption|SSL off)",
+        Unreachable(
+            "{at}lets nobody in without TLS from here ({0})",
+            f"Add ?sslmode=require to {URL}, or an entry to the server's pg_hba.conf.",
+        ),
+    ),
+    (
+        r"(?:no pg_hba\.conf entry for|pg_hba\.conf rejects connection for) ([^\n]*)",
+        Unreachable("{at}does not let in {0}", "Add an entry to the server's pg_hba.conf."),
+    ),
+    (
+        r"server does not support SSL",
+        Unreachable("{at}speaks no TLS, and sslmode demands it", _TLS),
+    ),
+    (
+        r"((?:root certificate file|certificate|SSL error|server certificate|SSL)[^\n]*)",
+        Unreachable("{at}cannot be trusted: {0}", _TLS),
+    ),
+    (
+        r"too many clients already|remaining connection slots|too many connections",
+        Unreachable(
+            "{at}has no connection left",
+            "Raise max_connections, start fewer children, or put a pooler between.",
+            away=True,
+        ),
+    ),
+    (
+        r"the database system is ([^\n]*)",
+        Unreachable("{at}is {0}", "Try again in a moment.", away=True),
+    ),
+    (
+        r"(Connection refused|No such file or directory|No route to host|timeout expired)",
+        Unreachable("{at}does not answer: {0}", _RUNS, away=True),
+    ),
+)
+_AT = re.compile(
+    r'connection to server (?:at "([^"]*)"(?: \([^)]*\))?, port (\d+)|on socket "(.*)")'
+)
+
+
+def why_unreachable(said: str) -> Unreachable:
+    """Return what the words of libpq, or of a server that refuses, mean."""
+    last = said.strip().partition("\nMultiple connection attempts failed")[0]
+    place = _AT.search(last)
+    at = "" if place is None else f"at {place[3] or f'{place[1]}:{place[2]}'} "
+    for pattern, found in _CAUSES:
+        match = re.search(pattern, last)
+        if match is not None:
+            named = next((group for group in match.groups() if group), "")
+            fact = found.fact.format(named.strip(), at=at)
+            return Unreachable(fact, found.advice, found.away)
+    words = last.rpartition("failed: ")[2].partition("\n")[0].strip()
+    severity, spaces, refusal = words.partition(":  ")  # so a server's words look in any language
+    if spaces and " " not in severity:
+        return Unreachable(
+            f"{at}refuses: {refusal}", f"Check {URL}, and the server's log.", away=True
+        )
+    return Unreachable(f"{at}does not answer{words and f': {words}'}", _RUNS, away=True)

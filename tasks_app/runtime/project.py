@@ -1,0 +1,31 @@
+"""Which project this is: the database and schema that the environment names.
+
+Probes ask it, so it imports nothing that costs, and reads no settings.
+"""
+
+from __future__ import annotations
+
+import os
+from binascii import crc32
+
+DATABASE_VARIABLE, SCHEMA_VARIABLE = "TASKS_APP_DATABASE_URL", "TASKS_APP_SCHEMA"
+_CHOOSE = ("host", "port", "dbname", "service")
+"""Options of a URL that say which database it is."""
+
+
+def place() -> str:
+    """Return where the tables are, without user and password; empty: nobody has said it."""
+    _, found, rest = os.environ.get(DATABASE_VARIABLE, "").partition("://")
+    at, _, query = rest.rpartition("@")[2].partition("?")
+    port = at.partition("/")[0].rpartition("]")[2].partition(":")[2]
+    if not found or not (port.isdigit() or not port):  # what stands there may be a password
+        return ""
+    chosen = sorted(o for o in query.split("&") if o.partition("=")[0] in _CHOOSE)
+    schema = os.environ.get(SCHEMA_VARIABLE)
+    return " ".join([at.lower() or "localhost", *chosen, *([f"schema {schema}"] if schema else [])])
+
+
+def key() -> str:
+    """Return a short name of it for a folder; empty: as with :func:`place`."""
+    found = place()
+    return f"{crc32(found.encode()):08x}" if found else ""

@@ -1,0 +1,30 @@
+"""The log of a run: its lines say of which one they are, in their text and beside it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+HANDLER_LOG = "tasks_app.handlers"
+
+
+class RunLog(logging.LoggerAdapter[logging.Logger]):
+    """What handlers log through, as ``ctx.log``."""
+
+    def __init__(self, fields: Mapping[str, object], words: str) -> None:
+        """``words`` begin each line; without any it is as the handler wrote it."""
+        super().__init__(logging.getLogger(HANDLER_LOG), fields)
+        self._fields = fields
+        self._words = words
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Put the words before the text, and our fields beside the caller's own."""
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **self._fields}
+        return (f"{self._words}: {msg}" if self._words else msg), kwargs
+
+    def of(self, fields: Mapping[str, object], words: str) -> RunLog:
+        """Return the log of a part of the run."""
+        return RunLog({**self._fields, **fields}, f"{self._words}, {words}" if self._words else "")
