@@ -25,6 +25,7 @@ from tasks_app.domain.explain.facts import (
 )
 from tasks_app.domain.states import State
 from tasks_app.pool import gates
+from tasks_app.pool.lease import BECAUSE, REFUSED, SCAN
 from tasks_app.pool.rooms import rooms_of
 from tasks_app.pool.standstill import STOPS
 from tasks_app.pool.tables import (
@@ -57,6 +58,8 @@ _AROUND = text(f"""
         z.queue AS stopped, z.since, z.reason, z.resume_at,
         d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
         d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said,
+        CAST(s.notes ->> '{REFUSED}' AS timestamptz) AS refused_since,
+        coalesce(s.notes ->> '{BECAUSE}', '') AS refused_because,
         l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
     FROM (SELECT) AS one
     LEFT JOIN LATERAL (
@@ -76,7 +79,7 @@ _AROUND = text(f"""
         WHERE l.task_id = :id AND l.outcome IN ('denied', 'timed_out')
           AND l.ended_at >= CAST(:started_at AS timestamptz)
         ORDER BY l.ended_at DESC LIMIT 1) AS l ON true
-    LEFT JOIN {LEASE} s ON s.name = 'scan'
+    LEFT JOIN {LEASE} s ON s.name = '{SCAN}'
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE w.lives) AS children,
             count(*) FILTER (WHERE w.lives AND w.knows) AS knowing,
@@ -132,6 +135,7 @@ def read_facts(
     *,
     lease: timedelta,
     late_after: timedelta,
+    beats_every: timedelta = timedelta(seconds=10),
     now: datetime | None = None,
 ) -> Facts:
     """Return what is known of the task; ``lease`` is how long a silent child counts as living."""
@@ -163,9 +167,11 @@ def read_facts(
             elsewhere=tuple(names.elsewhere) if names else (),
             last_seen=around.last_seen,
         ),
-        scan=Scan(around.holder, around.done_at) if around.holder else None,
+        scan=_scan(around),
         progress=_progress(around),
+        heard_at=around.seen_at if row.state is State.RUNNING else None,
         late_after=late_after,
+        beats_every=beats_every,
     )
     if facts.due is None:
         return facts
@@ -233,8 +239,14 @@ def _message(around: Any) -> Message | None:
     )
 
 
+def _scan(around: Any) -> Scan | None:
+    if around.holder is None:
+        return None
+    return Scan(around.holder, around.done_at, around.refused_since, around.refused_because)
+
+
 def _progress(around: Any) -> Progress | None:
     if around.said is None:
         return None
     said = json.loads(around.said)
-    return Progress(around.node, around.seen_at, said.get("fraction"), said.get("note"))
+    return Progress(around.node, said.get("fraction"), said.get("note"))
