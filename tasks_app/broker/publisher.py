@@ -105,8 +105,8 @@ def _was_refused(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Name what the operating system said; libraries wrap it in names that say less."""
-    said = [each for each in _chain(error) if isinstance(each, OSError)]
-    return type((said or [error])[-1]).__name__
+    said = [type(each).__name__ for each in _chain(error) if isinstance(each, OSError)]
+    return said[-1] if said else type(error).__name__
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -25,12 +25,12 @@ from tasks_app.domain.explain.facts import (
 )
 from tasks_app.domain.states import State
 from tasks_app.pool import gates
-from tasks_app.pool.lease import BECAUSE, REFUSED, SCAN
 from tasks_app.pool.rooms import rooms_of
 from tasks_app.pool.standstill import STOPS
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
+    BECAUSE,
     DISPATCH,
     ERROR,
     EVERY_QUEUE,
@@ -40,6 +40,7 @@ from tasks_app.pool.tables import (
     NOW,
     PAUSE,
     PENDING,
+    REFUSED,
     WORKER,
 )
 
@@ -79,7 +80,7 @@ _AROUND = text(f"""
         WHERE l.task_id = :id AND l.outcome IN ('denied', 'timed_out')
           AND l.ended_at >= CAST(:started_at AS timestamptz)
         ORDER BY l.ended_at DESC LIMIT 1) AS l ON true
-    LEFT JOIN {LEASE} s ON s.name = '{SCAN}'
+    LEFT JOIN {LEASE} s ON s.name = 'scan'
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE w.lives) AS children,
             count(*) FILTER (WHERE w.lives AND w.knows) AS knowing,
@@ -219,10 +220,8 @@ def _last(around: Any) -> LastAttempt | None:
 def _denial(around: Any) -> Denial | None:
     if around.denied_at is None:
         return None
-    return Denial(
-        *(around.resource, around.blocked_by, around.times, around.asked_at),
-        *(around.denied_at, around.held),
-    )
+    of = around.resource, around.blocked_by, around.times
+    return Denial(*of, around.asked_at, around.denied_at, around.held)
 
 
 def _stop(around: Any) -> Stop | None:
@@ -234,9 +233,8 @@ def _stop(around: Any) -> Stop | None:
 def _message(around: Any) -> Message | None:
     if around.dispatch_id is None:
         return None
-    return Message(
-        around.dispatch_id, around.tasks, around.sent_at, around.publishes, around.publish_at
-    )
+    sent = around.sent_at, around.publishes, around.publish_at
+    return Message(around.dispatch_id, around.tasks, *sent)
 
 
 def _scan(around: Any) -> Scan | None:

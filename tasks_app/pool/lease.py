@@ -18,12 +18,11 @@ from sqlalchemy import Connection, text
 
 from tasks_app.pool.drivers import ask, in_psycopgs_words
 from tasks_app.pool.plan import Ask, Rows
-from tasks_app.pool.tables import LEASE, NOW
+from tasks_app.pool.tables import BECAUSE, LEASE, NOW, REFUSED
 
 SCAN, MAINTAIN = "scan", "maintain"
-REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
 STRANGERS = "tasks_app: strangers"
-"""Notes of ours; others are named as entries of beat are."""
+"""A note of ours, as two of the tables' names; others are named as entries of beat are."""
 
 
 class Rank(IntEnum):

@@ -200,8 +200,8 @@ class TestRunning:
         assert [f.subject for f in said.findings] == ["silent"]
         assert said.findings[0].level is Level.WARN
         assert said.findings[0].fact == (
-            "Its worker w1 has been silent for 12 s: one that lives is heard of every 10 s,"
-            " this one was 12 s ago (2040-01-01 12:00:00Z)"
+            "Its worker w1 has been silent for 12 s (2040-01-01 12:00:00Z);"
+            " one that lives is heard of every 10 s"
         )
         assert said.findings[0].advice == (
             "Nothing to do: unless it is heard of before, its lease ends in 18 s,"

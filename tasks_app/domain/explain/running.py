@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks_app.domain.durations import rough
 from tasks_app.domain.explain.facts import Facts, Row
-from tasks_app.domain.explain.words import distance, when
+from tasks_app.domain.explain.words import distance, exact, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.states import State
 
@@ -33,8 +33,8 @@ def silent(facts: Facts) -> Finding | None:
     if row.lease_until is None or row.lease_until <= facts.now:
         return None
     fact = (
-        f"Its worker {row.owner} has been silent for {rough(silence)}: one that lives is heard "
-        f"of every {rough(facts.beats_every)}, this one was {when(facts.heard_at, facts.now)}"
+        f"Its worker {row.owner} has been silent for {rough(silence)} ({exact(facts.heard_at)}); "
+        f"one that lives is heard of every {rough(facts.beats_every)}"
     )
     end = distance(row.lease_until, facts.now)
     then = f"unless it is heard of before, its lease ends {end}, and the next scan after that"
