@@ -38,19 +38,23 @@ def audit(line: int | None, *, wide: bool, json_: bool, **filters: Any) -> None:
         output.print_json(found)
         return
     columns = ("line", "when", "action", "bulk", "tasks", "who", *["role"] * wide)
-    listing.print_list(
-        columns,
-        [
-            [
-                *(str(one.id), output.cell(one.at) if wide else listing.age(one.at, now)),
-                *(one.action, output.cell(one.bulk), str(one.number), one.who, one.role),
-            ][: len(columns)]
-            for one in found
-        ],
-        [_what(one) for one in found],
-        remark="what",
-        most=None if wide else listing.width(),
-        cut=("action", "who"),
+    click.echo(
+        "\n".join(
+            listing.lay_out(
+                columns,
+                [
+                    [
+                        *(str(one.id), output.cell(one.at) if wide else listing.age(one.at, now)),
+                        *(one.action, output.cell(one.bulk), str(one.number), one.who, one.role),
+                    ][: len(columns)]
+                    for one in found
+                ],
+                [_what(one) for one in found],
+                remark="what",
+                most=None if wide else listing.width(),
+                cut=("action", "who"),
+            )
+        )
     )
 
 

@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -32,12 +31,6 @@ def width() -> int | None:
     if given.isdigit() and int(given):
         return int(given)
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def print_list(*arguments: Any, **options: Any) -> None:
-    """Print what :func:`lay_out` makes of the same."""
-    for line in lay_out(*arguments, **options):
-        click.echo(line)
 
 
 def lay_out(

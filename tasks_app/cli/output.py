@@ -23,6 +23,11 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=not utf8))
 
 
+def answer(words: str, value: Any, *, json_: bool) -> None:
+    """Print what a command did: words for people, or one JSON document."""
+    print_json(value) if json_ else click.echo(words)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table as wide as the terminal, or as wide as it likes in a pipe."""
     table = Table(box=None, pad_edge=False, header_style="bold")

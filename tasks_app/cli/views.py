@@ -46,15 +46,19 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
     remarks = [_remark(task, causes.get(task.id)) for task in tasks]
     if wide:
         lines = [[output.cell(getattr(task, name)) for name in _WIDE] for task in tasks]
-        listing.print_list(_WIDE, lines, remarks, remark="remark", most=None)
+        click.echo("\n".join(listing.lay_out(_WIDE, lines, remarks, remark="remark", most=None)))
         return
-    listing.print_list(
-        ("id", "state", "when", "failures", "name", "queue", "biz_key"),
-        [_line(task, now) for task in tasks],
-        remarks,
-        remark="remark",
-        most=listing.width(),
-        cut=("name", "queue", "biz_key"),
+    click.echo(
+        "\n".join(
+            listing.lay_out(
+                ("id", "state", "when", "failures", "name", "queue", "biz_key"),
+                [_line(task, now) for task in tasks],
+                remarks,
+                remark="remark",
+                most=listing.width(),
+                cut=("name", "queue", "biz_key"),
+            )
+        )
     )
 
 
