@@ -24,6 +24,7 @@ from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.limits import can_limit
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.run_counts import RUN_COUNTS
 from tasks_app.runtime.runner import Runner, handler_log
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.shared import SharedTransaction
@@ -148,6 +149,7 @@ class Batches:
         self._desk.drop(*(run.task.fence for run in runs))
         shared.close()
         self._most = min(MOST, 2 * self._most)
+        RUN_COUNTS.add(states.values())
         if HOOKS.wanted:
             HOOKS.tell(
                 of_settlement(settlement, run.task, states[run.task.fence.task_id])

@@ -13,6 +13,7 @@ from tasks_app.domain.task import Cause, ClaimedTask, Settlement
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, of_settlement
 from tasks_app.runtime.reactions import is_conflict
+from tasks_app.runtime.run_counts import RUN_COUNTS
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.transaction import Transaction
@@ -66,7 +67,9 @@ class Endings:
         self._desk.drop(task.fence)
         if state is None:
             log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
-        elif HOOKS.wanted:
+            return
+        RUN_COUNTS.add([state])
+        if HOOKS.wanted:
             HOOKS.tell([of_settlement(ending.settlement, task, state)])
 
     def keep(self, task: ClaimedTask, settlement: Settlement) -> None:

@@ -19,6 +19,7 @@ from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
 from tasks_app.runtime.reactions import Remedy, patience_s, remedy_for, sqlstate
+from tasks_app.runtime.run_counts import RUN_COUNTS
 
 log = quiet_logger(__name__)
 
@@ -110,6 +111,7 @@ class Settler:
                     state = settle_one(connection, settlement, called=called)
                 HINTS.called(called)
                 HINTS.again([settlement] if state is State.PENDING else [])
+                RUN_COUNTS.add([state] if state else [])
                 if state is not None and settlement.task is not None:
                     HOOKS.tell([of_settlement(settlement, settlement.task, state)])
                 return state
@@ -160,6 +162,7 @@ class Settler:
                 raise
             self._replace(settlements, error, notices)
             return
+        RUN_COUNTS.add(done.values())
         HINTS.called(called)
         HINTS.again(settlements)
         if HOOKS.wanted:
