@@ -2,7 +2,7 @@
 
 While ``tasks-app demo`` runs, its worker carries it out. In a second terminal:
 
-    eval "$(tasks-app urls)" && python examples/hello.py
+    . .venv/bin/activate && eval "$(tasks-app urls)" && python examples/hello.py
 """
 
 from __future__ import annotations

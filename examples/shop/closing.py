@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import psutil
 from rich.console import Console
@@ -52,15 +54,29 @@ def invite(stage: Stage, diary: Diary, console: Console) -> None:
     urls = "tasks-app urls"
     if stage.folder != DEFAULT_FOLDER:
         urls += f" --folder {stage.folder}"
+    enter = f'{_activation()}eval "$({urls})"'
+    hello = _from_here(Path(__file__).parents[1] / "hello.py")
     console.print(
         f"""
 [bold]Everything is still running.[/] In a second terminal:
   open {stage.flower}            workers and messages in Flower
-  eval "$({urls})"               then:
+  {enter}   then:
   tasks-app list --pool error           what failed, and why
   tasks-app doctor                      is everything fit to run
   tasks-app show {poison:<22} the poison task and how it ended, three times
-  python examples/hello.py              your first own task; this worker carries it out
-Then read examples/shop/handlers.py and edit examples/hello.py. Ctrl-C stops everything.""",
+  python {hello!s:<30} your first own task; this worker carries it out
+Then read {hello.with_name("shop") / "handlers.py"} and edit {hello}. Ctrl-C stops everything.""",
         soft_wrap=True,
     )
+
+
+def _activation() -> str:
+    """Return what makes our commands known to a shell that has just begun."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    return f". {_from_here(script)} && " if script.exists() else ""
+
+
+def _from_here(path: Path) -> Path:
+    """Return a path as people type it here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

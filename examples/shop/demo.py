@@ -42,7 +42,9 @@ class Options:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Stop everything after the checks, for CI.")
+@click.option(
+    "--once", is_flag=True, help="Stop everything after the checks, as it does without a terminal."
+)
 @click.option("--keep", is_flag=True, help="Leave PostgreSQL and Valkey running at the end.")
 @click.option("--no-ui", is_flag=True, help="Plain lines instead of a table that refreshes.")
 @click.option(
@@ -73,7 +75,7 @@ def run(options: Options) -> int:
         if options.sabotage:
             spoil(stage)
         held = judge(stage, day.diary, console)
-        if not options.once:
+        if not options.once and _somebody_watches():
             invite(stage, day.diary, console)
             _wait_for_the_bell(stage, bell)
     except StoppedError:
@@ -95,9 +97,15 @@ def run(options: Options) -> int:
     return int(not held)
 
 
+def _somebody_watches() -> bool:
+    """Whether there is a terminal on both ends: else nobody would ever press Ctrl-C."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _prepare(stage: Stage, bell: Bell, options: Options) -> Day:
     """Set the stage for a new day; the workers come last."""
     stage.build()
+    stage.tell_of_earlier_runs()
     bell.wait(0)
     day = Day(stage.engine, stage.mail, Diary(names=_names()), options.orders)
     day.open()

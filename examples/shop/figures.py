@@ -41,6 +41,9 @@ _WORKERS = """
 """
 
 
+_EARLIER = "SELECT count(*), max(id) FROM task_all"
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """Today's tasks of one name: how many are where."""
@@ -72,6 +75,12 @@ class Spans:
 def lines(connection: Connection, diary: Diary) -> list[Line]:
     """Count today's tasks by name, in the order in which the names appeared."""
     return [Line(*row) for row in ask(connection, diary, _BY_NAME)]
+
+
+def earlier(connection: Connection) -> tuple[int, int | None]:
+    """Return how many tasks the pools hold, and the newest id; before the day begins."""
+    number, newest = connection.execute(text(_EARLIER)).one()
+    return number, newest
 
 
 def total(of: Sequence[Line]) -> Line:

@@ -11,7 +11,7 @@ from redis import Redis
 from rich.console import Console
 from sqlalchemy import Engine, create_engine
 
-from shop.figures import live_workers
+from shop.figures import earlier, live_workers
 from shop.mail import ADDRESS_VARIABLE
 from shop.mailserver import MailServer
 from shop.pace import SHORTENED, WORKER_PACE
@@ -59,6 +59,17 @@ class Stage:
         begin = time.monotonic()
         self.mail.up()
         self._ready("mail server", begin, f"smtp://{self.mail.address}, with moods")
+
+    def tell_of_earlier_runs(self) -> None:
+        """Say what the pool holds already: it stays, and is listed beside what comes."""
+        with self.engine.connect() as connection:
+            number, newest = earlier(connection)
+        if number:
+            self._say(
+                f"[yellow]![/] {number} tasks of earlier runs stay in the pool, ids up to {newest};"
+                " the table and the checks below count today's alone."
+            )
+            self._say(f"  To begin anew, later: tasks-app down; rm -r {self.folder}")
 
     def start_work(self, bell: Bell) -> None:
         """Start worker and beat; return when they wait for tasks."""

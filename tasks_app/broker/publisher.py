@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery import Celery
@@ -92,16 +92,25 @@ def _away(error: Exception, *, certain: bool) -> PublishError:
             "The tasks are safe in the database; see rabbitmqctl status."
         )
     return PublishError(
-        f"The broker did not take a message ({type(error).__name__}). "
+        f"The broker did not take a message ({_reason(error)}). "
         "The tasks are safe in the database; check that the broker runs.",
         certain=certain,
     )
 
 
-def _was_refused(error: BaseException | None) -> bool:
+def _was_refused(error: BaseException) -> bool:
     """Tell whether nobody listened at all: then nothing was sent."""
-    while error is not None:
-        if isinstance(error, ConnectionRefusedError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
+
+
+def _reason(error: BaseException) -> str:
+    """Name what the operating system said; libraries wrap it in names that say less."""
+    said = [type(each).__name__ for each in _chain(error) if isinstance(each, OSError)]
+    return said[-1] if said else type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    following: BaseException | None = error
+    while following is not None:
+        yield following
+        following = following.__cause__ or following.__context__

@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from tasks_app.cli import output
+from tasks_app.cli import listing, output
 from tasks_app.cli.database import transaction
 from tasks_app.pool import audit as rows
 from tasks_app.pool.audit import Line
 from tasks_app.pool.browse import outlines
+from tasks_app.pool.clock import instant
 
 
 @click.command()
@@ -21,8 +22,9 @@ from tasks_app.pool.browse import outlines
 @click.option("--action", help="Such as cancel, pause, 'schedule disable'.")
 @click.option("--before", type=int, help="Go on below this line.")
 @click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
+@listing.as_wide
 @output.as_json
-def audit(line: int | None, *, json_: bool, **filters: Any) -> None:
+def audit(line: int | None, *, wide: bool, json_: bool, **filters: Any) -> None:
     """List what operators did, newest first; or show one LINE, and where its tasks are now.
 
     The token of a bulk is the line that opened it: of that, all steps are shown.
@@ -31,13 +33,28 @@ def audit(line: int | None, *, json_: bool, **filters: Any) -> None:
         _show(line, json_=json_)
         return
     with transaction() as connection:
-        found = rows.find(connection, **filters)
+        found, now = rows.find(connection, **filters), instant(connection)
     if json_:
         output.print_json(found)
         return
-    output.print_table(
-        ("line", "at", "role", "who", "action", "bulk", "tasks", "what"),
-        [(o.id, o.at, o.role, o.who, o.action, o.bulk, o.number, _what(o)) for o in found],
+    columns = ("line", "when", "action", "bulk", "tasks", "who", *["role"] * wide)
+    click.echo(
+        "\n".join(
+            listing.lay_out(
+                columns,
+                [
+                    [
+                        *(str(one.id), output.cell(one.at) if wide else listing.age(one.at, now)),
+                        *(one.action, output.cell(one.bulk), str(one.number), one.who, one.role),
+                    ][: len(columns)]
+                    for one in found
+                ],
+                [_what(one) for one in found],
+                remark="what",
+                most=None if wide else listing.width(),
+                cut=("action", "who"),
+            )
+        )
     )
 
 

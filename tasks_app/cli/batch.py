@@ -79,21 +79,25 @@ def show(batch_id: int, *, json_: bool) -> None:
 @click.argument("job")
 @click.argument("params", default="{}")
 @click.option("--no-restart", is_flag=True, help="Refuse if the instance is there already.")
-def start(job: str, params: str, *, no_restart: bool) -> None:
+@output.as_json
+def start(job: str, params: str, *, no_restart: bool, json_: bool) -> None:
     """Start JOB with PARAMS, a JSON object. The same parameters restart what is not complete."""
     load_handlers(settings().modules)
     with transaction() as connection:
         begun = control.start_job(connection, job, json_object(params), restart=not no_restart)
-    click.echo(f"{begun.batch_id}{'' if begun.new else f'  (goes on, run {begun.run})'}")
+    told = f"{begun.batch_id}{'' if begun.new else f'  (goes on, run {begun.run})'}"
+    output.answer(told, begun._asdict(), json_=json_)
 
 
 @batch.command()
 @click.argument("batch_id", type=int)
-def stop(batch_id: int) -> None:
+@output.as_json
+def stop(batch_id: int, *, json_: bool) -> None:
     """Stop an instance at the next chunks; a restart goes on there."""
     with transaction() as connection:
         left = control.stop_job(connection, batch_id, by=caller())
-    click.echo(f"stopping, {left} tasks run still" if left else "stopping")
+    words = f"stopping, {left} tasks run still" if left else "stopping"
+    output.answer(words, {"batch_id": batch_id, "running": left}, json_=json_)
 
 
 @batch.command()
@@ -101,21 +105,23 @@ def stop(batch_id: int) -> None:
 @click.option(
     "--divide", type=click.IntRange(2, 1000), help="Divide what has not started by so much."
 )
-def restart(batch_id: int, divide: int | None) -> None:
+@output.as_json
+def restart(batch_id: int, divide: int | None, *, json_: bool) -> None:
     """Let an instance go on that has failed or was stopped; what is complete is not done again."""
     load_handlers(settings().modules)
     with transaction() as connection:
         begun = control.restart_job(connection, batch_id, divide=divide, by=caller())
-    click.echo(f"goes on, run {begun.run}")
+    output.answer(f"goes on, run {begun.run}", begun._asdict(), json_=json_)
 
 
 @batch.command()
 @click.argument("batch_id", type=int)
-def abandon(batch_id: int) -> None:
+@output.as_json
+def abandon(batch_id: int, *, json_: bool) -> None:
     """Never let an instance go on. What it did stays; its parameters are free again."""
     with transaction() as connection:
         control.abandon_job(connection, batch_id, by=caller())
-    click.echo("abandoned")
+    output.answer("abandoned", {"batch_id": batch_id, "abandoned": True}, json_=json_)
 
 
 @batch.command()

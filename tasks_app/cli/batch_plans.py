@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -28,10 +29,12 @@ _PLANNED = ("no", "owns", "rows")
 @click.argument("job")
 @click.argument("params", default="{}")
 @click.option("--step", help="Only this step.")
-def validate(job: str, params: str, step: str | None) -> None:
+@output.as_json
+def validate(job: str, params: str, step: str | None, *, json_: bool) -> None:
     """Split the sources of JOB as a start would, and say what is wrong. Starts nothing."""
-    for name, plan in _plans(job, params, step):
-        click.echo(f"{name}: {_in_words(plan)}")
+    made = _plans(job, params, step)
+    told = "\n".join(f"{name}: {_in_words(plan)}" for name, plan in made)
+    output.answer(told, _fields(made), json_=json_)
 
 
 @click.command()
@@ -44,7 +47,7 @@ def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool)
     """Show how JOB would be split, or keep that as partitions that people maintain."""
     made = _plans(job, params, step, keep=not dry_run)
     if json_:
-        output.print_json([{"step": name, "plan": plan} for name, plan in made])
+        output.print_json(_fields(made))
         return
     for name, each in made:
         click.echo(f"{name}: {_in_words(each)}")
@@ -57,12 +60,14 @@ def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool)
 @click.option(
     "--divide", type=click.IntRange(2, 1000), required=True, help="Into so many each is divided."
 )
-def replan(batch_id: int, step: str, divide: int) -> None:
+@output.as_json
+def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
     """Divide what has not started of a step that runs; the others go on."""
     load_handlers(settings().modules)
     with transaction() as connection:
         more = control.replan_job(connection, batch_id, step, divide=divide, by=caller())
-    click.echo(f"{more} partitions more")
+    told = {"batch_id": batch_id, "step": step, "more": more}
+    output.answer(f"{more} partitions more", told, json_=json_)
 
 
 @click.command()
@@ -70,7 +75,8 @@ def replan(batch_id: int, step: str, divide: int) -> None:
 @click.argument("column")
 @click.argument("modulus", type=click.IntRange(1, 100_000))
 @click.option("--key", default="id", show_default=True, help="The column whose hash it is.")
-def rebalance(table: str, column: str, modulus: int, key: str) -> None:
+@output.as_json
+def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -> None:
     """Let the bucket COLUMN of TABLE be by MODULUS, in small commits; called again, it goes on."""
     load_handlers(settings().modules)
     shown = sys.stderr.isatty()
@@ -81,7 +87,11 @@ def rebalance(table: str, column: str, modulus: int, key: str) -> None:
 
     with connected() as engine:
         written = rebalance_bucket(engine, Bucket(Table.named(table, key), column, modulus), told)
-    click.echo(f"{written} rows written, {column} is by {modulus} now")
+    output.answer(
+        f"{written} rows written, {column} is by {modulus} now",
+        {"table": table, "column": column, "modulus": modulus, "written": written},
+        json_=json_,
+    )
 
 
 def owns(part: Partition) -> str:
@@ -110,6 +120,10 @@ def _plans(
                 connection.rollback()
         made.append((step.name, plan))
     return made
+
+
+def _fields(made: list[tuple[str, Plan]]) -> list[dict[str, Any]]:
+    return [{"step": name, "plan": plan} for name, plan in made]
 
 
 def _in_words(plan: Plan) -> str:

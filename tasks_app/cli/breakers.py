@@ -36,32 +36,35 @@ def list_(*, json_: bool) -> None:
 
 @breakers.command("open")
 @click.argument("dependency")
-def open_(dependency: str) -> None:
+@output.as_json
+def open_(dependency: str, *, json_: bool) -> None:
     """Hold all tasks that depend on it, until somebody says otherwise."""
-    _override(dependency, Mode.OPEN, "open")
+    _override(dependency, Mode.OPEN, "open", json_=json_)
 
 
 @breakers.command()
 @click.argument("dependency")
-def close(dependency: str) -> None:
+@output.as_json
+def close(dependency: str, *, json_: bool) -> None:
     """Let all its tasks go, and open it no more, whatever their outcomes are."""
-    _override(dependency, Mode.CLOSED, "closed")
+    _override(dependency, Mode.CLOSED, "closed", json_=json_)
 
 
 @breakers.command()
 @click.argument("dependency")
-def auto(dependency: str) -> None:
+@output.as_json
+def auto(dependency: str, *, json_: bool) -> None:
     """Leave it to the outcomes again: an open one lets probes through at once."""
-    _override(dependency, Mode.AUTO, "left to its outcomes")
+    _override(dependency, Mode.AUTO, "left to its outcomes", json_=json_)
 
 
-def _override(dependency: str, mode: Mode, word: str) -> None:
+def _override(dependency: str, mode: Mode, words: str, *, json_: bool) -> None:
     with transaction() as connection:
         done = override_breaker(connection, dependency, mode, by=caller())
     if not done:
         click.echo(f"There is no breaker {dependency}. Run: tasks-app breakers list", err=True)
         sys.exit(1)
-    click.echo(word)
+    output.answer(words, {"dependency": dependency, "mode": str(mode)}, json_=json_)
 
 
 def _fields(standing: Standing) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
-from sqlalchemy import Engine
 
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, connected, settings, transaction
@@ -58,7 +57,8 @@ def filters(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @click.argument("ids", nargs=-1, type=int)
 @filters
-def cancel(ids: tuple[int, ...], **given: Any) -> None:
+@output.as_json
+def cancel(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
     """Cancel tasks by id, or all that the options mean: all of them must be true of a task.
 
     Waiting ones are cancelled at once, running ones are told.
@@ -66,16 +66,17 @@ def cancel(ids: tuple[int, ...], **given: Any) -> None:
     if ids and not _filters(given):
         with transaction() as connection:
             by = caller()
-            answers = {one: cancel_task(connection, one, by=by) for one in sorted(ids)}
-        _report(answers, good={Cancelled.CANCELLED, Cancelled.REQUESTED})
+            answers = {one: cancel_task(connection, one, by=by) for one in sorted({*ids})}
+        _report(answers, good={Cancelled.CANCELLED, Cancelled.REQUESTED}, json_=json_)
         return
-    _many("cancel", ids, given)
+    _many("cancel", ids, given, json_=json_)
 
 
 @click.command()
 @click.argument("ids", nargs=-1, type=int)
 @filters
-def requeue(ids: tuple[int, ...], **given: Any) -> None:
+@output.as_json
+def requeue(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
     """Return finished tasks to the pending pool: same id, charges from 0.
 
     By id, or all of the error pool that the options mean; --pool completed: of that one.
@@ -83,10 +84,10 @@ def requeue(ids: tuple[int, ...], **given: Any) -> None:
     if ids and not _filters(given):
         with transaction() as connection:
             by = caller()
-            answers = {one: requeue_task(connection, one, by=by) for one in sorted(ids)}
-        _report(answers, good={Requeued.REQUEUED})
+            answers = {one: requeue_task(connection, one, by=by) for one in sorted({*ids})}
+        _report(answers, good={Requeued.REQUEUED}, json_=json_)
         return
-    _many("requeue", ids, given)
+    _many("requeue", ids, given, json_=json_)
 
 
 @click.command()
@@ -96,7 +97,15 @@ def requeue(ids: tuple[int, ...], **given: Any) -> None:
 )
 @click.option("--merge", help="A JSON object; null in it removes (RFC 7396).")
 @filters
-def edit(ids: tuple[int, ...], settings_: tuple[str, ...], merge: str | None, **given: Any) -> None:
+@output.as_json
+def edit(
+    ids: tuple[int, ...],
+    settings_: tuple[str, ...],
+    merge: str | None,
+    *,
+    json_: bool,
+    **given: Any,
+) -> None:
     """Change the payloads of waiting tasks, or of failed ones with --pool error.
 
     Each new payload must please the handler's model, so TASKS_APP_IMPORTS must name the handlers;
@@ -106,14 +115,15 @@ def edit(ids: tuple[int, ...], settings_: tuple[str, ...], merge: str | None, **
         raise click.UsageError("Give --set, once or more often, or --merge.")
     patch = json_object(merge) if merge else patch_of(dict(map(_setting, settings_)))
     load_handlers(settings().modules)
-    _many("edit", ids, given, patch)
+    _many("edit", ids, given, patch, json_=json_)
 
 
 @click.command()
 @click.argument("token", type=int)
 @first
 @dry_run
-def rest(token: int, first: int | None, *, dry_run: bool) -> None:
+@output.as_json
+def rest(token: int, first: int | None, *, dry_run: bool, json_: bool) -> None:
     """Go on with a bulk by its token: the same filter, and nothing newer than its start."""
     load_handlers(settings().modules)
     with connected() as engine:
@@ -125,7 +135,7 @@ def rest(token: int, first: int | None, *, dry_run: bool) -> None:
     if done is None:
         click.echo(f"There is no bulk {token}. Run: tasks-app audit", err=True)
         sys.exit(NO)
-    _tell(done)
+    _tell(done, json_=json_)
 
 
 def _filters(given: dict[str, Any]) -> bool:
@@ -134,33 +144,29 @@ def _filters(given: dict[str, Any]) -> bool:
 
 
 def _many(
-    action: str, ids: Sequence[int], given: dict[str, Any], patch: Mapping[str, Any] | None = None
+    action: str,
+    ids: Sequence[int],
+    given: dict[str, Any],
+    patch: Mapping[str, Any] | None = None,
+    *,
+    json_: bool,
 ) -> None:
     number, dry = given.pop("first"), given.pop("dry_run")
-    chosen = {**given, "ids": tuple(ids)}
+    chosen = {**given, "ids": tuple(dict.fromkeys(ids))}
     with connected() as engine:
-        _tell(
-            foresee_bulk(engine, action, patch=patch, **chosen)
-            if dry
-            else _begin(engine, action, number, patch, chosen)
-        )
-
-
-def _begin(
-    engine: Engine,
-    action: str,
-    number: int | None,
-    patch: Mapping[str, Any] | None,
-    chosen: dict[str, Any],
-) -> Done:
-    token = start_bulk(engine, action, patch=patch, by=caller(), **chosen)
-    click.echo(f"bulk {token}")
-    done = run_bulk(engine, token, first=number, by=caller())
+        if dry:
+            _tell(foresee_bulk(engine, action, patch=patch, **chosen), json_=json_)
+        token = start_bulk(engine, action, patch=patch, by=caller(), **chosen)
+        click.echo(f"bulk {token}", err=json_)
+        done = run_bulk(engine, token, first=number, by=caller())
     assert done is not None  # noqa: S101  it was opened just now
-    return done
+    _tell(done, json_=json_)
 
 
-def _tell(done: Foreseen | Done) -> None:
+def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
+    if json_:
+        output.print_json(_fields(done))
+        sys.exit(NO if done.left_out else 0)
     if isinstance(done, Foreseen):
         counts = sorted(done.counts.items())
         output.print_table(("name", "state", "tasks"), [(*of, number) for of, number in counts])
@@ -178,6 +184,17 @@ def _tell(done: Foreseen | Done) -> None:
     sys.exit(NO if done.left_out else 0)
 
 
+def _fields(done: Foreseen | Done) -> dict[str, Any]:
+    if isinstance(done, Done):
+        names = ("token", "answers", "ids", "left_out", "more")
+        return {name: getattr(done, name) for name in names}
+    counts = [
+        {"name": name, "state": state, "number": number}
+        for (name, state), number in sorted(done.counts.items())
+    ]
+    return {"counts": counts, "left_out": done.left_out, "changed": False}
+
+
 def _ids(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids[:SHOWN])) + (" …" if len(ids) > SHOWN else "")
 
@@ -191,8 +208,9 @@ def _setting(given: str) -> tuple[str, Any]:
         raise click.BadParameter(f"{path} {problem}", param_hint="--set") from None
 
 
-def _report(answers: dict[int, Any], good: set[Any]) -> None:
-    for task_id, answer in answers.items():
-        click.echo(f"{task_id}  {answer}")
+def _report(answers: dict[int, Any], good: set[Any], *, json_: bool) -> None:
+    told = "\n".join(f"{task_id}  {answer}" for task_id, answer in answers.items())
+    fields = [{"id": task_id, "answer": answer} for task_id, answer in answers.items()]
+    output.answer(told, fields, json_=json_)
     if not set(answers.values()) <= good:
         sys.exit(NO)

@@ -18,7 +18,10 @@ _BESIDE = Path(__file__).parents[2] / "examples"
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def demo(options: tuple[str, ...]) -> None:
-    """Watch a shop's day: mails, retries, a poison task, a killed worker. --once ends by itself."""
+    """Watch a shop's day: mails, retries, a poison task, a killed worker.
+
+    Without a terminal, or with --once, it ends by itself, with its verdict as exit code.
+    """
     examples = _INSIDE if _INSIDE.is_dir() else _BESIDE
     prints = f"{sys.stdout.encoding}:backslashreplace"  # as every command here
     environment = {**os.environ, "PYTHONPATH": str(examples), "PYTHONIOENCODING": prints}

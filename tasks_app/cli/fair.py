@@ -14,26 +14,33 @@ from tasks_app.runtime.operator import share_queue, unshare_queue
 @click.argument("queue", required=False)
 @click.option("--weight", "weights", multiple=True, metavar="KEY=NUMBER", help="Others have 1.")
 @click.option("--off", is_flag=True, help="By priority and age alone again.")
-def fair(queue: str | None, weights: tuple[str, ...], *, off: bool) -> None:
+@output.as_json
+def fair(queue: str | None, weights: tuple[str, ...], *, off: bool, json_: bool) -> None:
     """Let the fair keys of a QUEUE share it; without one, list the queues that are shared.
 
     Weights that are not given are 1, also those that were given before.
     """
     if queue is None:
-        _list()
+        _list(json_=json_)
     elif off:
         with transaction() as connection:
             changed = unshare_queue(connection, queue, by=caller())
-        click.echo("by priority and age" if changed else "was not shared")
+        words = "by priority and age" if changed else "was not shared"
+        output.answer(words, {"queue": queue, "shared": False, "changed": changed}, json_=json_)
     else:
+        given = dict(map(_weight, weights))
         with transaction() as connection:
-            share_queue(connection, queue, dict(map(_weight, weights)), by=caller())
-        click.echo("shared by fair_key")
+            share_queue(connection, queue, given, by=caller())
+        shared = {"queue": queue, "shared": True, "weights": given}
+        output.answer("shared by fair_key", shared, json_=json_)
 
 
-def _list() -> None:
+def _list(*, json_: bool) -> None:
     with transaction() as connection:
         found = fair_queues(connection)
+    if json_:
+        output.print_json([{"queue": q, "weights": found[q]} for q in sorted(found)])
+        return
     shown = (
         (queue, " ".join(f"{key}={weight:g}" for key, weight in sorted(weights.items())))
         for queue, weights in sorted(found.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import asdict
 
 import click
 
@@ -80,11 +81,13 @@ def show(group_id: int, *, json_: bool) -> None:
 
 @groups.command()
 @group_id
-def cancel(group_id: int) -> None:
+@output.as_json
+def cancel(group_id: int, *, json_: bool) -> None:
     """Cancel the members that have not ended; those that run are told."""
     with transaction() as connection:
         done = cancel_group(connection, group_id, by=caller())
-    click.echo(f"{done.cancelled} cancelled, {done.requested} told to stop")
+    told = f"{done.cancelled} cancelled, {done.requested} told to stop"
+    output.answer(told, {"group": group_id, **asdict(done)}, json_=json_)
 
 
 def _state(group: GroupProgress) -> str:

@@ -40,39 +40,46 @@ def list_(*, json_: bool) -> None:
 @click.option("--most", type=int, help="So many run at a time; 0: none.")
 @click.option("--rate", help="So many start in a period, such as 100/1m.")
 @click.option("--burst", type=int, help="So many at once, after a quiet time. Default: by --rate.")
-def set_(kind: str, target: str, most: int | None, rate: str | None, burst: int | None) -> None:
+@output.as_json
+def set_(
+    kind: str, target: str, *, most: int | None, rate: str | None, burst: int | None, json_: bool
+) -> None:
     """Set the limit of a queue, a name, or limit keys; 'tenant:*' is each key that begins so.
 
     It replaces what was set before, and holds from the next claim on.
     """
     with transaction() as connection:
-        rows.set_limit(connection, kind, target, most=most, rate=rate, burst=burst, by=caller())
-    click.echo("set")
+        limit = rows.set_limit(
+            connection, kind, target, most=most, rate=rate, burst=burst, by=caller()
+        )
+    output.answer("set", limit, json_=json_)
 
 
 @limits.command()
 @click.argument("kind", type=_KINDS)
 @click.argument("target")
-def drop(kind: str, target: str) -> None:
+@output.as_json
+def drop(kind: str, target: str, *, json_: bool) -> None:
     """Take a limit away; who waits for it goes on."""
     with transaction() as connection:
         dropped = rows.drop_limit(connection, kind, target, by=caller())
     if not dropped:
         click.echo(f"There is no limit of {kind} {target}. Run: tasks-app limits list", err=True)
         sys.exit(1)
-    click.echo("dropped")
+    output.answer("dropped", {"kind": kind, "target": target, "dropped": True}, json_=json_)
 
 
 @click.command("unblock")
 @click.argument("task_id", type=int)
-def unblock(task_id: int) -> None:
+@output.as_json
+def unblock(task_id: int, *, json_: bool) -> None:
     """Let the tasks go on whose order key a failed one holds. It stays in the error pool."""
     with transaction() as connection:
         done = rows.unblock_task(connection, task_id, by=caller())
     if not done:
         click.echo(f"Task {task_id} holds no order key. Run: tasks-app show {task_id}", err=True)
         sys.exit(1)
-    click.echo("unblocked")
+    output.answer("unblocked", {"id": task_id, "unblocked": True}, json_=json_)
 
 
 def _rate(limit: Limit) -> str | None:

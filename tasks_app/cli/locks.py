@@ -89,26 +89,29 @@ def waits(resource: str | None, most: int, *, json_: bool) -> None:
 @locks.command()
 @click.argument("resource")
 @click.option("--token", type=click.UUID, help="Only this holder; locks list --json shows it.")
-def free(resource: str, token: object) -> None:
+@output.as_json
+def free(resource: str, token: object, *, json_: bool) -> None:
     """Take a lock from whoever holds it. What he writes under its guard is refused from then on."""
     with transaction() as connection:
         whose = free_lock(connection, resource, token, by=caller())  # type: ignore[arg-type]
     if not whose:
         click.echo(f"Nobody holds {resource}. Run: tasks-app locks list", err=True)
         sys.exit(1)
-    for who in whose:
-        click.echo(f"taken from {who}")
+    told = "\n".join(f"taken from {who}" for who in whose)
+    output.answer(told, {"resource": resource, "taken_from": whose}, json_=json_)
 
 
 @locks.command("limit")
 @click.argument("resource")
 @click.argument("number", type=click.IntRange(0, MOST_COUNTED), required=False)
-def limit_(resource: str, number: int | None) -> None:
+@output.as_json
+def limit_(resource: str, number: int | None, *, json_: bool) -> None:
     """Let so many count in a resource, whatever code says; without NUMBER, what code says."""
     parts_of(resource)
     with transaction() as connection:
         limit_lock(connection, resource, number, by=caller())
-    click.echo("as code says" if number is None else f"at most {number}")
+    words = "as code says" if number is None else f"at most {number}"
+    output.answer(words, {"resource": resource, "most": number}, json_=json_)
 
 
 def _remark(held: Held) -> str | None:

@@ -23,13 +23,18 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=not utf8))
 
 
+def answer(words: str, value: Any, *, json_: bool) -> None:
+    """Print what a command did: words for people, or one JSON document."""
+    print_json(value) if json_ else click.echo(words)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table as wide as the terminal, or as wide as it likes in a pipe."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("id", "state"))
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(cell(value) for value in row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False).print(
         table
     )
@@ -39,10 +44,11 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Print one fact per line; what is None is left out."""
     for name, value in fields:
         if value is not None:
-            click.echo(f"{name:<20} {_cell(value)}")
+            click.echo(f"{name:<20} {cell(value)}")
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as people read it; nothing is nothing."""
     if value is None:
         return ""
     if isinstance(value, datetime):

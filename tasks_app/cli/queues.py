@@ -1,8 +1,7 @@
-"""``queues``, ``pause`` and ``resume``: when a queue runs, and what its tasks have by default."""
+"""``queues``: when a queue runs, and what its tasks have by default."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
@@ -11,46 +10,11 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, transaction
-from tasks_app.cli.tasks import moment
+from tasks_app.cli.pauses import pause, resume
 from tasks_app.domain.queue import Queue, QueueOptions
-from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime import queues as rows
-from tasks_app.runtime.operator import pause_queue, resume_queue
 
 _LISTED = ("queue", "now", "windows", "only while", "defaults")
-every = click.option("--all", "every", is_flag=True, help="Every queue, also those of tomorrow.")
-
-
-@click.command()
-@click.argument("queue", required=False)
-@every
-@click.option("--reason", default="", help="Shown by stats.")
-@click.option("--for", "span", help="It runs again after so long, such as 2h.")
-@click.option("--until", help="It runs again then: ISO 8601 with a zone.")
-def pause(
-    queue: str | None, *, every: bool, reason: str, span: str | None, until: str | None
-) -> None:
-    """Stop a queue: its tasks wait, what runs already runs on."""
-    name = _chosen(queue, every=every)
-    at = None if until is None else moment(until)
-    with transaction() as connection:
-        changed = pause_queue(connection, name, reason, resume_at=at, resume_in=span, by=caller())
-    click.echo("paused" if changed else "was paused already")
-
-
-@click.command()
-@click.argument("queue", required=False)
-@every
-def resume(queue: str | None, *, every: bool) -> None:
-    """Let a paused queue run again; with --all, every one."""
-    name = _chosen(queue, every=every)
-    with transaction() as connection:
-        resumed = resume_queue(connection, name, by=caller())
-        still = rows.get_queue(connection, EVERY_QUEUE)
-    if still is not None:
-        click.echo("Every queue is paused. Run: tasks-app resume --all", err=True)
-        sys.exit(1)
-    click.echo("resumed" if resumed else "was not paused")
 
 
 @click.group()
@@ -82,7 +46,8 @@ def show(queue: str, *, json_: bool) -> None:
     with transaction() as connection:
         found = rows.get_queue(connection, queue)
     if found is None:
-        click.echo(f"Nothing is said of queue {queue}: it runs.")
+        runs = {"queue": queue, "runs": True}
+        output.answer(f"Nothing is said of queue {queue}: it runs.", runs, json_=json_)
         return
     output.print_json(_fields(found)) if json_ else output.print_fields(_fields(found).items())
 
@@ -116,49 +81,56 @@ def rules(command: Callable[..., None]) -> Callable[..., None]:
 @queues.command("set")
 @click.argument("queue")
 @rules
-def set_(queue: str, **given: Any) -> None:
+@output.as_json
+def set_(queue: str, *, json_: bool, **given: Any) -> None:
     """Say something of a queue; what is left out stays, 'none' takes back."""
     options = _options(given)
     if not options:
         raise click.UsageError("Say something: --window, --running-below, --timeout, …")
     with transaction() as connection:
         found = rows.change_queue(connection, queue, by=caller(), **options)
-    click.echo(f"Nothing is said of queue {queue} any more." if found is None else _words(found))
+    if found is None:
+        runs = {"queue": queue, "runs": True}
+        output.answer(f"Nothing is said of queue {queue} any more.", runs, json_=json_)
+    else:
+        output.answer(standing(found), _fields(found), json_=json_)
 
 
 @queues.command()
 @click.argument("queue")
-def reset(queue: str) -> None:
+@output.as_json
+def reset(queue: str, *, json_: bool) -> None:
     """Take back all that is said of a queue, but not its pause."""
     with transaction() as connection:
         done = rows.reset_queue(connection, queue, by=caller())
-    click.echo("reset" if done else "nothing was said")
+    words = "reset" if done else "nothing was said"
+    output.answer(words, {"queue": queue, "reset": bool(done)}, json_=json_)
 
 
 @queues.command()
 @click.argument("name", required=False)
 @click.argument("days", nargs=-1)
 @click.option("--remove", is_flag=True, help="Delete it.")
-def calendar(name: str | None, days: tuple[str, ...], *, remove: bool) -> None:
+@output.as_json
+def calendar(name: str | None, days: tuple[str, ...], *, remove: bool, json_: bool) -> None:
     """List calendars; with DAYS (2026-12-25) write one: windows do not open on them."""
     if remove == bool(days) and (remove or name is not None):
         raise click.UsageError("Give a name with days, or with --remove.")
     with transaction() as connection:
         if remove:
             done = rows.remove_calendar(connection, str(name), by=caller())
-            click.echo("removed" if done else "there was none")
+            words = "removed" if done else "there was none"
+            output.answer(words, {"name": name, "removed": bool(done)}, json_=json_)
         elif name is not None:
             written = rows.set_calendar(connection, name, _dates(days), by=caller())
-            click.echo(f"{name}: {_days(written)}")
+            said = {"name": name, "days": written}
+            output.answer(f"{name}: {_days(written)}", said, json_=json_)
         else:
             found = rows.list_calendars(connection)
+            if json_:
+                output.print_json([{"name": n, "days": d} for n, d in found.items()])
+                return
             output.print_table(("name", "days"), [[n, _days(d)] for n, d in found.items()])
-
-
-def _chosen(queue: str | None, *, every: bool) -> str:
-    if every == (queue is not None):
-        raise click.UsageError("Give a queue, or --all.")
-    return EVERY_QUEUE if queue is None else queue
 
 
 def _options(given: dict[str, Any]) -> QueueOptions:
@@ -191,7 +163,7 @@ def _days(days: list[date]) -> str:
     return ", ".join(map(str, days))
 
 
-def _words(queue: Queue) -> str:
+def standing(queue: Queue) -> str:
     """Say whether it runs, and why not."""
     if queue.paused_since is not None:
         until = f" until {_instant(queue.resume_at)}" if queue.resume_at else ""
@@ -208,7 +180,7 @@ def _line(queue: Queue) -> list[Any]:
     defaults = ", ".join(f"{name} {value}" for name, value in queue.defaults.items())
     return [
         queue.queue,
-        _words(queue),
+        standing(queue),
         windows,
         queue.gate,
         defaults,
@@ -218,7 +190,7 @@ def _line(queue: Queue) -> list[Any]:
 def _fields(queue: Queue) -> dict[str, Any]:
     return {
         "queue": queue.queue,
-        "now": _words(queue),
+        "now": standing(queue),
         "runs": queue.runs,
         "windows": [str(window) for window in queue.windows] or None,
         "opens_at": queue.opens_at,

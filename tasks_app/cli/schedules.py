@@ -88,14 +88,15 @@ def show(name: str, *, json_: bool) -> None:
 @click.argument("payload", default="{}")
 @timing
 @policies
-def add(name: str, task: str, payload: str, **given: Any) -> None:
+@output.as_json
+def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> None:
     """Add a schedule that makes a TASK with this PAYLOAD, a JSON object."""
     load_handlers(settings().modules)
     with transaction() as connection:
         made = rows.create_schedule(
             connection, name, task, json_object(payload), by=caller(), **_options(given)
         )
-    click.echo(f"{made.explain()}.\nNext: {_shown(made.next_run_at)}")
+    _tell(made, json_=json_)
 
 
 @schedules.command()
@@ -103,51 +104,61 @@ def add(name: str, task: str, payload: str, **given: Any) -> None:
 @click.option("--payload", help="A JSON object.")
 @timing
 @policies
-def change(name: str, payload: str | None, **given: Any) -> None:
+@output.as_json
+def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None:
     """Change what is given; code that declares the schedule leaves it so."""
     load_handlers(settings().modules)
     new = None if payload is None else json_object(payload)
     with transaction() as connection:
         changed = rows.change_schedule(connection, name, new, by=caller(), **_options(given))
-    made = _known(changed, name)
-    click.echo(f"{made.explain()}.\nNext: {_shown(made.next_run_at)}")
+    _tell(_known(changed, name), json_=json_)
 
 
 @schedules.command()
 @click.argument("name")
-def enable(name: str) -> None:
+@output.as_json
+def enable(name: str, *, json_: bool) -> None:
     """Let a schedule fire again, from now on."""
     with transaction() as connection:
         done = rows.enable_schedule(connection, name, by=caller())
         found = rows.get_schedule(connection, name)
-    _answer(name, "enabled", done=done)
-    if found is not None:
-        click.echo(f"Next: {_shown(found.next_run_at)}")
+    _known(done or None, name)
+    next_run_at = None if found is None else found.next_run_at
+    output.answer(
+        f"enabled\nNext: {_shown(next_run_at)}",
+        {"name": name, "enabled": True, "next_run_at": next_run_at},
+        json_=json_,
+    )
 
 
 @schedules.command()
 @click.argument("name")
-def disable(name: str) -> None:
+@output.as_json
+def disable(name: str, *, json_: bool) -> None:
     """Let a schedule fire no more; what it would fire meanwhile is not made up for."""
     with transaction() as connection:
         done = rows.disable_schedule(connection, name, by=caller())
-    _answer(name, "disabled", done=done)
+    _known(done or None, name)
+    output.answer("disabled", {"name": name, "enabled": False}, json_=json_)
 
 
 @schedules.command()
 @click.argument("name")
-def remove(name: str) -> None:
+@output.as_json
+def remove(name: str, *, json_: bool) -> None:
     """Delete a schedule; its tasks stay. One that code declares comes back: disable that."""
     with transaction() as connection:
         done = rows.remove_schedule(connection, name, by=caller())
-    _answer(name, "removed", done=done)
+    _known(done or None, name)
+    output.answer("removed", {"name": name, "removed": True}, json_=json_)
 
 
 @schedules.command()
 @click.argument("name", required=False)
 @timing
 @click.option("--count", "-n", type=click.IntRange(1, 1000), default=5, show_default=True)
-def preview(name: str | None, count: int, **given: Any) -> None:
+@output.as_json
+def preview(name: str | None, count: int, *, json_: bool, **given: Any) -> None:
     """Say when a schedule fires next, or when one with these options would. Changes nothing."""
     options = _options(given)
     if bool(options) == (name is not None):
@@ -157,16 +168,16 @@ def preview(name: str | None, count: int, **given: Any) -> None:
             shown = rehearsal.preview(connection, count, **options)
         else:
             shown = _known(rehearsal.preview_schedule(connection, name, count), name)
-    click.echo(f"{shown.words}.")
-    for at in shown.instants:
-        click.echo(_shown(at))
+    told = "\n".join([f"{shown.words}.", *map(_shown, shown.instants)])
+    output.answer(told, {"words": shown.words, "instants": shown.instants}, json_=json_)
 
 
 @schedules.command()
 @click.argument("name")
 @click.argument("start")
 @click.argument("end")
-def backfill(name: str, start: str, end: str) -> None:
+@output.as_json
+def backfill(name: str, start: str, end: str, *, json_: bool) -> None:
     """Make a task for each instant from START until before END that has none.
 
     Both are ISO 8601 with a zone, and past. To say it again makes nothing more.
@@ -175,7 +186,8 @@ def backfill(name: str, start: str, end: str) -> None:
         made = rehearsal.backfill_schedule(
             connection, name, moment(start), moment(end), by=caller()
         )
-    click.echo(f"{len(_known(made, name))} tasks made")
+    ids = [int(task_id) for task_id in _known(made, name)]
+    output.answer(f"{len(ids)} tasks made", {"name": name, "ids": ids}, json_=json_)
 
 
 def _options(given: dict[str, Any]) -> Any:
@@ -194,9 +206,9 @@ def _known(found: Any, name: str) -> Any:
     return found
 
 
-def _answer(name: str, word: str, *, done: bool) -> None:
-    _known(done or None, name)
-    click.echo(word)
+def _tell(made: Schedule, *, json_: bool) -> None:
+    words = f"{made.explain()}.\nNext: {_shown(made.next_run_at)}"
+    output.answer(words, _fields(made), json_=json_)
 
 
 def _line(schedule: Schedule) -> list[Any]:

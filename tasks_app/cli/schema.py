@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
+from tasks_app.cli import output
 from tasks_app.cli.database import settings
 from tasks_app.pool.schema import check_schema, migration_sql, newest
 from tasks_app.runtime.database import Database
@@ -14,40 +17,43 @@ from tasks_app.runtime.migration import migrate as upgrade
 @click.command()
 @click.option("--check", is_flag=True, help="Only tell: exit 1 if this code cannot run on it.")
 @click.option("--sql", is_flag=True, help="Print the SQL of all migrations, for a DBA.")
-def migrate(*, check: bool, sql: bool) -> None:
+@output.as_json
+def migrate(*, check: bool, sql: bool, json_: bool) -> None:
     """Bring the schema up to date while others work on it.
 
     Safe to repeat, to interrupt, and to run twice at once.
     """
     if sql:
-        click.echo(migration_sql())
+        script = migration_sql()
+        output.answer(script, {"sql": script}, json_=json_)
         return
     database = Database(settings().database, prepare=settings().prepare)
     try:
         if check:
-            _check(database)
+            _check(database, json_=json_)
         else:
-            _upgrade(database)
+            _upgrade(database, json_=json_)
     finally:
         database.dispose()
 
 
-def _check(database: Database) -> None:
+def _check(database: Database, *, json_: bool) -> None:
     with database.begin() as connection:
         notice = check_schema(connection)
-    click.echo(notice or f"The schema is up to date ({newest()}).")
+    words = notice or f"The schema is up to date ({newest()})."
+    output.answer(words, {"schema": newest(), "up_to_date": not notice}, json_=json_)
 
 
-def _upgrade(database: Database) -> None:
-    before, after = upgrade(database, click.echo)
+def _upgrade(database: Database, *, json_: bool) -> None:
+    before, after = upgrade(database, partial(click.echo, err=json_))
     with database.begin() as connection:
         notice = check_schema(connection)
     made = Maintainer(database).run_once()
+    went = f"went from {before or 'nothing'} to {after}"
+    if before == after:
+        went = f"was up to date ({after})"
+    words = f"The schema {went}; {made} partitions made."
     if notice:
-        click.echo(f"{notice} Nothing to migrate; {made} partitions made.")
-    elif before == after:
-        click.echo(f"The schema was up to date ({after}); {made} partitions made.")
-    else:
-        click.echo(
-            f"The schema went from {before or 'nothing'} to {after}; {made} partitions made."
-        )
+        words = f"{notice} Nothing to migrate; {made} partitions made."
+    done = {"before": before, "after": after, "partitions": made}
+    output.answer(words, done, json_=json_)

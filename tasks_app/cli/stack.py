@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from tasks_app.cli import output
 from tasks_app.domain.schema_name import PREFIX
-from tasks_app.embedded import DEFAULT_FOLDER, Stack, read_state, read_urls, supervise
+from tasks_app.embedded import DEFAULT_FOLDER, Started, read_state, read_urls, supervise
 from tasks_app.embedded import down as stop
 from tasks_app.embedded import up as start
 
@@ -25,24 +26,26 @@ folder_option = click.option(
 
 @click.command()
 @click.option("-d", "--detach", is_flag=True, help="Return when both servers answer.")
+@output.as_json
 @folder_option
-def up(*, detach: bool, folder: Path) -> None:
+def up(*, detach: bool, json_: bool, folder: Path) -> None:
     """Start PostgreSQL and Valkey in a folder, on free ports."""
     if not detach:
-        supervise(folder, on_up=lambda stack: _tell(stack, folder))
+        supervise(folder, on_up=lambda stack: _tell(stack.started, folder, json_=json_))
         return
     start(folder)
     state = read_state(folder)
-    for server in state.started if state else ():
-        click.echo(str(server))
-    click.echo(f'Next: eval "$(tasks-app urls{_option(folder)})" && tasks-app migrate')
+    _tell(state.started if state else (), folder, detached=True, json_=json_)
 
 
 @click.command()
+@output.as_json
 @folder_option
-def down(folder: Path) -> None:
+def down(*, json_: bool, folder: Path) -> None:
     """Stop the servers; their data stays."""
-    click.echo("Stopped." if stop(folder) else "Nothing was running.")
+    stopped = stop(folder)
+    words = "Stopped." if stopped else "Nothing was running."
+    output.answer(words, {"stopped": stopped}, json_=json_)
 
 
 @click.command()
@@ -63,11 +66,12 @@ def urls(*, json_: bool, folder: Path) -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-def _tell(stack: Stack, folder: Path) -> None:
-    for server in stack.started:
-        click.echo(str(server))
-    urls = f"tasks-app urls{_option(folder)}"
-    click.echo(f'Press Ctrl-C to stop. In another terminal: eval "$({urls})"')
+def _tell(started: Sequence[Started], folder: Path, *, detached: bool = False, json_: bool) -> None:
+    urls = f'eval "$(tasks-app urls{_option(folder)})"'
+    after = f"Press Ctrl-C to stop. In another terminal: {urls}"
+    if detached:
+        after = f"Next: {urls} && tasks-app migrate"
+    output.answer("\n".join([*map(str, started), after]), started, json_=json_)
 
 
 def _option(folder: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tasks_app.cli import output
 from tasks_app.cli.database import settings, transaction
 from tasks_app.domain.task import TaskOptions
 from tasks_app.domain.unique import POLICIES, SCOPES, CreateOutcome
@@ -31,7 +32,8 @@ from tasks_app.runtime.registry import load_handlers
 @click.option("--on-conflict", help=f"When the key is taken: {POLICIES}.")
 @click.option("--max-attempts", type=int)
 @click.option("--retry", help="Such as 5s,30s,1m.")
-def create(name: str, payload: str, run_at: str | None, **given: Any) -> None:
+@output.as_json
+def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given: Any) -> None:
     """Create one task. PAYLOAD is a JSON object."""
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if run_at is not None:
@@ -39,7 +41,8 @@ def create(name: str, payload: str, run_at: str | None, **given: Any) -> None:
     load_handlers(settings().modules)
     with transaction() as connection:
         task_id = create_task(connection, name, json_object(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
-    click.echo(f"{task_id}{_NOTES[task_id.outcome]}")
+    made = {"id": int(task_id), "outcome": task_id.outcome}
+    output.answer(f"{task_id}{_NOTES[task_id.outcome]}", made, json_=json_)
 
 
 _NOTES = {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
-from datetime import UTC
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from tasks_app.cli import output
+from tasks_app.cli import listing, output
 from tasks_app.cli.database import transaction
 from tasks_app.domain.group import GroupProgress
 from tasks_app.domain.states import Pool, State
+from tasks_app.domain.task import Task
 from tasks_app.pool import browse, progress
+from tasks_app.pool.clock import instant
 from tasks_app.pool.groups.of_task import groups_of
 from tasks_app.pool.pause import paused
 from tasks_app.pool.tables import EVERY_QUEUE
@@ -27,20 +29,64 @@ from tasks_app.pool.tables import EVERY_QUEUE
 @click.option("--biz-key")
 @click.option("--before", type=int, help="Go on below this id.")
 @click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
+@listing.as_wide
 @output.as_json
-def list_(*, json_: bool, **filters: Any) -> None:
-    """List tasks, newest first."""
+def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
+    """List tasks, newest first: since when, or until when, and what is wrong.
+
+    A task that waits or runs shows what its last attempt failed with.
+    """
     with transaction() as connection:
-        tasks = browse.find(connection, **filters)
+        tasks, now = browse.find(connection, **filters), instant(connection)
+        going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
+        causes = browse.last_causes(connection, going)
     if json_:
-        output.print_json(tasks)
+        output.print_json([{**asdict(task), "last_error": causes.get(task.id)} for task in tasks])
         return
-    columns = ("id", "state", "name", "queue", "biz_key", "failures", "due_at", "finished_at")
-    rows = [
-        [*(getattr(task, column) for column in columns), task.error or task.parked]
-        for task in tasks
+    remarks = [_remark(task, causes.get(task.id)) for task in tasks]
+    if wide:
+        lines = [[output.cell(getattr(task, name)) for name in _WIDE] for task in tasks]
+        click.echo("\n".join(listing.lay_out(_WIDE, lines, remarks, remark="remark", most=None)))
+        return
+    click.echo(
+        "\n".join(
+            listing.lay_out(
+                ("id", "state", "when", "failures", "name", "queue", "biz_key"),
+                [_line(task, now) for task in tasks],
+                remarks,
+                remark="remark",
+                most=listing.width(),
+                cut=("name", "queue", "biz_key"),
+            )
+        )
+    )
+
+
+_WIDE = (
+    *("id", "pool", "state", "name", "queue", "priority", "biz_key", "unique_key", "attempt"),
+    *("failures", "max_attempts", "crashes", "created_at", "due_at", "started_at", "finished_at"),
+    *("expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
+)
+
+
+def _line(task: Task, now: datetime) -> list[str]:
+    charged = f"{task.failures} of {task.max_attempts}" if task.max_attempts else str(task.failures)
+    return [
+        *(str(task.id), str(task.state), _when(task, now), charged),
+        *(task.name, task.queue, task.biz_key or ""),
     ]
-    output.print_table((*columns, "remark"), rows)
+
+
+def _when(task: Task, now: datetime) -> str:
+    if task.state is State.RUNNING:
+        return f"began {listing.age(task.started_at, now)}"
+    if task.state is State.PENDING:
+        return f"due {listing.age(task.due_at, now)}"
+    return listing.age(task.finished_at, now)
+
+
+def _remark(task: Task, last_error: str | None) -> str:
+    return "; ".join(said for said in (task.error, task.parked, last_error) if said)
 
 
 @click.command()

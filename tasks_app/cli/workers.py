@@ -5,21 +5,31 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import click
 
+from tasks_app.cli import output
 from tasks_app.cli.database import settings, transaction
+from tasks_app.cli.drained import find_left, tell
+from tasks_app.cli.endings import NO
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.settings import Settings
+from tasks_app.pool.clock import instant
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.assembly import run_work
 from tasks_app.runtime.registry import HANDLERS, load_handlers
+from tasks_app.runtime.run_counts import RUN_COUNTS, read_counts
 from tasks_app.runtime.supervisor import supervise, work_command
 
 
 @click.command()
-def scan() -> None:
+@output.as_json
+def scan(*, json_: bool) -> None:
     """Scan once: rescue what is over, publish what is due. Beat does it every second."""
     _ = settings().broker  # says what to do when there is none
     from tasks_app.broker.processes import beat_keeper  # noqa: PLC0415  Celery only where used
@@ -32,10 +42,11 @@ def scan() -> None:
         done = keeper.scan()
     finally:
         keeper.database.dispose()
+    told = f"{done.published} ids published, {done.republished} messages published again"
     if done.skipped:
-        click.echo("Somebody else is scanning just now.")
-    else:
-        click.echo(f"{done.published} ids published, {done.republished} messages published again")
+        told = "Somebody else is scanning just now."
+    names = ("skipped", "published", "republished")
+    output.answer(told, {name: getattr(done, name) for name in names}, json_=json_)
 
 
 @click.command()
@@ -43,12 +54,26 @@ def scan() -> None:
 @click.option("--concurrency", "-c", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--queue", "-q", "queues", multiple=True, help="Default: those of the handlers.")
 @click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
-def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool) -> None:
+@click.option("--counts", type=click.Path(path_type=Path), hidden=True, help="Count in this file.")
+@output.as_json
+def work(
+    *,
+    drain: bool,
+    concurrency: int,
+    queues: tuple[str, ...],
+    alone: bool,
+    counts: Path | None,
+    json_: bool,
+) -> None:
     """Run tasks without Celery and without a broker, straight from the pool.
 
     A parent process watches the one that runs the handlers: it replaces it when a task kills it,
     and kills it when a task runs past its hard limit.
+
+    With --drain it says what ran, and what is due still, and why; exit 1 if anything is.
     """
+    if json_ and not drain:
+        raise click.UsageError("--json tells what was drained: it needs --drain.")
     given = settings()
     _load(given)
     if not HANDLERS.names:
@@ -60,8 +85,12 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
             _tell(check_schema(connection))
         arguments = ["work", "--alone", f"--concurrency={concurrency}", *["--drain"] * drain]
         command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
-        sys.exit(supervise(command, given.healthy_for.total_seconds()))
+        run = partial(supervise, healthy_for_s=given.healthy_for.total_seconds())
+        served = queues or HANDLERS.queues
+        sys.exit(_drain(run, command, served, json_=json_) if drain else run(command))
     _log_to_stderr()
+    if counts is not None:
+        RUN_COUNTS.into(counts)
     gc.freeze()  # what is loaded by now stays: no collection shall walk it
     run_work(given, queues=queues, concurrency=concurrency, drain=drain, handle_signals=True)
 
@@ -69,6 +98,21 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
 def _tell(notice: str | None) -> None:
     if notice:
         click.echo(notice, err=True)
+
+
+def _drain(
+    run: Callable[[list[str]], int], command: list[str], queues: Sequence[str], *, json_: bool
+) -> int:
+    """Run it to its end and say what came of it; return the exit status."""
+    with transaction() as connection:
+        since = instant(connection)
+    with tempfile.NamedTemporaryFile(prefix="tasks_app-counts-") as file:
+        status = run([*command, f"--counts={file.name}"])
+        ran = read_counts(Path(file.name))
+    with transaction() as connection:
+        left = find_left(connection, queues, since)
+    tell(ran, left, json_=json_)
+    return status or (NO if left else 0)
 
 
 def _load(given: Settings) -> None:

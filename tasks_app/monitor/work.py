@@ -107,9 +107,8 @@ def publishing(connection: Connection, _settings: Settings) -> list[Finding]:
     duty = lease.read(connection, lease.SCAN)
     if duty is None or duty.refused_since is None:
         return []
-    fact = (
-        f"nothing could be published since {duty.refused_since.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
-    )
+    why = f": {duty.refused_because}" if duty.refused_because else ""
+    fact = f"nothing could be published since {_instant(duty.refused_since)}{why}"
     return [warn("broker", fact, "Tasks wait in the database. Look at the broker, and its log.")]
 
 

@@ -34,6 +34,12 @@ _ATTEMPTS = text(f"""
     SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at
     FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at
 """)
+_LAST_CAUSES = text(f"""
+    SELECT i.id, a.kind, a.message FROM unnest(CAST(:ids AS bigint[])) AS i(id)
+    CROSS JOIN LATERAL (
+        SELECT a.kind, a.message FROM {ATTEMPT} a WHERE a.task_id = i.id
+        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a
+""")
 _OUTLINES = text(f"""
     SELECT t.id, t.state, t.name, t.queue, t.biz_key, t.attempt, t.failures, t.error
     FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
@@ -111,6 +117,12 @@ def find(  # noqa: PLR0913  filters, all by keyword
 def attempts(connection: Connection, task_id: int) -> list[Attempt]:
     """Return the attempts that did not succeed, oldest first."""
     return [Attempt(*row) for row in connection.execute(_ATTEMPTS, {"id": task_id})]
+
+
+def last_causes(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
+    """Return why the newest attempt of each that did not succeed did not, by id."""
+    rows = connection.execute(_LAST_CAUSES, {"ids": list(ids)}) if ids else ()
+    return {row.id: f"{row.kind}: {row.message}".removesuffix(": ") for row in rows}
 
 
 def stats(connection: Connection, *, now: datetime | None = None) -> Sequence[Count]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, text
 
@@ -14,3 +14,8 @@ _TELL = text(f"SELECT CAST(EXTRACT(EPOCH FROM {NOW}) AS float)")
 def tell(connection: Connection, *, now: datetime | None = None) -> float:
     """Return the seconds since 1970."""
     return float(connection.execute(_TELL, {"now": now}).scalar_one())
+
+
+def instant(connection: Connection) -> datetime:
+    """Return the same as an instant."""
+    return datetime.fromtimestamp(tell(connection), UTC)

@@ -30,6 +30,7 @@ from tasks_app.pool.standstill import STOPS
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
+    BECAUSE,
     DISPATCH,
     ERROR,
     EVERY_QUEUE,
@@ -39,6 +40,7 @@ from tasks_app.pool.tables import (
     NOW,
     PAUSE,
     PENDING,
+    REFUSED,
     WORKER,
 )
 
@@ -57,6 +59,8 @@ _AROUND = text(f"""
         z.queue AS stopped, z.since, z.reason, z.resume_at,
         d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
         d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said,
+        CAST(s.notes ->> '{REFUSED}' AS timestamptz) AS refused_since,
+        coalesce(s.notes ->> '{BECAUSE}', '') AS refused_because,
         l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
     FROM (SELECT) AS one
     LEFT JOIN LATERAL (
@@ -132,6 +136,7 @@ def read_facts(
     *,
     lease: timedelta,
     late_after: timedelta,
+    beats_every: timedelta = timedelta(seconds=10),
     now: datetime | None = None,
 ) -> Facts:
     """Return what is known of the task; ``lease`` is how long a silent child counts as living."""
@@ -163,9 +168,11 @@ def read_facts(
             elsewhere=tuple(names.elsewhere) if names else (),
             last_seen=around.last_seen,
         ),
-        scan=Scan(around.holder, around.done_at) if around.holder else None,
+        scan=_scan(around),
         progress=_progress(around),
+        heard_at=around.seen_at if row.state is State.RUNNING else None,
         late_after=late_after,
+        beats_every=beats_every,
     )
     if facts.due is None:
         return facts
@@ -213,10 +220,8 @@ def _last(around: Any) -> LastAttempt | None:
 def _denial(around: Any) -> Denial | None:
     if around.denied_at is None:
         return None
-    return Denial(
-        *(around.resource, around.blocked_by, around.times, around.asked_at),
-        *(around.denied_at, around.held),
-    )
+    of = around.resource, around.blocked_by, around.times
+    return Denial(*of, around.asked_at, around.denied_at, around.held)
 
 
 def _stop(around: Any) -> Stop | None:
@@ -228,13 +233,18 @@ def _stop(around: Any) -> Stop | None:
 def _message(around: Any) -> Message | None:
     if around.dispatch_id is None:
         return None
-    return Message(
-        around.dispatch_id, around.tasks, around.sent_at, around.publishes, around.publish_at
-    )
+    sent = around.sent_at, around.publishes, around.publish_at
+    return Message(around.dispatch_id, around.tasks, *sent)
+
+
+def _scan(around: Any) -> Scan | None:
+    if around.holder is None:
+        return None
+    return Scan(around.holder, around.done_at, around.refused_since, around.refused_because)
 
 
 def _progress(around: Any) -> Progress | None:
     if around.said is None:
         return None
     said = json.loads(around.said)
-    return Progress(around.node, around.seen_at, said.get("fraction"), said.get("note"))
+    return Progress(around.node, said.get("fraction"), said.get("note"))

@@ -18,11 +18,11 @@ from sqlalchemy import Connection, text
 
 from tasks_app.pool.drivers import ask, in_psycopgs_words
 from tasks_app.pool.plan import Ask, Rows
-from tasks_app.pool.tables import LEASE, NOW
+from tasks_app.pool.tables import BECAUSE, LEASE, NOW, REFUSED
 
 SCAN, MAINTAIN = "scan", "maintain"
-REFUSED, STRANGERS = "tasks_app: refused since", "tasks_app: strangers"
-"""Notes of ours; others are named as entries of beat are."""
+STRANGERS = "tasks_app: strangers"
+"""A note of ours, as two of the tables' names; others are named as entries of beat are."""
 
 
 class Rank(IntEnum):
@@ -55,6 +55,12 @@ class Lease:
         """Since when the broker takes no messages from who leads; None: it does."""
         since = self.notes.get(REFUSED)
         return datetime.fromisoformat(since) if isinstance(since, str) else None
+
+    @property
+    def refused_because(self) -> str:
+        """What the broker last had against it."""
+        why = self.notes.get(BECAUSE)
+        return why if isinstance(why, str) else ""
 
     def open_to(self, token: UUID, rank: int) -> bool:
         """Tell whether :func:`hold` would be granted now."""
@@ -95,6 +101,7 @@ _NOTE = text(f"""
 
 _REFUSED = text(f"""
     UPDATE {LEASE} SET notes = jsonb_build_object(CAST(:note AS text), {NOW}) || notes
+        || jsonb_build_object('{BECAUSE}', CAST(:why AS text))
     WHERE name = :name RETURNING notes ->> CAST(:note AS text)
 """)
 _STRANGERS = text(f"""
@@ -108,7 +115,7 @@ _SEEN = text(f"""
     FROM (SELECT notes -> CAST(:note AS text) AS note FROM {LEASE} WHERE name = :name) s
     WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)
 """)
-_TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:note AS text) WHERE name = :name")
+_TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE name = :name")
 
 
 def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
@@ -161,15 +168,17 @@ def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str
     return connection.execute(_NOTE, values).rowcount == 1
 
 
-def refused(connection: Connection, name: str, *, now: datetime | None = None) -> str | None:
-    """Write down that the broker refuses messages, whoever leads; return since when."""
-    values = {"name": name, "note": REFUSED, "now": now}
+def refused(
+    connection: Connection, name: str, why: str, *, now: datetime | None = None
+) -> str | None:
+    """Write down that the broker refuses messages, and why; return since when, whoever led."""
+    values = {"name": name, "note": REFUSED, "why": why, "now": now}
     return connection.execute(_REFUSED, values).scalar()
 
 
 def taken(connection: Connection, name: str) -> None:
     """Write down that it takes them again."""
-    connection.execute(_TAKEN, {"name": name, "note": REFUSED})
+    connection.execute(_TAKEN, {"name": name, "notes": [REFUSED, BECAUSE]})
 
 
 def count_strangers(

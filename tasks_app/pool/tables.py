@@ -83,6 +83,8 @@ CARRIED = (
 
 EVERY_QUEUE = "*"
 """No queue has this name; as a pause it means all of them."""
+REFUSED, BECAUSE = "tasks_app: refused since", "tasks_app: refused because"
+"""Notes in the lease of the scan: since when the broker takes no messages, and why."""
 
 
 READY = f"""p.enabled AND p.due_at <= {NOW}

@@ -14,7 +14,6 @@ from tasks_app.domain.states import State
 from tasks_app.domain.task import ClaimedTask, Settlement
 from tasks_app.runtime.aftermath import Aftermath
 from tasks_app.runtime.allowance import Allowance
-from tasks_app.runtime.attempt_log import ATTEMPTS
 from tasks_app.runtime.calls import Calls
 from tasks_app.runtime.context import TaskContext
 from tasks_app.runtime.database import Database
@@ -25,6 +24,7 @@ from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.limits import can_limit
 from tasks_app.runtime.reactions import is_unanswered
 from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.run_counts import RUN_COUNTS
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.shared import SharedTransaction
@@ -149,7 +149,7 @@ class Batches:
         self._desk.drop(*(run.task.fence for run in runs))
         shared.close()
         self._most = min(MOST, 2 * self._most)
-        ATTEMPTS.succeeded(len(runs))
+        RUN_COUNTS.add(states.values())
         if HOOKS.wanted:
             HOOKS.tell(
                 of_settlement(settlement, run.task, states[run.task.fence.task_id])

@@ -10,10 +10,10 @@ from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, ClaimedTask, Settlement
-from tasks_app.runtime.attempt_log import ATTEMPTS
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hooks import HOOKS, of_settlement
 from tasks_app.runtime.reactions import is_conflict
+from tasks_app.runtime.run_counts import RUN_COUNTS
 from tasks_app.runtime.running import Running
 from tasks_app.runtime.settler import Settler
 from tasks_app.runtime.transaction import Transaction
@@ -68,7 +68,7 @@ class Endings:
         if state is None:
             log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
             return
-        ATTEMPTS.succeeded(1)
+        RUN_COUNTS.add([state])
         if HOOKS.wanted:
             HOOKS.tell([of_settlement(ending.settlement, task, state)])
 

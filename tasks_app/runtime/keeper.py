@@ -146,7 +146,7 @@ class Keeper:
         """
         if trouble is None:
             return
-        since = self.lead.refused()
+        since = self.lead.refused(str(trouble).partition(". ")[0])
         if not self._refused:
             log.warning("nothing is published since %s: %s", since, trouble)
         self._refused = True

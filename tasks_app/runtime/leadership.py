@@ -105,10 +105,10 @@ class Leadership:
         with self._database.begin() as connection:
             return lease.note(connection, self._name, self._token, notes)
 
-    def refused(self) -> str | None:
-        """Tell the next ones that the broker takes no messages; return since when."""
+    def refused(self, why: str) -> str | None:
+        """Tell everybody that the broker takes no messages, and why; return since when."""
         with self._database.begin() as connection:
-            return lease.refused(connection, self._name)
+            return lease.refused(connection, self._name, why)
 
     def taken(self) -> None:
         """Tell them that it does again."""

@@ -60,6 +60,7 @@ def explain_task(session: Sync, task_id: int, *, settings: Settings | None = Non
         task_id,
         lease=settings.lease,
         late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
+        beats_every=settings.renew_every,
     )
     found = groups_of(connection_of(session), task_id, exists=facts.row is not None)
     facts = replace(facts, **found._asdict())

@@ -15,12 +15,12 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.states import Event, State
 from tasks_app.domain.task import Cause, Settlement
 from tasks_app.pool.settle import settle_group, settle_one, still_held
-from tasks_app.runtime.attempt_log import ATTEMPTS
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
 from tasks_app.runtime.reactions import Remedy, patience_s, remedy_for, sqlstate
+from tasks_app.runtime.run_counts import RUN_COUNTS
 
 log = quiet_logger(__name__)
 
@@ -111,8 +111,7 @@ class Settler:
                     state = settle_one(connection, settlement, called=called)
                 HINTS.called(called)
                 HINTS.again([settlement] if state is State.PENDING else [])
-                if state is State.SUCCEEDED:
-                    ATTEMPTS.succeeded(1)
+                RUN_COUNTS.add([state] if state else [])
                 if state is not None and settlement.task is not None:
                     HOOKS.tell([of_settlement(settlement, settlement.task, state)])
                 return state
@@ -163,6 +162,7 @@ class Settler:
                 raise
             self._replace(settlements, error, notices)
             return
+        RUN_COUNTS.add(done.values())
         HINTS.called(called)
         HINTS.again(settlements)
         notices += _notices(settlements, done)
@@ -188,11 +188,10 @@ class Settler:
 
 
 def _notices(settlements: list[Settlement], done: dict[int, State]) -> list[Notice]:
-    """Count what succeeded; return what there is to tell of the others, and of all if wanted."""
+    """Return what there is to tell of the others, and of all if wanted."""
     wanted = HOOKS.wanted
     written = [s for s in settlements if s.fence.task_id in done]
     told = [s for s in written if wanted or s.event is not Event.SUCCEED]
-    ATTEMPTS.succeeded(sum(s.event is Event.SUCCEED for s in written))
     return [of_settlement(s, s.task, done[s.fence.task_id]) for s in told if s.task is not None]
 
 

@@ -28,6 +28,7 @@ from tasks_app.runtime.gatekeeper import Gatekeeper
 from tasks_app.runtime.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.run_counts import RUN_COUNTS
 from tasks_app.runtime.slot import SlotFile, Stage
 from tasks_app.runtime.slot_layout import SlotView
 
@@ -144,6 +145,7 @@ class Undertaker:
             settlements = [self._verdict(view, task) for task in suspects]
             with self._database.begin() as connection:
                 moved = settle_group(connection, settlements)
+            RUN_COUNTS.add(moved.values())
             HINTS.again(s for s in settlements if s.fence.task_id in moved)
             HOOKS.tell(
                 of_settlement(settlement, task, moved[task.task_id])

@@ -19,6 +19,7 @@ from sqlalchemy import Engine, text
 from tasks_app import explain_task
 from tasks_app.cli.main import main
 from tasks_app.embedded import Valkey
+from tasks_app.pool import workers
 from tasks_app.pool.schema import newest
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.old_days import NAME, drop_old_days, finished, old_day
@@ -76,7 +77,7 @@ class Shell:
             [sys.executable, "-m", "tasks_app", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=250,
             check=False,
         )
 
@@ -127,10 +128,29 @@ def test_a_queue_is_paused_shown_and_resumed(shell: Shell) -> None:
     resumed = shell("resume", "mail"), shell("resume", "mail")
 
     assert [done.stdout for done in paused] == ["paused\n", "was paused already\n"]
+    assert {done.stderr for done in paused} == {"No live worker serves the queue mail.\n"}
     assert count["paused"] is True
     assert re.search(r"^queue mail is paused since 20.*Z: provider down$", stats.stdout, re.M)
     assert [done.stdout for done in resumed] == ["resumed\n", "was not paused\n"]
     assert "paused since" not in shell("stats").stdout
+
+
+def test_who_pauses_a_queue_that_nobody_serves_hears_which_are(
+    shell: Shell, engine: Engine
+) -> None:
+    with engine.begin() as connection:
+        queues = ["default", "mail"]
+        workers.beat(connection, owner="w", node="n", queues=queues, handlers=["t"])
+
+    known, unknown = shell("pause", "mail"), shell("pause", "nosuchqueue")
+    told = shell.json("pause", "nosuchqueue")
+
+    assert [end.returncode for end in (known, unknown)] == [0, 0]
+    assert (known.stderr, unknown.stderr) == (
+        "",
+        "No live worker serves the queue nosuchqueue. Those that are served: default, mail.\n",
+    )
+    assert told == {"queue": "nosuchqueue", "paused": True, "changed": False, "served": False}
 
 
 def test_a_single_queue_cannot_be_resumed_while_all_are_paused(shell: Shell) -> None:
@@ -260,6 +280,18 @@ def test_cancel_and_requeue_by_hand(shell: Shell, engine: Engine) -> None:
     assert "1 cancelled\n" in by_key.stdout
     with engine.connect() as connection:
         assert pool_of_task(connection, waiting) == "completed CANCELLED"
+
+
+def test_an_id_that_is_given_twice_is_one(shell: Shell, engine: Engine) -> None:
+    with engine.begin() as connection:
+        task_id = pending_task(connection)
+
+    ends = [shell(verb, str(task_id), str(task_id)) for verb in ("cancel", "requeue")]
+
+    assert [(end.returncode, end.stdout) for end in ends] == [
+        (0, f"{task_id}  cancelled\n"),
+        (0, f"{task_id}  requeued\n"),
+    ]
 
 
 @pytest.mark.processes

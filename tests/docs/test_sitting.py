@@ -34,6 +34,7 @@ BLOCK = re.compile(
     r"(<!-- sitting: begin .*?-->\n```console\n).*?(```\n<!-- sitting: end -->)", re.S
 )
 NUMBERS = (
+    r"\bjust now\b|\bin \d+ (s|min|h)\b|\b\d+ (s|min|h) ago\b",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d|Z| UTC)?",
     r"\b\d+(\.\d+)? ?(ms|s|MiB|KiB|B)\b",
     r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",

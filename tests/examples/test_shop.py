@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
+from sqlalchemy import Engine
 
 from tasks_app.embedded import temporary
+from tests.factory import pending_task
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 
@@ -25,11 +31,13 @@ def folder() -> Iterator[Path]:
 
 
 def run_demo(folder: Path, examples: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shop", "--once", "--no-ui", "--orders=15"]
+    """Without a terminal: it ends by itself."""
+    command = [sys.executable, "-m", "shop", "--no-ui", "--orders=15"]
     return subprocess.run(
         [*command, f"--folder={folder}", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(examples), "TASKS_APP_DATABASE_URL": "nowhere"},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=170,
@@ -45,6 +53,8 @@ def test_a_day_passes_every_check_and_leaves_no_process(folder: Path, examples: 
     assert [word in ended.stdout for word in ("⚡ kill -9", "⚡ FLUSHALL")] == [True, True]
     assert "Traceback" not in ended.stdout + ended.stderr
     assert left_running(folder) == []
+    assert "earlier runs" not in ended.stdout
+    assert "Everything is still running" not in ended.stdout
 
 
 def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examples: Path) -> None:
@@ -53,6 +63,8 @@ def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examp
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "✘ Every order has its points exactly once" in ended.stdout
     assert "worker.log" in ended.stdout
+    assert re.search(r"! \d+ tasks of earlier runs stay in the pool, ids up to \d+;", ended.stdout)
+    assert f"To begin anew, later: tasks-app down; rm -r {folder}" in ended.stdout
 
 
 def left_running(folder: Path) -> list[str]:
@@ -60,3 +72,52 @@ def left_running(folder: Path) -> list[str]:
     here = str(folder.resolve())
     processes = psutil.process_iter(["cwd", "cmdline"])
     return [" ".join(p.info["cmdline"] or []) for p in processes if p.info["cwd"] == here]
+
+
+def test_it_says_how_to_look_around_from_a_shell_that_knows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shop.closing import _activation
+
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    without = _activation()
+    (tmp_path / ".venv/bin/activate").touch()
+
+    assert (without, _activation()) == ("", ". .venv/bin/activate && ")
+
+
+def test_it_stays_only_where_there_is_a_terminal_on_both_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from shop.demo import _somebody_watches
+
+    ours, theirs = pty.openpty()
+    answers = {}
+    with os.fdopen(theirs, "r+b", buffering=0) as terminal, Path(os.devnull).open() as nothing:
+        for ends in ((terminal, terminal), (nothing, terminal), (terminal, nothing)):
+            monkeypatch.setattr(sys, "stdin", ends[0])
+            monkeypatch.setattr(sys, "stdout", ends[1])
+            answers[ends[0] is terminal, ends[1] is terminal] = _somebody_watches()
+            monkeypatch.undo()
+    os.close(ours)
+
+    assert answers == {(True, True): True, (False, True): False, (True, False): False}
+
+
+def test_a_later_day_says_what_the_pool_holds_already(engine: Engine, tmp_path: Path) -> None:
+    from shop.stage import Stage
+
+    said = io.StringIO()
+    stage = Stage(tmp_path, Console(file=said), keep=False)
+    stage.engine = engine
+    stage.tell_of_earlier_runs()
+    empty = said.getvalue()
+    with engine.begin() as connection:
+        newest = [pending_task(connection) for _ in range(3)][-1]
+    stage.tell_of_earlier_runs()
+
+    assert empty == ""
+    assert f"! 3 tasks of earlier runs stay in the pool, ids up to {newest};" in said.getvalue()
+    assert f"To begin anew, later: tasks-app down; rm -r {tmp_path}" in said.getvalue()

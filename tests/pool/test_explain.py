@@ -164,6 +164,7 @@ class TestRunning:
         )
         assert said.facts["lease_until"] == NOON + timedelta(seconds=10)
         assert said.facts["node"] == "celery@host"
+        assert said.facts["heartbeat_at"] == NOON
 
     def test_lease_over(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON - MINUTE)
@@ -185,7 +186,46 @@ class TestRunning:
         task = claimed_task(healthy, now=NOON)
         cancel.cancel(healthy, task.task_id, now=NOON)
 
-        assert subjects(healthy, task.task_id) == ["cancel requested", "running"]
+        said = ask(healthy, task.task_id).findings
+
+        assert [f.subject for f in said] == ["cancel requested", "running"]
+        assert not [f.advice for f in said if "tasks-app cancel" in f.advice]
+
+    def test_silent(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        later = NOON + timedelta(seconds=12)
+
+        said = ask(healthy, task.task_id, later)
+
+        assert [f.subject for f in said.findings] == ["silent"]
+        assert said.findings[0].level is Level.WARN
+        assert said.findings[0].fact == (
+            "Its worker w1 has been silent for 12 s (2040-01-01 12:00:00Z);"
+            " one that lives is heard of every 10 s"
+        )
+        assert said.findings[0].advice == (
+            "Nothing to do: unless it is heard of before, its lease ends in 18 s,"
+            " and the next scan after that takes it back, uncharged."
+        )
+
+    def test_a_heartbeat_that_may_still_come_in_time_is_not_missed(
+        self, healthy: Connection
+    ) -> None:
+        task = claimed_task(healthy, now=NOON)
+
+        assert subjects(healthy, task.task_id, NOON + timedelta(seconds=10)) == ["running"]
+
+    def test_silent_after_its_cancel(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        cancel.cancel(healthy, task.task_id, now=NOON)
+
+        silent = ask(healthy, task.task_id, NOON + timedelta(seconds=12)).findings
+        over = ask(healthy, task.task_id, NOON + MINUTE).findings
+
+        assert [f.subject for f in silent] == ["silent", "cancel requested"]
+        assert [f.subject for f in over] == ["lease over", "cancel requested"]
+        for first in (silent[0], over[0]):
+            assert first.advice.endswith("cancels it, as it was asked to.")
 
 
 class TestWaiting:
@@ -331,6 +371,45 @@ class TestWaiting:
         assert answer(connection, task_id).advice == (
             "Its handler lives in workers of mail: one of them must serve default, too."
         )
+
+    def test_messages_that_do_not_go_out(self, healthy: Connection) -> None:
+        task_id = waits(healthy, MINUTE)
+        why = "The broker did not take a message (ConnectionRefusedError)"
+        lease.refused(healthy, "scan", "Another reason", now=NOON - HOUR)
+        lease.refused(healthy, "scan", why, now=NOON)
+
+        said = ask(healthy, task_id)
+
+        assert [f.subject for f in said.findings] == ["broker"]
+        assert said.findings[0].level is Level.FAIL
+        assert said.findings[0].fact == (
+            f"Messages do not go out since 60 min ago (2040-01-01 11:00:00Z): {why}"
+        )
+        assert said.facts["unpublished_since"] == NOON - HOUR
+
+    def test_a_hint_helps_nothing_while_messages_do_not_go_out(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        healthy.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
+        lease.refused(healthy, "scan", "", now=NOON)
+
+        assert subjects(healthy, task_id) == ["broker"]
+        assert answer(healthy, task_id).fact.endswith("just now (2040-01-01 12:00:00Z)")
+
+    def test_messages_that_go_out_again(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        lease.refused(healthy, "scan", "It is away", now=NOON - HOUR)
+        lease.taken(healthy, "scan")
+
+        assert subjects(healthy, task_id) == ["in line"]
+
+    def test_nobody_says_of_the_broker_what_was_long_ago(self, connection: Connection) -> None:
+        a_child(connection)
+        a_scan(connection, now=NOON - HOUR)
+        lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
+        task_id = waits(connection, HOUR)
+
+        assert answer(connection, task_id).subject == "no scan"
+        assert "broker" not in subjects(connection, task_id)
 
     def test_no_scan(self, connection: Connection) -> None:
         a_child(connection)

@@ -138,6 +138,7 @@ class TestABrokerThatRefuses:
         only.scan()
 
         assert the_lease(bench).refused_since is None
+        assert not the_lease(bench).refused_because
         assert memory.ids() == [task_id]
 
     def test_who_leads_next_asks_before_it_enters_anything(
@@ -158,6 +159,7 @@ class TestABrokerThatRefuses:
         assert memory.probes
         assert bench.dispatches() == rows
         assert the_lease(bench).refused_since == first
+        assert the_lease(bench).refused_because == "away"
         assert f"nothing is published since {first:%Y-%m-%d}" in caplog.text
 
 

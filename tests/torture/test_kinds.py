@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,13 @@ def test_there_are_more_than_forty_and_no_two_have_one_name() -> None:
 def test_each_kind_does_something(kind: Kind) -> None:
     assert re.fullmatch(r"F\d\d ([a-z]|SIG).*", kind.name)
     assert bool(kind.hurt) != bool(read(kind.failpoints))
+
+
+@pytest.mark.parametrize("page", ["Makefile", "docs/guarantees.md"])
+def test_what_is_told_of_their_number_is_true(project: Path, page: str) -> None:
+    told = re.findall(r"(\d+) kinds\s+of\s+faults", (project / page).read_text())
+
+    assert told == [str(len(KINDS))]
 
 
 def test_kinds_are_chosen_by_words_of_their_names() -> None:

@@ -10,6 +10,7 @@ DATABASE = "tasks_app/runtime/database.py"
 ODD = "tests/runtime/test_odd_settings.py::"
 WALK = f"{ODD}test_a_task_walks_its_way_under_each_odd_setting"
 LOG = "tests/runtime/test_attempt_log.py::"
+EXPLAIN = "tests/pool/test_explain.py::"
 SECRETS = "tests/broker/test_secrets.py::"
 SCHEMA = "tasks_app/pool/schema.py"
 VERSIONS = "tests/pool/test_schema.py::"
@@ -37,8 +38,8 @@ OPERATORS = (
         "up: folder",
         "The next command finds the servers that were just started.",
         "tasks_app/cli/stack.py",
-        """$(tasks-app urls{_option(folder)})" &&""",
-        """$(tasks-app urls)" &&""",
+        """$(tasks-app urls{_option(folder)})"'""",
+        """$(tasks-app urls)"'""",
         "tests/cli/test_commands.py::test_up_urls_down_in_a_folder",
     ),
     mutant(
@@ -186,5 +187,46 @@ OPERATORS = (
         "    raise SchemaError(lack)  # not",
         "        raise\n    raise SchemaError(lack)  # not",
         "tests/pool/test_missing_schema.py::test_it_is_said_and_the_transaction_is_as_postgresql_leaves_it",
+    ),
+    mutant(
+        "explain: the broker",
+        "Who asks while messages do not go out hears that, since when, and why.",
+        "tasks_app/domain/explain/waiting.py",
+        "    *(no_worker, no_handler, unpublished, no_scan),",
+        "    *(no_worker, no_handler, no_scan),",
+        f"{EXPLAIN}TestWaiting::test_messages_that_do_not_go_out",
+    ),
+    mutant(
+        "explain: a line that nobody leaves",
+        "While messages do not go out nobody hears that the next scan finds his task.",
+        "tasks_app/domain/explain/due.py",
+        "facts.message is not None or facts.refused_since:",
+        "facts.message is not None:",
+        f"{EXPLAIN}TestWaiting::test_messages_that_do_not_go_out",
+    ),
+    mutant(
+        "explain: silence",
+        "A worker whose heartbeat is missing is not said to run the task.",
+        "tasks_app/domain/explain/running.py",
+        "    if facts.silent or row.lease_until is None",
+        "    if row.lease_until is None",
+        f"{EXPLAIN}TestRunning::test_silent",
+    ),
+    mutant(
+        "requeue: the same id twice",
+        "An id that is given twice is one.",
+        "tasks_app/cli/bulk.py",
+        "requeue_task(connection, one, by=by) for one in sorted({*ids})",
+        "requeue_task(connection, one, by=by) for one in sorted(ids)",
+        "tests/cli/test_commands.py::test_an_id_that_is_given_twice_is_one",
+    ),
+    mutant(
+        "drain: what came late",
+        "What became due while a drain ended was not left by it.",
+        "tasks_app/pool/left.py",
+        "p.due_at <= CAST(:since AS timestamptz)",
+        "(p.due_at <= {NOW} OR p.due_at <= CAST(:since AS timestamptz))",
+        "tests/cli/test_drained.py::test_what_becomes_due_while_it_ends_does_not_count_unless_it_is"
+        "_parked",
     ),
 )

@@ -84,7 +84,7 @@ def parked(facts: Facts) -> Finding | None:
 def hinted(facts: Facts) -> Finding | None:
     """Its producer told the broker, and the scan leaves it alone meanwhile."""
     row = facts.ready
-    if row is None or row.parked is not None or row.scan_at is None:
+    if row is None or row.parked is not None or row.scan_at is None or facts.refused_since:
         return None
     if row.scan_at <= max(row.due_at, facts.now):
         return None
@@ -96,7 +96,7 @@ def hinted(facts: Facts) -> Finding | None:
 def in_line(facts: Facts) -> Finding | None:
     """Others go first."""
     row = facts.ready
-    if row is None or facts.ahead is None or facts.message is not None:
+    if row is None or facts.ahead is None or facts.message is not None or facts.refused_since:
         return None
     since = when(row.due_at, facts.now)
     if facts.ahead == 0:

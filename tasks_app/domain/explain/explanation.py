@@ -64,7 +64,8 @@ def _shown(facts: Facts) -> dict[str, Any]:
     if facts.last is not None:
         shown |= {"last_cause": facts.last.cause, "last_ended_at": facts.last.ended_at}
     if facts.progress is not None:
-        shown |= {"node": facts.progress.node, "heartbeat_at": facts.progress.seen_at}
+        shown |= {"node": facts.progress.node}
+    shown |= {"heartbeat_at": facts.heard_at}
     if row.is_over:
         return _without_none(shown)
     service, scan = facts.service, facts.scan
@@ -73,6 +74,7 @@ def _shown(facts: Facts) -> dict[str, Any]:
         f"{service.busy} ran something at their last heartbeat",
         "scanned_at": scan.done_at if scan else None,
         "scanned_by": scan.holder if scan else None,
+        "unpublished_since": facts.refused_since,
     }
     if facts.message is not None:
         shown |= {"message": facts.message.id, "published_again_at": facts.message.publish_at}

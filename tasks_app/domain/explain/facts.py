@@ -13,6 +13,8 @@ from tasks_app.domain.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000
 """So many tasks in front of it are counted, no more."""
+HEARTBEAT_TAKES = timedelta(seconds=1)
+"""A heartbeat may be so late before its child is called silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ class Scan:
 
     holder: str
     done_at: datetime | None
+    refused_since: datetime | None = None
+    """Since when the broker takes no messages; None: it does."""
+    refused_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,6 @@ class Progress:
     """What the child that runs it said in its last heartbeat."""
 
     node: str
-    seen_at: datetime
     fraction: float | None = None
     note: str | None = None
 
@@ -188,6 +192,8 @@ class Facts:
     service: Service = Service()
     scan: Scan | None = None
     progress: Progress | None = None
+    heard_at: datetime | None = None
+    """The last heartbeat of the child that runs it."""
     turn: Turn | None = None
     """None: it has no order key, or is not due."""
     shut: tuple[Shut, ...] = ()
@@ -198,6 +204,8 @@ class Facts:
     """Tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted."""
     late_after: timedelta = timedelta(minutes=1)
     """What is due for longer, or was not scanned for so long, is late."""
+    beats_every: timedelta = timedelta(seconds=10)
+    """How often a child that lives is heard of."""
 
     @property
     def waiting(self) -> Row | None:
@@ -223,6 +231,17 @@ class Facts:
         return row is not None and (
             not row.enabled or (row.expires_at is not None and row.expires_at <= self.now)
         )
+
+    @property
+    def silent(self) -> timedelta | None:
+        """For how long a heartbeat of the child that runs it is missing; None: none is."""
+        span = self.now - self.heard_at if self.heard_at else timedelta(0)
+        return span if span > self.beats_every + HEARTBEAT_TAKES else None
+
+    @property
+    def refused_since(self) -> datetime | None:
+        """Since when nothing is published, as who scans says; None: it is, or nobody scans."""
+        return None if self.unscanned or self.scan is None else self.scan.refused_since
 
     @property
     def unscanned(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.explain.facts import Facts
-from tasks_app.domain.explain.words import when
+from tasks_app.domain.durations import rough
+from tasks_app.domain.explain.facts import Facts, Row
+from tasks_app.domain.explain.words import distance, exact, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.states import State
 
@@ -21,7 +22,23 @@ def lease_over(facts: Facts) -> Finding | None:
     )
     if facts.unscanned:
         return fail("lease over", fact, "Nobody scans, so nobody rescues: start beat or a worker.")
-    return warn("lease over", fact, "Nothing to do: the next scan takes it back, uncharged.")
+    return warn("lease over", fact, f"Nothing to do: the next scan {_takes_back(row)}.")
+
+
+def silent(facts: Facts) -> Finding | None:
+    """No heartbeat of its worker came in time; its lease is not over."""
+    row, silence = facts.row, facts.silent
+    if row is None or row.state is not State.RUNNING or silence is None or facts.heard_at is None:
+        return None
+    if row.lease_until is None or row.lease_until <= facts.now:
+        return None
+    fact = (
+        f"Its worker {row.owner} has been silent for {rough(silence)} ({exact(facts.heard_at)}); "
+        f"one that lives is heard of every {rough(facts.beats_every)}"
+    )
+    end = distance(row.lease_until, facts.now)
+    then = f"unless it is heard of before, its lease ends {end}, and the next scan after that"
+    return warn("silent", fact, f"Nothing to do: {then} {_takes_back(row)}.")
 
 
 def cancel_requested(facts: Facts) -> Finding | None:
@@ -33,18 +50,23 @@ def cancel_requested(facts: Facts) -> Finding | None:
     return ok(
         "cancel requested",
         f"It was told {at} to stop, and still runs",
-        "Its handler decides: ctx.cancelled tells it; whatever it does, it never comes back.",
+        "Nothing to do: ctx.cancelled tells its handler, which decides when it ends; "
+        "whatever it does, the task never comes back.",
     )
 
 
 def running(facts: Facts) -> Finding | None:
-    """It runs."""
+    """It runs, as far as anybody knows."""
     row = facts.row
     if row is None or row.state is not State.RUNNING:
+        return None
+    if facts.silent or row.lease_until is None or row.lease_until <= facts.now:
         return None
     since = when(row.started_at or facts.now, facts.now)
     said = _progress(facts)
     fact = f"It runs: attempt {row.attempt} began {since} on {row.owner}{said}"
+    if row.cancel_requested_at:
+        return ok("running", fact, "Nothing to do: it was told to stop.")
     return ok("running", fact, f"Nothing to do; to stop it: tasks-app cancel {row.id}")
 
 
@@ -57,4 +79,10 @@ def _progress(facts: Facts) -> str:
     return f", and is at {', '.join(parts)}"
 
 
-RULES = (lease_over, cancel_requested, running)
+def _takes_back(row: Row) -> str:
+    if row.cancel_requested_at:
+        return "cancels it, as it was asked to"
+    return "takes it back, uncharged"
+
+
+RULES = (lease_over, silent, cancel_requested, running)

@@ -179,6 +179,17 @@ def no_handler(facts: Facts) -> Finding | None:
     return fail("no handler", fact, advice)
 
 
+def unpublished(facts: Facts) -> Finding | None:
+    """The broker takes no messages, whoever sends them."""
+    since, scan = facts.refused_since, facts.scan
+    if facts.waiting is None or since is None or scan is None:
+        return None
+    why = f": {scan.refused_because}" if scan.refused_because else ""
+    fact = f"Messages do not go out since {when(since, facts.now)}{why}"
+    advice = "See that the broker runs; the task is safe here, and goes out when it takes messages."
+    return fail("broker", fact, advice)
+
+
 def no_scan(facts: Facts) -> Finding | None:
     """Nobody looks for what is due."""
     row = facts.waiting
@@ -198,5 +209,5 @@ def no_scan(facts: Facts) -> Finding | None:
 
 RULES = (
     *(disabled, expired, lock_held, not_due, paused, closed, gate, breaker),
-    *(no_worker, no_handler, no_scan),
+    *(no_worker, no_handler, unpublished, no_scan),
 )

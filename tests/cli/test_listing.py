@@ -1,0 +1,205 @@
+"""Lists on a terminal of 80 columns, on others, and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from sqlalchemy import Engine, text
+
+from tasks_app.cli.listing import INDENT, lay_out
+from tasks_app.domain.states import Event
+from tasks_app.domain.task import Cause
+from tasks_app.embedded import Stack
+from tasks_app.pool.park import park
+from tasks_app.pool.settle import settle_one
+from tests.cli.test_commands import Shell
+from tests.factory import claimed_task, ending, pending_task
+
+CAUSE = Cause("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed\nby the other side")
+
+
+@pytest.fixture
+def shell(engine: Engine, stack: Stack, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=stack.urls.database)
+
+
+@pytest.fixture
+def tasks(engine: Engine) -> dict[str, int]:
+    """One of each sort that is listed differently."""
+    with engine.begin() as connection:
+        ids = {
+            "later": pending_task(connection, delay="10m", biz_key="order:42"),
+            "parked": pending_task(connection, "customer.points.grant.every.month"),
+            "runs": claimed_task(connection).task_id,
+        }
+        again, over = claimed_task(connection), claimed_task(connection)
+        retry = ending(again, Event.RETRY, failures=1, wait=timedelta(hours=3), cause=CAUSE)
+        settle_one(connection, retry)
+        settle_one(connection, ending(over, Event.FAIL, failures=3, cause=CAUSE))
+        park(connection, [ids["parked"]], "nobody knows it", timedelta(seconds=30))
+        connection.execute(
+            text("UPDATE task_error SET finished_at = now() - interval '185 s', due_at = now()")
+        )
+        return {**ids, "again": again.task_id, "failed": over.task_id}
+
+
+def on_a_terminal(columns: int, *arguments: str) -> list[str]:
+    """What a person sees whose terminal is so wide."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tasks_app", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+    ) as process:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                more = os.read(ours, 65_536)
+            except OSError:  # the other end is closed
+                break
+            if not more:
+                break
+            said += more
+        assert process.wait(60) == 0, said
+    os.close(ours)
+    return said.decode().replace("\r\n", "\n").splitlines()
+
+
+def line_of(lines: list[str], task_id: int) -> tuple[str, str]:
+    """The line of a task, and the one below."""
+    (at,) = [n for n, line in enumerate(lines) if line.split()[:1] == [str(task_id)]]
+    return lines[at], lines[at + 1] if at + 1 < len(lines) else ""
+
+
+@pytest.mark.processes
+def test_eighty_columns_hold_ages_whole_words_and_the_last_error(
+    shell: Shell, tasks: dict[str, int]
+) -> None:
+    lines = on_a_terminal(80, "list")
+
+    assert max(map(len, lines)) <= 80, lines
+    assert lines[0].split() == ["id", "state", "when", "failures", "name", "queue", "biz_key"]
+    assert "due in 9 min" in line_of(lines, tasks["later"])[0]
+    assert "RUNNING  began " in line_of(lines, tasks["runs"])[0]
+    assert line_of(lines, tasks["parked"])[1] == "    nobody knows it"
+    line, below = line_of(lines, tasks["again"])
+    assert "due in 2 h" in line
+    assert "1 of 3" in line
+    assert below == ("    smtplib.SMTPServerDisconnected: Connection unexpectedly closed by the …")
+    line, below = line_of(lines, tasks["failed"])
+    assert "3 min ago" in line
+    assert "SMTPServerDisconnected" in below
+
+
+@pytest.mark.processes
+def test_a_wide_terminal_has_the_remark_beside(shell: Shell, tasks: dict[str, int]) -> None:
+    lines = on_a_terminal(200, "list")
+
+    assert lines[0].endswith("remark")
+    assert line_of(lines, tasks["again"])[0].endswith("closed by the other side")
+
+
+def test_columns_say_how_wide_a_pipe_is(
+    shell: Shell, tasks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_width = shell("list").stdout.splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = shell("list").stdout.splitlines()
+
+    assert len(any_width) == 1 + len(tasks)
+    assert len(narrow) > len(any_width)
+    assert max(map(len, narrow)) <= 80 < max(map(len, any_width))
+
+
+def test_wide_and_json_keep_all(
+    shell: Shell, tasks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = shell("list", "--wide").stdout.splitlines()
+    found = {task["id"]: task for task in shell.json("list")}
+
+    assert len(lines) == 1 + len(tasks)
+    assert "customer.points.grant.every.month" in line_of(lines, tasks["parked"])[0]
+    assert line_of(lines, tasks["later"])[0].count("Z") == 2  # created, due
+    again = found[tasks["again"]]
+    assert again["last_error"] == f"{CAUSE.kind}: {CAUSE.message}"
+    assert again["due_at"].startswith("20")
+    assert found[tasks["later"]]["last_error"] is None
+
+
+def test_the_audit_says_how_long_ago_and_of_a_narrow_terminal_no_more_than_fits(
+    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shell(
+        "pause",
+        "mail",
+        "--reason",
+        "the provider is being maintained, says ann, for a while",
+        "--for",
+        "2h",
+    )
+    shell("limits", "set", "key", "tenant:*", "--most", "3")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE task_audit SET at = at - interval '125 s'"))
+
+    lines = shell("audit").stdout.splitlines()
+    wide = shell("audit", "--wide").stdout.splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["line", "when", "action", "tasks", "who"]
+    assert len([line for line in lines if "2 min ago" in line]) == 2
+    assert lines[-1].startswith("    queue=mail reason=the provider is being maintained, says ann")
+    assert lines[-1].endswith(" …")
+    assert wide[0].split() == ["line", "when", "action", "tasks", "who", "role", "what"]
+    assert "resume_in=2h" in wide[-1]
+    assert json.loads(shell("audit", "--json").stdout)[0]["role"]
+
+
+IDS = st.integers(1, 10**9).map(str)
+CELLS = st.text(st.sampled_from("ab.:é注😀-"), max_size=40)
+WORDS = st.lists(st.text(st.sampled_from("ab.:é注😀-"), min_size=1, max_size=12), max_size=30)
+
+
+@given(
+    rows=st.lists(st.tuples(IDS, CELLS, CELLS, WORDS.map(" ".join)), min_size=1, max_size=5),
+    most=st.integers(60, 120),
+)
+def test_nothing_is_wider_than_the_terminal_and_no_word_below_is_broken(
+    rows: list[tuple[str, str, str, str]], most: int
+) -> None:
+    remarks, columns = [row[3] for row in rows], ("one", "two", "three")
+
+    lines = [
+        *lay_out(columns, [r[:3] for r in rows], remarks, remark="why", most=most, cut=columns)
+    ]
+
+    assert max(map(cell_len, lines)) <= most
+    words = {word for remark in remarks for word in remark.split()} | {"…"}
+    if len(lines) > len(rows) + 1:
+        below = [line for line in lines if line.startswith(INDENT) and line.strip()]
+        assert all(set(line.split()) <= words for line in below)
+
+
+def test_what_moves_the_cursor_does_not_reach_the_terminal() -> None:
+    lines = lay_out(["key"], [["a\x1b[2Jb\n"]], ["one\ntwo\x07"], remark="why", most=None)
+
+    assert list(lines) == ["key      why", "a [2Jb   one two"]
