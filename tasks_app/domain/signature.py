@@ -57,8 +57,8 @@ def place_of(function: Any) -> str:
         HandlerError: it is none.
     """
     if inspect.isclass(function) or not (callable(function) and hasattr(function, "__qualname__")):
-        kind = "class" if inspect.isclass(function) else type(function).__name__
-        raise HandlerError(f"A {kind} cannot be a handler. Declare a function.")
+        kind = "a class" if inspect.isclass(function) else f"of type {type(function).__name__}"
+        raise HandlerError(f"A handler must be a function, and this is {kind}. Declare a function.")
     return f"{function.__module__}.{function.__qualname__}"
 
 
