@@ -1,10 +1,12 @@
 """What verbs use of a Connection, on one of psycopg's own: ``execute``, and rows with names.
 
-Types are read as psycopg reads them by itself: the owner of the connection may read others.
+Types are read as psycopg reads them by itself: the owner of the connection may read others. In a
+pipeline each statement waits for its answer, by a pipeline of its own.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, cast
 
@@ -17,7 +19,7 @@ from sqlalchemy.engine.result import IteratorResult, Result, SimpleResultMetaDat
 from sqlalchemy.util import await_
 
 from tasks_app.pool.drivers import in_psycopgs_words
-from tasks_app.pool.raw import AsyncRaw, Raw
+from tasks_app.pool.raw import AsyncRaw, Raw, is_in_pipeline
 from tasks_app.pool.readable import STYLES, is_readable
 
 _TYPES = (
@@ -34,7 +36,8 @@ class _OnPsycopg:
     def execute(self, statement: TextClause, values: dict[str, Any] | None = None) -> Result[Any]:
         with psycopg.Cursor(self._raw, row_factory=tuple_row) as cursor:
             _read_plainly(cursor)
-            cursor.execute(_words(statement.text), values or {})
+            with self._raw.pipeline() if is_in_pipeline(self._raw) else nullcontext():
+                cursor.execute(_words(statement.text), values or {})
             return _result(cursor, cursor.fetchall() if cursor.description else [])
 
 
@@ -50,7 +53,8 @@ class _OnAsyncPsycopg:
     async def _execute(self, words: bytes, values: dict[str, Any]) -> Result[Any]:
         async with psycopg.AsyncCursor(self._raw, row_factory=tuple_row) as cursor:
             _read_plainly(cursor)
-            await cursor.execute(words, values)
+            async with self._raw.pipeline() if is_in_pipeline(self._raw) else nullcontext():
+                await cursor.execute(words, values)
             return _result(cursor, await cursor.fetchall() if cursor.description else [])
 
 
