@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -42,7 +43,8 @@ class PayloadType:
         if _is_model(annotation):  # which may not be complete yet
             self._fields = annotation.model_fields
             return
-        schema = self._adapter.json_schema()
+        with warnings.catch_warnings(action="ignore"):  # of defaults, which say nothing here
+            schema = self._adapter.json_schema()
         self._fields = schema.get("properties", {})
         kinds = _branches(schema, schema.get("$defs", {}))
         self.is_object = all(kind in {"object", "null"} for kind in kinds)

@@ -97,7 +97,7 @@ def _payload_type(
     try:
         return payload_type_of(hint)
     except PydanticUserError as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
+        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise HandlerError(
             f"Handler {where} declares {parameter.name}: {shown(hint)}, which cannot be checked "
             f"({reason}). Declare a model, a dataclass or what else JSON can hold."

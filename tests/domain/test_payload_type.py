@@ -189,6 +189,16 @@ def test_a_fault_in_a_payload_is_explained_by_its_path_and_without_its_value(
     assert "secret" not in problem
 
 
+@dataclass
+class Odd:
+    thing: Any = print
+
+
+def test_a_default_that_is_no_json_is_nobodys_business() -> None:
+    """pydantic would warn, and warnings are errors here."""
+    assert PayloadType(Odd).read({}) == Odd()
+
+
 class Late(BaseModel):
     """Complete only when what it refers to is."""
 
