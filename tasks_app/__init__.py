@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.finding import Finding
     from tasks_app.domain.gates import Limit
     from tasks_app.domain.group import Ended, Group, GroupProgress
+    from tasks_app.domain.handler import Handler
     from tasks_app.domain.missed import FireAll, fire_all
     from tasks_app.domain.outcome import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
     from tasks_app.domain.partition.sources import File, Table
@@ -53,9 +54,15 @@ if TYPE_CHECKING:
     from tasks_app.pool.batch.relation import Query
     from tasks_app.pool.cancel import Cancelled
     from tasks_app.pool.requeue import Requeued
+    from tasks_app.runtime.async_operator import (
+        acancel_task,
+        aexplain_task,
+        aget_task,
+        arequeue_task,
+    )
     from tasks_app.runtime.buffer import TaskBuffer
     from tasks_app.runtime.bulk import Done, run_bulk, start_bulk
-    from tasks_app.runtime.context import TaskContext
+    from tasks_app.runtime.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.declared import schedule
     from tasks_app.runtime.foreseen import Foreseen, foresee_bulk, foresee_rest
     from tasks_app.runtime.groups import (
@@ -109,6 +116,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AsyncTaskContext",
     "BatchJob",
     "BatchStateError",
     "BatchView",
@@ -131,6 +139,7 @@ __all__ = [
     "Foreseen",
     "Group",
     "GroupProgress",
+    "Handler",
     "HandlerTimeoutError",
     "InvalidJobError",
     "InvalidScheduleError",
@@ -166,9 +175,13 @@ __all__ = [
     "UniqueKeyTakenError",
     "Window",
     "abandon_job",
+    "acancel_task",
     "acreate_group",
     "acreate_task",
     "acreate_tasks",
+    "aexplain_task",
+    "aget_task",
+    "arequeue_task",
     "backfill_schedule",
     "cancel_group",
     "cancel_task",
@@ -237,6 +250,7 @@ _ROOMS = {
     "domain.finding": "Finding",
     "domain.gates": "Limit",
     "domain.group": "Ended Group GroupProgress",
+    "domain.handler": "Handler",
     "domain.missed": "FireAll fire_all",
     "domain.outcome": "Cancel DependencyDown Fail Retry Skip Snooze",
     "domain.queue": "Queue QueueOptions",
@@ -248,9 +262,10 @@ _ROOMS = {
     "domain.window": "Window",
     "pool.cancel": "Cancelled",
     "pool.requeue": "Requeued",
+    "runtime.async_operator": "acancel_task aexplain_task aget_task arequeue_task",
     "runtime.buffer": "TaskBuffer",
     "runtime.bulk": "Done run_bulk start_bulk",
-    "runtime.context": "TaskContext",
+    "runtime.context": "AsyncTaskContext TaskContext",
     "runtime.declared": "schedule",
     "runtime.foreseen": "Foreseen foresee_bulk foresee_rest",
     "runtime.groups": "acreate_group cancel_group create_group get_group group_results",

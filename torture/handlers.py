@@ -7,7 +7,7 @@ import time
 
 from sqlalchemy import text
 
-from tasks_app import Retry, TaskContext, handler
+from tasks_app import AsyncTaskContext, Retry, TaskContext, handler
 
 _EFFECT = text("INSERT INTO effect (task_id, attempt) VALUES (:task_id, :attempt)")
 
@@ -48,6 +48,6 @@ def slow(ctx: TaskContext) -> None:
 
 
 @handler("torture.awaited", retry="fixed 100ms", max_attempts=50)
-async def awaited(ctx: TaskContext) -> None:
+async def awaited(ctx: AsyncTaskContext) -> None:
     """An effect of an async handler."""
     await ctx.session.execute(_EFFECT, {"task_id": ctx.task_id, "attempt": ctx.attempt})

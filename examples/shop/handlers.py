@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from shop.mail import MailRefusedError, send_mail
 from shop.pace import LOOK_AGAIN, MAIL_WAITS, ON_THE_WAY_S, RETRY_WAITS
 from shop.tables import Cancellation, Coupon, Order, Parcel, Payslip, Picture, Points
-from tasks_app import Retry, Skip, Snooze, TaskContext, acreate_task, handler
+from tasks_app import AsyncTaskContext, Retry, Skip, Snooze, TaskContext, acreate_task, handler
 
 
 class OrderTask(BaseModel):
@@ -79,7 +79,7 @@ def issue_coupon(ctx: TaskContext, payload: OrderTask) -> None:
 
 
 @handler("parcel.book", retry=RETRY_WAITS)
-async def book_parcel(ctx: TaskContext, payload: OrderTask) -> None:
+async def book_parcel(ctx: AsyncTaskContext, payload: OrderTask) -> None:
     """Book the carrier. In async handlers the session is an AsyncSession.
 
     A task may create tasks: the next one exists if and only if this one succeeds.

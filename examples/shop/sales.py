@@ -24,7 +24,7 @@ from shop.handlers import (
 )
 from shop.pace import PAY_WITHIN
 from shop.tables import Customer, Employee, Order, Payslip, Picture
-from tasks_app import NewTask, TaskId, TaskOptions, cancel_tasks, create_task, create_tasks
+from tasks_app import NewTask, TaskId, cancel_tasks, create_task, create_tasks
 
 COUPON_FROM_CENTS = 5_000
 
@@ -83,7 +83,7 @@ def take_pictures(session: Session, pictures: Iterable[Picture]) -> list[TaskId]
             NewTask(
                 make_thumbnail,
                 PictureTask(picture_id=picture.id),
-                TaskOptions(biz_key=f"picture:{picture.id}"),
+                biz_key=f"picture:{picture.id}",
             )
             for picture in shown
         ],

@@ -20,19 +20,20 @@ from tasks_app.batch.step import Step
 from tasks_app.domain.batch.decide import Move
 from tasks_app.domain.batch.records import Batch, BatchStatus, StepStatus
 from tasks_app.domain.errors import PlanError
+from tasks_app.domain.handler import Handler
 from tasks_app.domain.outcome import Cancel, Skip
 from tasks_app.domain.partition.records import Plan, Status
 from tasks_app.pool.batch import advance, browse, instances, runs, steps
 from tasks_app.pool.batch.advance import Word
 from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.registry import Handler, Registry, handler
+from tasks_app.runtime.registry import Registry, handler
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
 
 CONTROL_RETRY = "1s,5s,30s,1m,5m"
 """Of what is around the partitions: short, and nothing but the database can be in its way."""
-Declared = Handler[..., Any]
+Declared = Handler[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

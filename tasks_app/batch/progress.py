@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
-
 from tasks_app.batch.clear_away import clear_away
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.replan import replan
@@ -29,7 +26,7 @@ from tasks_app.domain.partition.records import Status
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import advance, browse, instances, lost, marks, runs, steps, store
 from tasks_app.pool.cancel import cancel_these
-from tasks_app.runtime.callers import connection_of
+from tasks_app.runtime.callers import Sync, connection_of
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
@@ -46,7 +43,7 @@ NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Statu
 class Progress:
     """One instance, locked."""
 
-    def __init__(self, job: BatchJob, session: Session | Connection, batch: Batch) -> None:
+    def __init__(self, job: BatchJob, session: Sync, batch: Batch) -> None:
         self._job = job
         self._connection = connection_of(session)
         self._batch = batch

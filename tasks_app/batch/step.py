@@ -18,7 +18,7 @@ from tasks_app.domain.batch.policies import (
     parse_on_abort,
 )
 from tasks_app.domain.breaker import Breaker
-from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.names import check_name
 from tasks_app.domain.retry import RetryPolicy
@@ -135,7 +135,7 @@ class Step:
         self.skip_limit = skip_limit
         self.skips = tuple(skips)
         self.steal = steal and not self.at_end
-        self.turn = _checked(name, lambda: _turn(turn, timeout, hard_timeout))
+        self.turn = _checked(name, lambda: _turn(turn, timeout=timeout, hard_timeout=hard_timeout))
         self.options = {
             "queue": queue,
             "retry": retry,
@@ -160,10 +160,11 @@ class Step:
         return f"<step {self.name}>"
 
 
-def _turn(turn: Duration, *limits: Duration | None) -> timedelta:
+def _turn(turn: Duration, **limits: Duration | None) -> timedelta:
     """Return how long a run goes on; its limits are for a chunk that hangs, not for many chunks."""
-    spans = [parse_duration(limit) / 2 for limit in limits if limit is not None]
-    return min([parse_duration(turn), *spans])
+    given = [(name, limit) for name, limit in limits.items() if limit is not None]
+    spans = [named_duration(name, limit) / 2 for name, limit in given]
+    return min([named_duration("turn", turn), *spans])
 
 
 def _checked(name: Any, make: Callable[[], T]) -> T:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
-
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.task import NewTask, TaskId, TaskOptions
 from tasks_app.pool.batch import instances, runs, steps, store
-from tasks_app.runtime.callers import connection_of
+from tasks_app.runtime.callers import Sync, connection_of
 from tasks_app.runtime.groups import create_group, extend_group
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ DECIDING = 0
 class StepTasks:
     """Those of one instance, whose row is locked."""
 
-    def __init__(self, job: BatchJob, session: Session | Connection, batch: Batch) -> None:
+    def __init__(self, job: BatchJob, session: Sync, batch: Batch) -> None:
         self._job = job
         self._session = session
         self._batch = batch

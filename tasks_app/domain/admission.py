@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.options import key
-from tasks_app.domain.payload import dump_model, encode_object, encode_plain
+from tasks_app.domain.payload import encode_object, encode_plain
 from tasks_app.domain.task import KEYS, NewTask, TaskRow, Terms
 from tasks_app.domain.terms import terms_of
 
@@ -83,25 +81,17 @@ def _given(new: NewTask, spec: HandlerSpec | None) -> Any:
         return new.payload
     if new.payload is not None:
         raise InvalidTaskError("payload", "is given together with args or kwargs", "one of them")
-    from tasks_app.domain.call import Call  # noqa: PLC0415  the first model is slow to make
+    from tasks_app.domain.call import CALL  # noqa: PLC0415  the first model is slow to make
 
-    if spec is not None and spec.payload_type is not Call:
+    if spec is not None and spec.payload_type is not CALL:
         raise InvalidTaskError("args", f"is given to the handler {spec.name}", "a payload")
     check_call(new)
     return {"args": new.args or [], "kwargs": new.kwargs or {}}
 
 
 def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
-    if spec is not None and spec.payload_type is not None:
-        plain = payload
-        if isinstance(payload, BaseModel):
-            plain = dump_model(payload, "payload", round_trip=True)
-        try:
-            spec.payload_type.model_validate({} if plain is None else plain)
-        except ValidationError as error:
-            path, problem = explain(error)
-            raise InvalidTaskError(
-                path, problem, f"what {spec.payload_type.__name__} takes"
-            ) from None
-        payload = plain
-    return encode_object(payload, "payload", limit, spec.to_json if spec else None)
+    if spec is None:
+        return encode_object(payload, "payload", limit)
+    if spec.payload_type is None:
+        return encode_object(payload, "payload", limit, spec.to_json)
+    return spec.payload_type.write(payload, limit, spec.to_json)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from tasks_app.domain.payload_type import PayloadType
 
 
 class Call(BaseModel):
@@ -14,3 +16,14 @@ class Call(BaseModel):
 
     args: list[Any] = Field(default_factory=list)
     kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+CALL = PayloadType(Call)
+"""The payload of all such tasks."""
+
+
+class CeleryCall(Protocol):
+    """A task or signature of Celery, as type checkers know it."""
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Only they have this."""

@@ -8,8 +8,9 @@ from typing import Any
 from tasks_app.domain.admission import admit
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.schedule import PLANNED, Plan, Schedule, When, check_schedule_name, plan_of
+from tasks_app.domain.schedule import PLANNED, Plan, Schedule, check_schedule_name, plan_of
 from tasks_app.domain.task import NewTask
+from tasks_app.domain.when import When
 
 _AS_ONE = ("kind", "expression", "zone")
 """An operator who changed one of them is left all three: a new kind does not fit an old text."""

@@ -10,6 +10,7 @@ _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
 LONGEST = timedelta(days=3660)
 """Ten years: longer waits are taken for a slip of the pen."""
 
+ALLOWED = "seconds, a timedelta, or text such as '30s'"
 Duration = float | str | timedelta
 
 
@@ -33,6 +34,18 @@ def parse_duration(value: Duration) -> timedelta:
     if not timedelta(0) <= span <= LONGEST:
         raise ValueError("is outside 0 .. 3660 days")
     return span
+
+
+def named_duration(name: str, value: Duration) -> timedelta:
+    """Return the span of an argument.
+
+    Raises:
+        ValueError: it is none; says which argument.
+    """
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}. Allowed: {ALLOWED}.") from None
 
 
 def format_duration(span: timedelta) -> str:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from tasks_app.domain.breaker import Breaker
-from tasks_app.domain.errors import HandlerError, HandlerTimeoutError
+from tasks_app.domain.errors import HandlerTimeoutError
 from tasks_app.domain.outage import DEFAULT_RULE, OutageRule
 from tasks_app.domain.outcome import Reaction
 from tasks_app.domain.payload import ToJson
+from tasks_app.domain.payload_type import PayloadType
 from tasks_app.domain.retry import DEFAULT_POLICY, RetryPolicy
 
 Rules = Mapping[type[BaseException], Reaction]
+PayloadT_contra = TypeVar("PayloadT_contra", contravariant=True)
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +40,7 @@ class HandlerSpec:
     on_error: Rules = field(default_factory=dict)
     on_interrupt: Reaction = Reaction.RETRY_FREE
     """When a worker that stops lets go of a run: here RETRY_FREE means again at once."""
-    payload_type: type[BaseModel] | None = None
+    payload_type: PayloadType | None = None
     """None: the handler takes the payload as a dict."""
     takes_payload: bool = True
     is_async: bool = False
@@ -62,48 +63,48 @@ class HandlerSpec:
         return None
 
     def payload(self, value: Any) -> Any:
-        """Return what the handler is called with.
+        """Return what the handler is called with, from what the pool keeps.
 
         Raises:
-            pydantic.ValidationError: the payload does not fit the handler's model.
+            pydantic.ValidationError: the payload does not fit what the handler takes.
+            UnreadableTaskError: as :meth:`PayloadType.read`.
         """
-        return value if self.payload_type is None else self.payload_type.model_validate(value)
+        return value if self.payload_type is None else self.payload_type.read(value)
 
 
-def signature_of(function: Callable[..., Any]) -> tuple[bool, type[BaseModel] | None]:
-    """Return whether the handler takes a payload, and the pydantic model of it if there is one.
+class Handler(Generic[PayloadT_contra, ResultT_co]):
+    """A function with its declaration; calling it calls the function, as in a unit test.
 
-    Raises:
-        HandlerError: it takes neither ``(ctx)`` nor ``(ctx, payload)``.
+    ``Handler[Payload, Result]``: what its tasks carry, None where it takes no payload, and what a
+    call returns, which of async functions is a coroutine.
     """
-    parameters = [
-        p
-        for p in inspect.signature(function).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    where = f"{function.__module__}.{function.__qualname__}"
-    if len(parameters) not in (1, 2):
-        raise HandlerError(
-            f"Handler {where} takes {len(parameters)} arguments. "
-            "Declare it as (ctx) or (ctx, payload)."
-        )
-    if len(parameters) == 1:
-        return False, None
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception as error:
-        raise HandlerError(
-            f"The annotations of handler {where} cannot be resolved ({error}). "
-            "Import the payload's type at run time, not under TYPE_CHECKING."
-        ) from error
-    hint = hints.get(parameters[1].name)
-    if isinstance(hint, type) and issubclass(hint, BaseModel):
-        return True, hint
-    return True, None
+
+    def __init__(self, spec: HandlerSpec, function: Callable[..., ResultT_co]) -> None:
+        self.spec = spec
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    @overload
+    def __call__(self: Handler[None, R], ctx: Any, /) -> R: ...
+    @overload
+    def __call__(self, ctx: Any, payload: PayloadT_contra, /) -> ResultT_co: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function itself, without task, pool or broker."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<handler {self.spec.name}>"
+
+    if not TYPE_CHECKING:  # to whom these names do not exist
+
+        def __getattr__(self, name: str) -> object:
+            """Tell who is used to Celery what to call instead."""
+            if name in _OF_CELERY:
+                raise AttributeError(
+                    f"{self.spec.name} is a handler, which has no {name}(). Create a task in your "
+                    f"transaction: create_task(session, {self.__name__}, payload)."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-def explain(error: ValidationError) -> tuple[str, str]:
-    """Return path and problem of the first fault, without the value itself."""
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
-    return f"payload{path}", f"is refused: {first['msg']}"
+_OF_CELERY = frozenset({"delay", "apply_async", "apply", "s", "si", "signature"})

@@ -35,6 +35,17 @@ def check_queue(queue: Any) -> str:
     return queue
 
 
+def check_id(value: Any, path: str = "task_id") -> int:
+    """Return an id, which a row may have.
+
+    Raises:
+        InvalidTaskError: no row can have it.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise InvalidTaskError(path, f"is {shown(value)}", "the integer that its creation returned")
+    return int(value)
+
+
 def shown(value: Any) -> str:
     """Name a bad value without repeating much of it: it may be long, or a secret."""
     if isinstance(value, int) and value.bit_length() > 64:  # noqa: PLR2004  too long to be printed

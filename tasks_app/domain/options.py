@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.durations import ALLOWED, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.names import shown
 from tasks_app.domain.payload import check_text
@@ -71,7 +71,7 @@ def span(options: Mapping[str, Any], name: str) -> timedelta | None:
     value = options.get(name)
     if value is None:
         return None
-    return tried(parse_duration, value, name, "seconds, a timedelta, or text such as '30s'")
+    return tried(parse_duration, value, name, ALLOWED)
 
 
 def milliseconds(options: Mapping[str, Any], name: str) -> int | None:

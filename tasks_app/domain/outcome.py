@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.durations import Duration, named_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Retry(Outcome):
         payload: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(reason)
-        self.after: timedelta | None = None if after is None else parse_duration(after)
+        self.after: timedelta | None = None if after is None else named_duration("after", after)
         self.max_attempts = max_attempts
         self.payload = payload
 
@@ -47,7 +47,7 @@ class Snooze(Outcome):
 
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason)
-        self.after: timedelta = parse_duration(after)
+        self.after: timedelta = named_duration("after", after)
 
 
 class DependencyDown(Outcome):
@@ -62,7 +62,9 @@ class DependencyDown(Outcome):
     ) -> None:
         super().__init__(reason or f"{dependency or 'what it needs'} does not answer")
         self.dependency = dependency
-        self.retry_in: timedelta | None = None if retry_in is None else parse_duration(retry_in)
+        self.retry_in: timedelta | None = None
+        if retry_in is not None:
+            self.retry_in = named_duration("retry_in", retry_in)
 
 
 class Fail(Outcome):

@@ -72,7 +72,6 @@ def accepted(name: str, payload: Any, spec: HandlerSpec, limit: int) -> str:
 
 def _field(path: str, spec: HandlerSpec) -> str:
     """Keep of a path what the model itself says: further steps may be keys of the payload."""
-    model = spec.payload_type
     _, *steps = path.replace("[", ".").split(".")
-    names = set(model.model_fields) if model else set()
+    names = spec.payload_type.fields if spec.payload_type else ()
     return f"payload.{steps[0]}" if steps and steps[0] in names else "the payload"

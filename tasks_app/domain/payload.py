@@ -12,7 +12,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from dataclasses import Field, is_dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import pydantic_core
 from pydantic import BaseModel
@@ -37,8 +38,18 @@ ToJson: TypeAlias = Callable[[Any], Any]
 """Returns what stands for a value that JSON does not know; TypeError: nothing does."""
 
 
+class Dataclass(Protocol):
+    """An instance of a dataclass, as type checkers know it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Payload: TypeAlias = Mapping[str, Any] | BaseModel | Dataclass | None
+"""What a task carries whose handler is not known where it is created."""
+
+
 def encode_object(
-    value: Mapping[str, Any] | BaseModel | None,
+    value: Payload,
     path: str,
     limit: int,
     to_json: ToJson | None = None,
@@ -55,11 +66,13 @@ def encode_object(
     plain: Any = value
     if isinstance(value, BaseModel):
         plain = dump_model(value, path, round_trip=True)
+    elif is_dataclass(value) and not isinstance(value, type):
+        plain = _dump_dataclass(value, path)
     if not isinstance(plain, Mapping):
         raise InvalidTaskError(
             path,
             f"is of type {type(plain).__name__}",
-            "a dict with string keys, or a pydantic model",
+            "a dict with string keys, a pydantic model or a dataclass",
         )
     return encode(plain, path, limit, to_json)
 
@@ -182,11 +195,21 @@ def dump_model(model: BaseModel, path: str, *, round_trip: bool = False) -> Any:
     try:
         return model.model_dump(mode="json", by_alias=True, round_trip=round_trip)
     except (ValueError, RecursionError) as error:
-        raise InvalidTaskError(
-            path,
-            f"cannot be written as JSON ({type(error).__name__})",
-            "fields that JSON can hold",
-        ) from None
+        raise _no_json(path, error) from None
+
+
+def _dump_dataclass(value: Any, path: str) -> Any:
+    try:
+        return pydantic_core.to_jsonable_python(value, round_trip=True)
+    except (ValueError, RecursionError) as error:
+        raise _no_json(path, error) from None
+
+
+def _no_json(path: str, error: Exception) -> InvalidTaskError:
+    kind = type(error).__name__
+    return InvalidTaskError(
+        path, f"cannot be written as JSON ({kind})", "fields that JSON can hold"
+    )
 
 
 def check_text(value: str, path: str) -> str:

@@ -7,15 +7,16 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from random import Random
-from typing import Any, TypedDict
+from typing import Any
 
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.missed import FireAll, Missed, parse_missed
+from tasks_app.domain.missed import Missed, parse_missed
 from tasks_app.domain.names import check_name
 from tasks_app.domain.overlap import Overlap
 from tasks_app.domain.task import KEYS, TaskRow, Terms
 from tasks_app.domain.timing import UTC_NAME, Timing, check_instant, timing_of, written
+from tasks_app.domain.when import When
 
 LONGEST_JITTER = timedelta(days=1)
 _KEPT = (
@@ -24,29 +25,6 @@ _KEPT = (
 )
 """Terms of a new task that a schedule keeps among its options beside keys, if they say a thing."""
 _UNTIMED = ("run_at", "expires_at")
-
-
-class When(TypedDict, total=False):
-    """What a schedule says beside its task and that task's options."""
-
-    cron: str | None
-    """Five fields, or six with seconds first; names, steps, ``L``, ``MON#2`` and ``@daily``."""
-    every: Duration | None
-    """A fixed interval, counted from ``starts_at`` or else from the creation."""
-    at: datetime | None
-    """One instant."""
-    timezone: str
-    """The IANA zone whose clocks ``cron`` reads; default UTC."""
-    missed: str | Missed | FireAll
-    """``skip``, ``fire_once`` (default) or ``fire_all(max, max_age)``."""
-    overlap: str | Overlap
-    """``allow`` (default), ``skip``, ``queue`` or ``replace``."""
-    jitter: Duration | None
-    """Each task becomes due up to so much later, at random."""
-    starts_at: datetime | None
-    ends_at: datetime | None
-    """The first and the last instant that may fire."""
-    enabled: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)

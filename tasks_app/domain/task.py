@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, overload
 from uuid import UUID
 
 from tasks_app.domain.unique import CreateOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Literal, TypeVar, Unpack
 
-    from pydantic import BaseModel
-
+    from tasks_app.domain.call import CeleryCall
     from tasks_app.domain.durations import Duration
+    from tasks_app.domain.handler import Handler
+    from tasks_app.domain.payload import Payload
     from tasks_app.domain.retry import RetryPolicy
     from tasks_app.domain.states import Event, State
     from tasks_app.domain.unique import KeyRule
+
+    P = TypeVar("P")
 
 HINT_WAIT = timedelta(seconds=3)
 """How long the scan leaves a new row to its hint. Long enough for a worker that is busy just now,
@@ -61,14 +65,14 @@ class TaskOptions(TypedDict, total=False):
     unique_scope: str | None
     """``queued``, ``queued_or_running``, ``until_terminal`` (default; the same), ``for_period 1h``
     (or another time), ``forever``: for how long the key is taken."""
-    on_conflict: str | None
+    on_conflict: Literal["return_existing", "replace_payload", "reschedule", "raise"] | None
     """When the key is taken: ``return_existing`` (default), ``replace_payload``, ``reschedule``,
     ``raise``."""
     fair_key: str | None
     """In a fair queue: whose share it is part of, such as a tenant's."""
     order_key: str | None
     """Tasks with one such key run one at a time; among those that are due the lowest id first."""
-    order_policy: str | None
+    order_policy: Literal["blocks", "skips"] | None
     """While a task of the key waits to be tried again, or has failed for good: ``blocks`` (default;
     those behind it wait) or ``skips`` (they go on)."""
     strict_order: bool | None
@@ -94,17 +98,58 @@ class TaskOptions(TypedDict, total=False):
     """Small JSON object that travels with the task, for tracing and the like."""
 
 
-@dataclass(slots=True)  # frozen, it would take four times as long to make
+@dataclass(slots=True, init=False)  # frozen, it would take four times as long to make
 class NewTask:
-    """One task to create, as ``create_tasks`` takes them."""
+    """One task to create, as ``create_tasks`` takes them: what ``create_task`` takes of it.
+
+    Options are given by keyword, or all at once as ``options``.
+    """
 
     task: Any
     """A task name, the handler itself, or a Celery task or signature."""
-    payload: Mapping[str, Any] | BaseModel | None = None
-    options: TaskOptions | None = None
-    args: Sequence[Any] | None = None
+    payload: Any
+    options: TaskOptions | None
+    args: Sequence[Any] | None
     """With ``kwargs``, instead of a payload: what a Celery task is called with."""
-    kwargs: Mapping[str, Any] | None = None
+    kwargs: Mapping[str, Any] | None
+
+    @overload
+    def __init__(
+        self,
+        task: Handler[P, Any],
+        payload: P,
+        options: TaskOptions | None = None,
+        **more: Unpack[TaskOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        task: Handler[None, Any],
+        payload: None = None,
+        options: TaskOptions | None = None,
+        **more: Unpack[TaskOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        task: str | CeleryCall,
+        payload: Payload = None,
+        options: TaskOptions | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **more: Unpack[TaskOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        task: Any,
+        payload: Any = None,
+        options: TaskOptions | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **more: Unpack[TaskOptions],
+    ) -> None:
+        self.task, self.payload, self.args, self.kwargs = task, payload, args, kwargs
+        self.options = {**(options or {}), **more} if more else options
 
 
 class Terms(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-_STYLES = """
+STYLES = text("""
     SELECT set_config('IntervalStyle', 'postgres', true), set_config('DateStyle', 'ISO', true)
-"""
+""")
 
 
 def make_readable(connection: Connection) -> None:
@@ -17,7 +17,7 @@ def make_readable(connection: Connection) -> None:
     The order of days and months stays as it is.
     """
     if not is_readable(connection.connection.driver_connection):
-        connection.exec_driver_sql(_STYLES)
+        connection.execute(STYLES)
 
 
 def is_readable(driver: Any) -> bool:

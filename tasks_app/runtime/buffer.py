@@ -15,21 +15,27 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, Unpack, overload
 
 from sqlalchemy import Engine
 
-from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidTaskError, TaskBufferFullError, TasksError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.task import NewTask, TaskOptions, TaskRow
 from tasks_app.domain.unique import POLICIES, OnConflict
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.delivery import Delivery
-from tasks_app.runtime.producer import Payload, admitted
+from tasks_app.runtime.producer import admitted
+
+if TYPE_CHECKING:
+    from tasks_app.domain.call import CeleryCall
+    from tasks_app.domain.handler import Handler
+    from tasks_app.domain.payload import Payload
 
 log = quiet_logger(__name__)
 
+P = TypeVar("P")
 OnLost: TypeAlias = Callable[[Sequence[TaskRow], BaseException], None]
 
 
@@ -75,9 +81,9 @@ class TaskBuffer:
             raise ValueError("size of a TaskBuffer is outside 1 .. capacity. Set both.")
         self._database = _database_of(database)
         self._size, self._capacity = size, capacity
-        self._every_s = parse_duration(every).total_seconds()
-        self._block_s = parse_duration(block).total_seconds()
-        self._patience_s = parse_duration(patience).total_seconds()
+        self._every_s = named_duration("every", every).total_seconds()
+        self._block_s = named_duration("block", block).total_seconds()
+        self._patience_s = named_duration("patience", patience).total_seconds()
         self._on_lost = on_lost
         self._closed = False
         self._begin()
@@ -93,10 +99,34 @@ class TaskBuffer:
         self._given_up = False
         self._thread: threading.Thread | None = None
 
+    @overload
+    def create_task(
+        self,
+        task: Handler[P, Any],
+        payload: P,
+        **options: Unpack[TaskOptions],
+    ) -> None: ...
+    @overload
+    def create_task(
+        self,
+        task: Handler[None, Any],
+        payload: None = None,
+        **options: Unpack[TaskOptions],
+    ) -> None: ...
+    @overload
+    def create_task(
+        self,
+        task: str | CeleryCall,
+        payload: Payload = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> None: ...
     def create_task(
         self,
         task: Any,
-        payload: Payload = None,
+        payload: Any = None,
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
@@ -138,7 +168,9 @@ class TaskBuffer:
             target, lost = self._taken, self._counts.lost
             self._flush_to = target
             self._changed.notify_all()
-            patience_s = None if timeout is None else parse_duration(timeout).total_seconds()
+            patience_s = (
+                None if timeout is None else named_duration("timeout", timeout).total_seconds()
+            )
             over = self._changed.wait_for(lambda: self._settled >= target, patience_s)
             return over and self._counts.lost == lost
 

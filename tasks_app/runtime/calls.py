@@ -11,10 +11,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.decide import succeeded
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
-from tasks_app.domain.handler import HandlerSpec, explain
+from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.outcome import Fail
 from tasks_app.domain.payload import decode, encode
+from tasks_app.domain.payload_type import explain
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.task import ClaimedTask, Settlement
 from tasks_app.pool.claim import fetch_payload

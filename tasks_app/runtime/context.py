@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from tasks_app.domain.payload import decode
 from tasks_app.runtime.run_log import RunLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
+    from typing import overload
     from uuid import UUID
 
     from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+    from typing_extensions import TypeVar
 
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.locks import Names
@@ -25,13 +29,19 @@ if TYPE_CHECKING:
     from tasks_app.runtime.running import Running
     from tasks_app.runtime.transaction import Access
 
+    SessionT_co = TypeVar("SessionT_co", covariant=True, default=Session)
+else:
+    from typing import TypeVar
+
+    SessionT_co = TypeVar("SessionT_co", covariant=True)  # its default needs Python 3.13
+
 NO_COMMIT = (
     "A handler with commit='batch' shares its transaction with others, so it cannot commit on the "
     "way. Declare it without commit=."
 )
 
 
-class TaskContext:
+class TaskContext(Generic[SessionT_co]):
     """One run of one task. What is rarely asked for is made when it is asked for."""
 
     def __init__(
@@ -120,7 +130,7 @@ class TaskContext:
         return RunLog(about, words if self._log_prefix else "")
 
     @property
-    def session(self) -> Any:
+    def session(self) -> SessionT_co:
         """A Session (in async handlers an AsyncSession) that commits with the outcome.
 
         Whatever it wrote is rolled back when the handler raises or the lease is lost.
@@ -128,7 +138,8 @@ class TaskContext:
         Raises:
             RuntimeError: a thread of the handler's asks when the task is over.
         """
-        return self._given().session
+        given: SessionT_co = self._given().session
+        return given
 
     @property
     def connection(self) -> Connection:
@@ -178,6 +189,17 @@ class TaskContext:
     @checkpoint.setter
     def checkpoint(self, value: Mapping[str, Any] | None) -> None:
         self._checkpoint().set(value)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def commit(
+            self: TaskContext[AsyncSession], checkpoint: Mapping[str, Any] | None = None
+        ) -> Awaitable[None]: ...
+        @overload
+        def commit(
+            self: TaskContext[Session], checkpoint: Mapping[str, Any] | None = None
+        ) -> None: ...
 
     def commit(self, checkpoint: Mapping[str, Any] | None = None) -> Any:
         """Commit what was done through ``ctx.session``, with a checkpoint if one is given.
@@ -303,3 +325,9 @@ class TaskContext:
         """Give back all locks, when what was written is committed or rolled back. As above."""
         if self._locks is not None:
             self._locks.end()
+
+
+if TYPE_CHECKING:
+    AsyncTaskContext = TaskContext[AsyncSession]
+else:  # the same, without SQLAlchemy's async side
+    AsyncTaskContext = TaskContext

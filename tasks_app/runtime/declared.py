@@ -12,12 +12,13 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.causes import brief
 from tasks_app.domain.declaration import changes_by_code, declare
 from tasks_app.domain.errors import HandlerError, InvalidTaskError
+from tasks_app.domain.handler import Handler
 from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.schedule import When
 from tasks_app.domain.task import NewTask, TaskOptions
+from tasks_app.domain.when import When
 from tasks_app.pool import schedules as rows
 from tasks_app.runtime.database import Database
-from tasks_app.runtime.registry import HANDLERS, Handler, Registry
+from tasks_app.runtime.registry import HANDLERS, Registry
 
 log = quiet_logger(__name__)
 

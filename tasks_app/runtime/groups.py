@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.group import Ended, Group, GroupProgress, group_of, member
+from tasks_app.domain.names import check_id
 from tasks_app.domain.selection import Action
 from tasks_app.domain.task import NewTask, TaskId, TaskRow
 from tasks_app.pool.audit import note
@@ -16,7 +17,7 @@ from tasks_app.pool.cancel import CancelledMany, cancel_these
 from tasks_app.pool.drivers import commits_itself
 from tasks_app.pool.groups import look, make
 from tasks_app.runtime.callers import Async, Sync, checked_async, connection_of
-from tasks_app.runtime.producer import admitted, create_rows
+from tasks_app.runtime.producer import admitted, check_many, create_rows
 
 
 def create_group(
@@ -44,6 +45,7 @@ def create_group(
         UniqueKeyTakenError: a member's unique_key is taken; then nothing is written.
         TasksError: ``part_of`` is over, or each statement commits by itself.
     """
+    check_many(tasks)
     made = group_of(
         len(tasks),
         _callback("then", then),
@@ -72,6 +74,7 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
         InvalidTaskError: as create_group.
         TasksError: the group is over or unknown: roll back.
     """
+    check_many(tasks)
     rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
     ids = _members(session, rows, group_id)
     make.extend(connection_of(session), group_id, ids)
@@ -106,7 +109,7 @@ async def acreate_group(
 
 def get_group(session: Sync, group_id: int) -> GroupProgress | None:
     """Return how far a group is, or None."""
-    return look.get(connection_of(session), group_id)
+    return look.get(connection_of(session), check_id(group_id, "group_id"))
 
 
 def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
@@ -145,7 +148,7 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "") -> CancelledMany
 
 
 def _known(connection: Connection, group_id: int) -> GroupProgress:
-    found = look.get(connection, group_id)
+    found = look.get(connection, check_id(group_id, "group_id"))
     if found is None:
         raise TasksError(f"There is no group {group_id}. It may have been over for long.")
     return found
@@ -162,7 +165,11 @@ def _members(session: Sync, rows: Sequence[TaskRow], group_id: int) -> list[Task
 
 
 def _callback(which: str, new: NewTask | None) -> TaskRow | None:
-    return None if new is None else _row(which, new)
+    if new is None:
+        return None
+    if not isinstance(new, NewTask):
+        raise InvalidTaskError(which, f"is of type {type(new).__name__}", "a NewTask")
+    return _row(which, new)
 
 
 def _row(path: str, new: NewTask) -> TaskRow:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -18,7 +19,7 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.gates import Limit
 from tasks_app.domain.limit import checked_target, limit_of
-from tasks_app.domain.names import check_queue
+from tasks_app.domain.names import check_id, check_queue
 from tasks_app.domain.selection import Action
 from tasks_app.domain.task import Task
 from tasks_app.domain.timing import check_instant
@@ -31,7 +32,7 @@ from tasks_app.pool.groups.of_task import groups_of
 from tasks_app.pool.pause import pause, resume
 from tasks_app.pool.requeue import Requeued, requeue
 from tasks_app.pool.unblock import unblock
-from tasks_app.runtime.callers import Sync, connection_of
+from tasks_app.runtime.callers import Raw, Sync, connection_of, on_connection
 
 if TYPE_CHECKING:
     from tasks_app.domain.settings import Settings
@@ -40,36 +41,44 @@ LATE_SCANS, PATIENCE = 5, timedelta(minutes=1)
 """What is due for a while is late. Without so many scans, and that while on top, nobody scans."""
 
 
-def get_task(session: Sync, task_id: int) -> Task | None:
+def get_task(session: Sync | Raw, task_id: int) -> Task | None:
     """Return the task from whichever pool it lies in, or None."""
-    return browse.get(connection_of(session), task_id)
+    return on_connection(session, partial(browse.get, task_id=check_id(task_id)))
 
 
-def explain_task(session: Sync, task_id: int, *, settings: Settings | None = None) -> Explanation:
+def explain_task(
+    session: Sync | Raw, task_id: int, *, settings: Settings | None = None
+) -> Explanation:
     """Say why a task does not run, or what became of it. Reads only, and never much.
 
     ``settings`` are those of the environment, unless given: they say how long a worker that is
     silent counts as living.
     """
+    verb = partial(explained, task_id=check_id(task_id), settings=settings)
+    return on_connection(session, verb)
+
+
+def explained(connection: Connection, task_id: int, settings: Settings | None) -> Explanation:
+    """As :func:`explain_task`."""
     if settings is None:
         from tasks_app.domain.settings import load_settings  # noqa: PLC0415  it costs 50 ms
 
         settings = load_settings()
     facts = read_facts(
-        connection_of(session),
+        connection,
         task_id,
         lease=settings.lease,
         late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
         beats_every=settings.renew_every,
     )
-    found = groups_of(connection_of(session), task_id, exists=facts.row is not None)
+    found = groups_of(connection, task_id, exists=facts.row is not None)
     facts = replace(facts, **found._asdict())
     if facts.waiting is not None:
-        said = {each.queue: each for each in queues.find(connection_of(session), now=facts.now)}
+        said = {each.queue: each for each in queues.find(connection, now=facts.now)}
         name = facts.waiting.name
         down = [
             standing
-            for standing in breaker.find(connection_of(session), now=facts.now)
+            for standing in breaker.find(connection, now=facts.now)
             if name in standing.names and standing.state is not BreakerState.CLOSED
         ]
         queue = said.get(facts.waiting.queue)
@@ -77,9 +86,13 @@ def explain_task(session: Sync, task_id: int, *, settings: Settings | None = Non
     return explain(facts)
 
 
-def cancel_task(session: Sync, task_id: int, *, by: str = "") -> Cancelled:
+def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Cancelled:
     """Cancel a pending task at once; tell a running one, which will then not run again."""
-    connection = connection_of(session)
+    return on_connection(session, partial(cancelled, task_id=check_id(task_id), by=by))
+
+
+def cancelled(connection: Connection, task_id: int, by: str) -> Cancelled:
+    """As :func:`cancel_task`."""
     answer = cancel(connection, task_id)
     if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
         _note(connection, Action.CANCEL, task_id, answer, by)
@@ -114,13 +127,17 @@ def cancel_tasks(
     return done
 
 
-def requeue_task(session: Sync, task_id: int, *, by: str = "") -> Requeued:
+def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Requeued:
     """Return a finished task to the pending pool: same id, charges from 0.
 
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key.
     """
-    connection = connection_of(session)
+    return on_connection(session, partial(requeued, task_id=check_id(task_id), by=by))
+
+
+def requeued(connection: Connection, task_id: int, by: str) -> Requeued:
+    """As :func:`requeue_task`."""
     answer = requeue(connection, task_id)
     if answer is Requeued.REQUEUED:
         _note(connection, Action.REQUEUE, task_id, answer, by)
@@ -213,7 +230,7 @@ def list_limits(session: Sync) -> list[Limit]:
 
 def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
     """Let those go on that wait behind a failed task of their order key; False: nobody does."""
-    connection = connection_of(session)
+    connection, task_id = connection_of(session), check_id(task_id)
     unblocked = unblock(connection, task_id)
     if unblocked:
         note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})

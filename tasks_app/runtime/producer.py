@@ -8,13 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeAlias, Unpack
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tasks_app.domain.admission import admit, admit_alike
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.handler import Handler, HandlerSpec
 from tasks_app.domain.task import NewTask, TaskId, TaskOptions, TaskRow
 from tasks_app.pool.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.runtime.callers import (
@@ -25,22 +23,51 @@ from tasks_app.runtime.callers import (
     checked_async,
     is_async_raw,
     is_raw,
+    unwrapped,
     writing_connection_of,
 )
 from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.registry import HANDLERS, Handler
+from tasks_app.runtime.registry import HANDLERS
 from tasks_app.runtime.translation import translated
 from tasks_app.runtime.uncollected import uncollected
 
+if TYPE_CHECKING:
+    from tasks_app.domain.call import CeleryCall
+    from tasks_app.domain.payload import Payload
+
+P = TypeVar("P")
 MANY = 1_000
 """Tasks from which on one call keeps the garbage collector out."""
-Payload: TypeAlias = Mapping[str, Any] | BaseModel | None
 
 
+@overload
+def create_task(
+    session: Sync | Raw,
+    task: Handler[P, Any],
+    payload: P,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+def create_task(
+    session: Sync | Raw,
+    task: Handler[None, Any],
+    payload: None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+def create_task(
+    session: Sync | Raw,
+    task: str | CeleryCall,
+    payload: Payload = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
 def create_task(
     session: Sync | Raw,
     task: Any,
-    payload: Payload = None,
+    payload: Any = None,
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
@@ -49,9 +76,10 @@ def create_task(
     """Create one task in the caller's transaction: it exists if and only if that commits.
 
     ``session`` is a Session, a Connection, or a connection of psycopg itself: the fastest, but
-    nobody learns there of a commit, so no hint is sent and the next scan starts the task.
-    ``task`` is a name, a handler, or a Celery task or signature. What a Celery task is called with
-    is given as ``args`` and ``kwargs``, to others a ``payload``.
+    nobody learns there of a commit, so no hint is sent and the next scan starts the task. Scoped
+    sessions and Django's ``connection`` stand for what they hold.
+    ``task`` is a handler, a name, or a Celery task or signature. What a Celery task is called with
+    is given as ``args`` and ``kwargs``, to others a ``payload``: of what the handler declares.
 
     Returns:
         The id; its ``created`` is False when another task holds the same name and unique_key, and
@@ -62,9 +90,10 @@ def create_task(
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
     row = admitted(NewTask(task, payload, options, args, kwargs))
-    if is_raw(session):
-        return create_one(session, row)
-    return create_rows(session, [row])[0]
+    caller: Any = unwrapped(session)
+    if is_raw(caller):
+        return create_one(caller, row)
+    return create_rows(caller, [row])[0]
 
 
 def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
@@ -74,18 +103,44 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
         InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.
         UniqueKeyTakenError: a key is taken whose ``on_conflict`` is ``raise``; none is written.
     """
+    check_many(tasks)
     with uncollected() if len(tasks) >= MANY else nullcontext():
         rows = _admitted_many(tasks)
-        if is_raw(session):
-            with session.transaction() if session.autocommit else nullcontext():
-                return create_many(session, rows)
-        return create_rows(session, rows)
+        caller: Any = unwrapped(session)
+        if is_raw(caller):
+            with caller.transaction() if caller.autocommit else nullcontext():
+                return create_many(caller, rows)
+        return create_rows(caller, rows)
 
 
+@overload
+async def acreate_task(
+    session: Async | AsyncRaw,
+    task: Handler[P, Any],
+    payload: P,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+async def acreate_task(
+    session: Async | AsyncRaw,
+    task: Handler[None, Any],
+    payload: None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+async def acreate_task(
+    session: Async | AsyncRaw,
+    task: str | CeleryCall,
+    payload: Payload = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
 async def acreate_task(
     session: Async | AsyncRaw,
     task: Any,
-    payload: Payload = None,
+    payload: Any = None,
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
@@ -100,6 +155,7 @@ async def acreate_task(
 
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
+    check_many(tasks)
     rows = _admitted_many(tasks)
     if is_async_raw(session):
         async with session.transaction() if session.autocommit else nullcontext():
@@ -117,6 +173,7 @@ def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
 
 def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
     """Create tasks that are checked."""
+    session = unwrapped(session)
     connection = writing_connection_of(session)
     rows = HINTS.expected(session, admitted)
     one = len(rows) == 1
@@ -153,6 +210,21 @@ def admitted(new: NewTask) -> TaskRow:
         case _:
             new, spec = translated(new)
     return admit(new, spec, payload_limit())
+
+
+def check_many(tasks: Any) -> None:
+    """Pass if these are NewTasks, one after the other.
+
+    Raises:
+        InvalidTaskError: they are not.
+    """
+    allowed = "a list of NewTask(task, payload, …)"
+    if not isinstance(tasks, Sequence):
+        raise InvalidTaskError("tasks", f"is of type {type(tasks).__name__}", allowed)
+    for place, new in enumerate(tasks):
+        if not isinstance(new, NewTask):
+            kind = type(new).__name__
+            raise InvalidTaskError(f"tasks[{place}]", f"is of type {kind}", allowed)
 
 
 def _admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

@@ -12,9 +12,10 @@ from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.missed import first_at, next_at
 from tasks_app.domain.names import check_name
 from tasks_app.domain.overlap import Fired
-from tasks_app.domain.schedule import Plan, Schedule, When, plan_of
+from tasks_app.domain.schedule import Plan, Schedule, plan_of
 from tasks_app.domain.task import NewTask, TaskId
 from tasks_app.domain.timing import Timing, between, check_instant, timing_of
+from tasks_app.domain.when import When
 from tasks_app.pool import schedules as rows
 from tasks_app.pool.audit import note
 from tasks_app.runtime.callers import Sync, connection_of

@@ -8,8 +8,9 @@ from typing import Any, Unpack
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedule import PLANNED, Plan, Schedule, When, check_schedule_name, plan_of
+from tasks_app.domain.schedule import PLANNED, Plan, Schedule, check_schedule_name, plan_of
 from tasks_app.domain.task import NewTask
+from tasks_app.domain.when import When
 from tasks_app.pool import schedules as rows
 from tasks_app.pool.audit import note
 from tasks_app.runtime.callers import Sync, connection_of

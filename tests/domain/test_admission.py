@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from tasks_app.domain.admission import admit
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.handler import HandlerSpec
+from tasks_app.domain.payload_type import PayloadType
 from tasks_app.domain.retry import Exponential, Fixed, parse_policy
 from tasks_app.domain.task import NewTask, TaskOptions, TaskRow, Terms
 
@@ -322,7 +323,9 @@ def test_the_tasks_own_queue_wins_over_its_handlers() -> None:
 
 
 def test_a_model_of_the_handlers_own_type_with_aliases_is_admitted() -> None:
-    admitted = row(spec=a_spec(payload_type=Grant), payload=Grant(orderId=3, points=[1]))
+    admitted = row(
+        spec=a_spec(payload_type=PayloadType(Grant)), payload=Grant(orderId=3, points=[1])
+    )
 
     assert admitted.payload == '{"orderId":3,"points":[1]}'
 
@@ -339,7 +342,7 @@ def test_a_model_of_the_handlers_own_type_with_aliases_is_admitted() -> None:
     ],
 )
 def test_a_payload_that_the_known_handler_cannot_take_is_refused(payload, path: str) -> None:
-    refused = refusal(spec=a_spec(payload_type=Grant), payload=payload)
+    refused = refusal(spec=a_spec(payload_type=PayloadType(Grant)), payload=payload)
 
     assert refused.path == path
     assert "what Grant takes" in str(refused)
@@ -349,7 +352,7 @@ def test_a_model_that_cannot_be_written_is_refused_where_the_handler_is_known() 
     class Opaque(BaseModel):
         thing: object
 
-    refused = refusal(spec=a_spec(payload_type=Opaque), payload=Opaque(thing=object()))
+    refused = refusal(spec=a_spec(payload_type=PayloadType(Opaque)), payload=Opaque(thing=object()))
 
     assert refused.path == "payload"
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, field_validator
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.patch import accepted, patch_of, patched, paths_of
+from tasks_app.domain.payload_type import PayloadType
 
 
 class Mail(BaseModel):
@@ -26,7 +27,7 @@ class Mail(BaseModel):
         return to
 
 
-SPEC = HandlerSpec("mail", lambda: None, payload_type=Mail)
+SPEC = HandlerSpec("mail", lambda: None, payload_type=PayloadType(Mail))
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ REFUSED = [
     (Opaque(thing="\ud800"), "payload", "", ""),
     (Measure(metres=float("nan")), "payload.metres", "is nan", "finite numbers"),
     (Opaque(thing=2**64), "payload.thing", "beyond 64 bits", "text"),
-    ([], "payload", "of type list", "a dict with string keys, or a pydantic model"),
+    ([], "payload", "of type list", "a dict with string keys, a pydantic model or a dataclass"),
     ("text", "payload", "of type str", "a dict"),
     (7, "payload", "of type int", "a dict"),
     (b"{}", "payload", "of type bytes", "a dict"),

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -39,6 +40,13 @@ class Order(BaseModel):
     """A payload."""
 
     order_id: int
+
+
+@dataclass
+class Parcel:
+    """Another."""
+
+    weight: float
 
 
 def names(bench: Bench) -> list[str]:
@@ -228,6 +236,36 @@ def test_a_handler_stands_for_its_name_queue_and_payload_type(bench: Bench) -> N
     assert refused.value.path == "payload.order_id"
     task = bench.task(task_id)
     assert (task.name, task.queue, task.payload) == ("points.grant", "points", {"order_id": 1})
+
+
+def test_whatever_a_handler_says_its_payload_is_arrives_as_that(bench: Bench) -> None:
+    seen: list[Any] = []
+
+    @bench.handler("parcel")
+    def parcel(ctx: TaskContext, payload: Parcel) -> None:
+        seen.append(payload)
+
+    @bench.handler("numbers")
+    def numbers(ctx: TaskContext, payload: list[int]) -> None:
+        seen.append(payload)
+
+    @bench.handler("maybe")
+    def maybe(ctx: TaskContext, payload: Order | None) -> None:
+        seen.append(payload)
+
+    with bench.engine.begin() as connection:
+        create_task(connection, parcel, Parcel(1.5))
+        create_tasks(connection, [NewTask(numbers, [1, 2]), NewTask(maybe, Order(order_id=1))])
+        create_task(connection, maybe)
+    bench.sql("""SELECT task_create('numbers', '{"value": [3]}')""")
+    wrong = bench.sql("""SELECT task_create('parcel', '{"weight": "much"}')""")
+    strange = bench.sql("""SELECT task_create('numbers', '{"secret": 1}')""")
+    bench.drain()
+
+    assert seen == [Parcel(1.5), [1, 2], Order(order_id=1), None, [3]]
+    assert "payload.weight is refused" in str(bench.task(wrong).error)
+    assert 'The payload is not kept as {"value": …}' in str(bench.task(strange).error)
+    assert "secret" not in str(bench.task(strange).error)
 
 
 class TestWrongSessions:

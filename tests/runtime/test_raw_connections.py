@@ -18,8 +18,8 @@ from tasks_app import (
     acreate_tasks,
     create_task,
     create_tasks,
-    get_task,
     hint_tasks,
+    pause_queue,
 )
 from tasks_app.pool import create
 from tests.runtime.bench import Bench
@@ -131,7 +131,7 @@ class TestSync:
 
     def test_the_other_verbs_say_that_they_need_sqlalchemy(self, raw: psycopg.Connection) -> None:
         with pytest.raises(TypeError, match="A Connection of psycopg is no Session"):
-            get_task(raw, 1)  # type: ignore[arg-type]
+            pause_queue(raw, "default")  # type: ignore[arg-type]
 
     def test_an_async_connection_is_sent_to_the_async_functions(self, url: str) -> None:
         async def run() -> None:

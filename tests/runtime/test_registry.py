@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def test_what_is_declared_is_what_is_known(registry: Registry) -> None:
 
     assert spec is not None
     assert (spec.queue, spec.max_attempts, spec.is_async) == ("points", 3, True)
-    assert (spec.payload_type, spec.takes_payload) == (Order, True)
+    assert spec.takes_payload
+    assert spec.payload({"order_id": "1"}) == Order(order_id=1)
     assert spec.timeout is not None
     assert spec.timeout.total_seconds() == 30
     assert registry.queues == ("default", "points")
@@ -105,6 +107,97 @@ def test_a_handler_takes_one_or_two_arguments(registry: Registry) -> None:
     for bad in (lambda: None, lambda a, b, c: None):
         with pytest.raises(HandlerError, match=r"Declare it as \(ctx\) or \(ctx, payload\)"):
             handler("t", registry=registry)(bad)
+
+
+class TestNames:
+    """A handler without a name has that of its module and function, as a task of Celery has."""
+
+    def test_parentheses_may_be_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        known = Registry()
+        monkeypatch.setattr(handler, "__kwdefaults__", {"registry": known})
+
+        @handler
+        def bare(ctx: Any) -> int:
+            return 5
+
+        @handler
+        async def with_payload(ctx: Any, payload: Order) -> None: ...
+
+        assert known.names == (f"{__name__}.bare", f"{__name__}.with_payload")
+        assert isinstance(bare, Handler)
+        assert bare(None) == 5
+
+    def test_the_name_may_be_left_out_where_there_are_options(self, registry: Registry) -> None:
+        @handler(queue="mail", registry=registry)
+        def send(ctx: Any) -> None: ...
+
+        spec = registry.get(f"{__name__}.send")
+        assert spec is not None
+        assert spec.queue == "mail"
+
+    def test_what_cannot_have_a_name_is_refused(self, registry: Registry) -> None:
+        with pytest.raises(HandlerError, match=r"<lambda>.*Allowed: text that matches"):
+            handler(registry=registry)(lambda ctx: None)
+        with pytest.raises(HandlerError, match="this is of type int"):
+            handler(5)  # type: ignore[call-overload]
+
+    SCRIPT = """
+from tasks_app import handler
+
+@handler
+def say(ctx): ...
+
+if __name__ == "__main__":
+    print(say.spec.name)
+"""
+
+    def run(self, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+    def test_a_script_has_the_name_by_which_a_worker_imports_it(self, tmp_path: Path) -> None:
+        package = tmp_path / "shop"
+        package.mkdir()
+        for file in (package / "__init__.py", package / "mails.py", tmp_path / "hello.py"):
+            file.write_text("" if file.name == "__init__.py" else self.SCRIPT)
+
+        assert self.run("hello.py", folder=tmp_path).stdout == "hello.say\n"
+        assert self.run("-m", "shop.mails", folder=tmp_path).stdout == "shop.mails.say\n"
+        assert (
+            "HandlerError: Handler say has no name, and it is in no file that would give it one. "
+            'Write @handler("say").'
+        ) in self.run("-c", self.SCRIPT, folder=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": "5 seconds"}, "timeout is '5 seconds', which is not a duration. Allowed: sec"),
+        ({"hard_timeout": "x"}, "hard_timeout is 'x', which is not a duration. Allowed: seconds"),
+        ({"retry": "5s,soon"}, "retry is 'soon', which is not a duration. Allowed: such as '5s,3"),
+        ({"dependency_retry": "x"}, "dependency_retry is 'x', which is not a duration. Allowed"),
+        ({"dependency_limit": "x"}, "dependency_limit is 'x', which is not a duration."),
+        ({"timeout": 0}, "timeout of handler 't' is 0 s. Leave it out."),
+        ({"on_interrupt": "x"}, "on_interrupt is 'x'. Allowed: retry, fail, retry_free, outage."),
+        ({"on_error": {ValueError: "x"}}, "on_error of ValueError is 'x'. Allowed: retry, fail"),
+        ({"every": "x"}, "every is 'x', which is not a duration. Allowed: such as '5m'"),
+    ],
+    ids=str,
+)
+def test_a_refusal_names_the_option(registry: Registry, options: dict, said: str) -> None:
+    with pytest.raises(HandlerError) as refused:
+        handler("t", registry=registry, **options)(lambda ctx: None)
+
+    assert said in str(refused.value)
+
+
+def test_an_unknown_option_is_answered_with_all_that_there_are(registry: Registry) -> None:
+    with pytest.raises(HandlerError) as refused:
+        handler("x", registry=registry, retri="5s")  # type: ignore[call-overload]
+
+    said, _, allowed = str(refused.value).partition(" Allowed: ")
+    assert said == "Handler 'x' has no option retri."
+    assert {"retry", "queue", "cron", "on_error"} <= set(allowed.rstrip(".").split(", "))
 
 
 def test_annotations_that_cannot_be_resolved_are_named(registry: Registry) -> None:

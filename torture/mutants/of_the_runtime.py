@@ -213,4 +213,21 @@ RUNTIME = (
         "            pass  # over",
         "tests/runtime/test_hint_line.py::test_what_is_not_answered_is_sent_again",
     ),
+    mutant(
+        "payload that is not checked at its run",
+        "A handler is given nothing that is not of its payload's type.",
+        "tasks_app/domain/payload_type.py",
+        "        if self.is_object:\n            return self._adapter.validate_python(kept)\n",
+        "        if self.is_object:\n            return kept\n",
+        "tests/domain/test_payload_type.py::test_a_row_of_another_shape_is_refused_at_the_run",
+    ),
+    mutant(
+        "verb whose statements commit one by one",
+        "On a connection with autocommit a verb is one transaction.",
+        "tasks_app/runtime/callers.py",
+        "    with caller.transaction() if caller.autocommit else nullcontext():\n"
+        "        return verb(",
+        "    with nullcontext():\n        return verb(",
+        "tests/runtime/test_callers.py::test_with_autocommit_a_verb_is_one_transaction",
+    ),
 )

@@ -9,7 +9,7 @@ from celery import Task
 
 from tasks_app.broker.celery_tasks.run import CeleryRun, attempts_of
 from tasks_app.broker.celery_tasks.values import to_json
-from tasks_app.domain.call import Call
+from tasks_app.domain.call import CALL
 from tasks_app.domain.handler import HandlerSpec
 from tasks_app.domain.names import check_name
 from tasks_app.domain.outcome import Reaction
@@ -27,7 +27,7 @@ def spec_of(task: Task) -> HandlerSpec:
         InvalidTaskError: its name does not fit into the pool.
     """
     known = HANDLERS.get(task.name)
-    if known is not None and known.payload_type is Call:
+    if known is not None and known.payload_type is CALL:
         return known
     return HandlerSpec(
         name=check_name(task.name),
@@ -38,7 +38,7 @@ def spec_of(task: Task) -> HandlerSpec:
         timeout=_span(task.soft_time_limit),
         hard_timeout=_span(task.time_limit),
         on_error={BaseException: Reaction.FAIL},
-        payload_type=Call,
+        payload_type=CALL,
         to_json=to_json,
         timeout_error=lambda _seconds: SoftTimeLimitExceeded(),
     )

@@ -1,0 +1,162 @@
+"""Which functions can be handlers, and what is said of those that cannot."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy import Engine
+
+from tasks_app.domain.errors import HandlerError
+from tasks_app.domain.signature import signature_of
+from tasks_app.runtime.context import AsyncTaskContext, TaskContext
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from tasks_app import TaskContext as OnlyForCheckers
+
+
+class Order(BaseModel):
+    order_id: int
+
+
+@dataclass
+class Parcel:
+    weight: float
+
+
+class Point(TypedDict):
+    x: int
+
+
+class HasLog(Protocol):
+    log: Any
+
+
+class Mine(TaskContext):
+    """Of a user."""
+
+
+def only_ctx(ctx): ...
+def with_dict(ctx, payload: dict): ...
+def with_model(ctx, payload: Order): ...
+def without_hint(ctx, payload): ...
+def with_context(ctx: TaskContext, payload: dict[str, Any]): ...
+def with_async_context(ctx: AsyncTaskContext, payload: Any): ...
+def with_session(ctx: TaskContext[Any], payload: object): ...
+def with_anything(ctx: Any): ...
+def with_object(ctx: object): ...
+def with_protocol(ctx: HasLog): ...
+def with_own(ctx: Mine): ...
+def with_either(ctx: TaskContext | None): ...
+def with_a_context_of_checkers(ctx: OnlyForCheckers, payload: Order): ...
+def with_defaults(ctx, payload: Order | None = None): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "takes_payload", "checked_as"),
+    [
+        (only_ctx, False, None),
+        (with_dict, True, None),
+        (with_model, True, "Order"),
+        (without_hint, True, None),
+        (with_context, True, None),
+        (with_async_context, True, None),
+        (with_session, True, None),
+        (with_anything, False, None),
+        (with_object, False, None),
+        (with_protocol, False, None),
+        (with_own, False, None),
+        (with_either, False, None),
+        (with_a_context_of_checkers, True, "Order"),
+        (with_defaults, True, "Order | None"),
+    ],
+)
+def test_a_handler_takes_ctx_or_ctx_and_payload(function, takes_payload, checked_as) -> None:
+    takes, payload_type = signature_of(function, TaskContext)
+
+    assert takes is takes_payload
+    assert (payload_type and payload_type.name) == checked_as
+
+
+def none_at_all(): ...
+def too_many(ctx, payload, more): ...
+def unresolvable(ctx, payload: Decimal): ...
+def payload_alone(payload: Order): ...
+def dataclass_alone(parcel: Parcel): ...
+def typed_dict_alone(point: Point): ...
+def dict_alone(data: dict[str, Any]): ...
+def text_alone(name: str): ...
+def maybe_alone(order: Order | None): ...
+def swapped(payload: Order, ctx: TaskContext): ...
+def by_keyword(ctx, *, order_id: int): ...
+def by_keyword_with_default(ctx, payload: Order, *, tries: int = 3): ...
+def all_keywords(ctx, **kwargs): ...
+def all_positions(ctx, *args): ...
+def generator(ctx) -> Iterator[int]:
+    yield 1
+
+
+async def async_generator(ctx) -> AsyncIterator[int]:
+    yield 1
+
+
+def engine(ctx, payload: Engine): ...
+def function(ctx, payload: Callable[[int], str]): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (none_at_all, "takes 0 arguments. Declare it as (ctx) or (ctx, payload)."),
+        (too_many, "takes 3 arguments. Declare it as (ctx) or (ctx, payload)."),
+        (payload_alone, "as payload, which is declared as Order. Put ctx before it."),
+        (dataclass_alone, "as parcel, which is declared as Parcel."),
+        (typed_dict_alone, "as point, which is declared as Point."),
+        (dict_alone, "as data, which is declared as dict[str, Any]."),
+        (text_alone, "as name, which is declared as str."),
+        (maybe_alone, "as order, which is declared as Order | None."),
+        (swapped, "as payload, which is declared as Order."),
+        (by_keyword, "takes *, order_id, which nobody gives it. Declare it as (ctx)"),
+        (by_keyword_with_default, "takes *, tries, which nobody gives it."),
+        (all_keywords, "takes **kwargs, which nobody gives it."),
+        (all_positions, "takes *args, which nobody gives it."),
+        (generator, "is a generator, and nobody would run it. Take the yield out"),
+        (async_generator, "is a generator, and nobody would run it."),
+        (engine, "declares payload: Engine, which cannot be checked (Unable to generate"),
+        (function, "declares payload: Callable[[int], str], which cannot be checked (Cannot gen"),
+        (unresolvable, "cannot be resolved (name 'Decimal' is not defined). Import"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name_with_what_to_do(function, complaint: str) -> None:
+    with pytest.raises(HandlerError) as refused:
+        signature_of(function, TaskContext)
+
+    assert f"test_signature.{function.__name__} " in str(refused.value)
+    assert complaint in str(refused.value)
+    assert str(refused.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("thing", "kind"),
+    [(functools.partial(only_ctx), "of type partial"), (Order, "a class"), (5, "of type int")],
+)
+def test_what_is_no_function_is_refused(thing: Any, kind: str) -> None:
+    with pytest.raises(HandlerError, match=f"this is {kind}. Declare a function"):
+        signature_of(thing, TaskContext)
+
+
+def test_a_wrapped_function_has_the_signature_of_what_it_wraps() -> None:
+    @functools.wraps(with_model)
+    def wrapper(*args: Any, **kwargs: Any) -> None: ...
+
+    takes, payload_type = signature_of(wrapper, TaskContext)
+
+    assert takes
+    assert payload_type is not None
+    assert payload_type.name == "Order"

@@ -1,0 +1,213 @@
+"""What users write. No type checker may find fault with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict
+
+import psycopg
+from pydantic import BaseModel
+from sqlalchemy import Connection, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session
+
+from tasks_app import (
+    AsyncTaskContext,
+    Handler,
+    NewTask,
+    Retry,
+    Task,
+    TaskBuffer,
+    TaskContext,
+    TaskId,
+    TaskOptions,
+    acancel_task,
+    acreate_group,
+    acreate_task,
+    acreate_tasks,
+    aexplain_task,
+    aget_task,
+    arequeue_task,
+    cancel_task,
+    create_group,
+    create_schedule,
+    create_task,
+    create_tasks,
+    explain_task,
+    get_task,
+    handler,
+    requeue_task,
+    schedule,
+    set_limit,
+)
+
+
+class Order(BaseModel):
+    order_id: int
+
+
+class GiftOrder(Order):
+    message: str = ""
+
+
+@dataclass
+class Parcel:
+    weight: float
+
+
+class Point(TypedDict):
+    x: int
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Row(Base):
+    __tablename__ = "row"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@handler
+def bare(ctx: TaskContext) -> None:
+    ctx.log.info("no name, no payload")
+
+
+@handler()
+def without_a_name(ctx: TaskContext, payload: Order) -> int:
+    return payload.order_id
+
+
+@handler("points.grant", queue="points", retry="5s,30s", timeout=30, commit="batch")
+def grant(ctx: TaskContext, payload: Order) -> dict[str, int]:
+    row: Row | None = ctx.session.get(Row, payload.order_id)
+    ctx.session.add(Row(id=1))
+    ctx.connection.execute(select(Row.id))
+    return {"points": row.id if row else 10}
+
+
+@handler("mail.send", on_error={ValueError: "fail"}, depends_on="smtp", hard_timeout="5m")
+async def send(ctx: AsyncTaskContext, payload: Order) -> str:
+    row = await ctx.session.get(Row, payload.order_id)
+    await ctx.commit({"sent": 1})
+    if row is None:
+        raise Retry("not yet", after="10s")
+    return "sent"
+
+
+@handler("every.hour", cron="0 * * * *", missed="skip", overlap="skip", timezone="Europe/Vienna")
+def hourly(ctx: TaskContext) -> None:
+    ctx.commit()
+
+
+@handler("untyped")
+def untyped(ctx, payload):  # type: ignore[no-untyped-def]
+    return payload
+
+
+@handler("anything")
+def anything(ctx: Any, payload: dict[str, Any]) -> None: ...
+
+
+@handler("parcel")
+def parcel(ctx: TaskContext, payload: Parcel) -> None: ...
+
+
+@handler("point")
+def point(ctx: TaskContext, payload: Point) -> None: ...
+
+
+@handler("maybe")
+def maybe(ctx: TaskContext, payload: Order | None) -> None: ...
+
+
+@handler("orders")
+def orders(ctx: TaskContext, payload: list[Order]) -> None: ...
+
+
+@handler("number")
+def number(ctx: TaskContext, payload: int) -> None: ...
+
+
+schedule("nightly", grant, Order(order_id=1), cron="0 3 * * *", overlap="queue")
+
+
+def produce(session: Session, connection: Connection, raw: psycopg.Connection[Any]) -> None:
+    first: TaskId = create_task(session, bare)
+    create_task(connection, without_a_name, Order(order_id=1))
+    create_task(raw, grant, GiftOrder(order_id=1), biz_key="order:1", delay="5s", priority=0)
+    create_task(session, send, Order(order_id=1), unique_key="1", on_conflict="reschedule")
+    create_task(session, send, Order(order_id=1), run_at=datetime.now(UTC), retry=["5s", 30])
+    create_task(session, untyped, {"a": 1})
+    create_task(session, anything, {"a": 1})
+    create_task(session, parcel, Parcel(1.5))
+    create_task(session, point, Point(x=1))
+    create_task(session, maybe)
+    create_task(session, maybe, None)
+    create_task(session, maybe, Order(order_id=1))
+    create_task(session, orders, [Order(order_id=1)])
+    create_task(session, number, 5)
+    create_task(session, "by.name")
+    create_task(session, "by.name", {"a": 1}, expires_at=None, headers={"trace": "1"})
+    create_task(session, "by.name", Order(order_id=1), order_key="k", order_policy="skips")
+    create_task(session, "by.name", Parcel(1.5), timeout=timedelta(seconds=5))
+    create_task(session, "a.celery.task", args=[1], kwargs={"b": 2})
+    options: TaskOptions = {"queue": "q", "on_conflict": "raise", "unique_key": "k"}
+    create_task(session, grant, Order(order_id=1), **options)
+    ids: list[TaskId] = create_tasks(
+        session,
+        [
+            NewTask(grant, Order(order_id=1), order_key="account:7"),
+            NewTask(bare, priority=1),
+            NewTask("by.name", {"a": 1}, unique_key="k", on_conflict="raise"),
+            NewTask("by.name", None, {"queue": "q"}),
+            NewTask("by.name", options=options),
+        ],
+    )
+    create_group(session, [NewTask(bare)], then=NewTask(grant, Order(order_id=1)))
+    create_schedule(session, "weekly", grant, Order(order_id=2), every="7d")
+    set_limit(session, "queue", "mail", most=5)
+    found: Task | None = get_task(session, first)
+    if found is not None and found.state == "FAILED":
+        requeue_task(connection, found.id)
+    explain_task(raw, ids[0])
+    cancel_task(raw, 7, by="ann")
+
+
+def produce_scoped(session: scoped_session[Session]) -> None:
+    get_task(session, create_task(session, grant, Order(order_id=1)))
+
+
+async def produce_in_a_loop(
+    session: AsyncSession,
+    connection: AsyncConnection,
+    raw: psycopg.AsyncConnection[Any],
+    scoped: async_scoped_session[AsyncSession],
+) -> None:
+    task_id = await acreate_task(session, grant, Order(order_id=1), queue="points")
+    await acreate_tasks(connection, [NewTask(send, Order(order_id=1))])
+    await acreate_group(session, [NewTask(bare)])
+    await aget_task(raw, await acreate_task(raw, bare))
+    await aexplain_task(session, task_id)
+    await acancel_task(scoped, task_id)
+    await arequeue_task(session, task_id)
+
+
+def buffered(buffer: TaskBuffer) -> None:
+    buffer.create_task(grant, Order(order_id=1), queue="q")
+    buffer.create_task("by.name", {"a": 1})
+
+
+def unit_tests(ctx: TaskContext) -> None:
+    points: dict[str, int] = grant(ctx, Order(order_id=1))
+    grant(None, Order(order_id=points["points"]))
+    bare(ctx)
+
+
+def takes_handlers(some: Sequence[Handler[Order, Any]]) -> Callable[[Any, Order], Any]:
+    return some[0]
+
+
+takes_handlers([grant, send])
