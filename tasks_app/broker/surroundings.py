@@ -10,6 +10,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy.exc import ArgumentError, OperationalError
 
+from tasks_app.broker import internals
 from tasks_app.broker.checkup import examine_access
 from tasks_app.broker.strangers import learn_own_name
 from tasks_app.domain.errors import ConfigurationError, SchemaError, TasksError
@@ -17,6 +18,7 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import condition
 from tasks_app.pool.schema import check_schema
+from tasks_app.runtime import driver_internals
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.declared import synchronise
 from tasks_app.runtime.registry import HANDLERS
@@ -52,6 +54,8 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
             "accept_content leaves out json, and our messages are JSON. "
             "Put json into it, or take it out of celeryconfig.py."
         )
+    for sentence in (*internals.said_at_start(), *driver_internals.said_at_start()):
+        log.warning(sentence)
     for finding in examine_access(app):
         log.warning("The broker %s. %s", finding.fact, finding.advice)
     check_database(settings)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tasks_app.cli import output
 from tasks_app.domain.schema_name import PREFIX
-from tasks_app.embedded import DEFAULT_FOLDER, Stack, read_state, read_urls, supervise
-from tasks_app.embedded import down as stop
-from tasks_app.embedded import up as start
+from tasks_app.embedded import DEFAULT_FOLDER, read_state, read_urls
+
+if TYPE_CHECKING:
+    from tasks_app.embedded import Stack
 
 folder_option = click.option(
     "--folder",
@@ -28,6 +30,9 @@ folder_option = click.option(
 @folder_option
 def up(*, detach: bool, folder: Path) -> None:
     """Start PostgreSQL and Valkey in a folder, on free ports."""
+    from tasks_app.embedded import supervise  # noqa: PLC0415  it comes with an extra
+    from tasks_app.embedded import up as start  # noqa: PLC0415
+
     if not detach:
         supervise(folder, on_up=lambda stack: _tell(stack, folder))
         return
@@ -42,6 +47,8 @@ def up(*, detach: bool, folder: Path) -> None:
 @folder_option
 def down(folder: Path) -> None:
     """Stop the servers; their data stays."""
+    from tasks_app.embedded import down as stop  # noqa: PLC0415  as above
+
     click.echo("Stopped." if stop(folder) else "Nothing was running.")
 
 
