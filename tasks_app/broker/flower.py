@@ -5,9 +5,6 @@ Flower's own default is to listen on every address, without one.
 
 from __future__ import annotations
 
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,18 +16,10 @@ from tasks_app.broker.surroundings import ends_the_process
 from tasks_app.domain.errors import ConfigurationError
 
 HERE = "127.0.0.1"
-USAGE = 2
-"""The exit code for wrong usage, of every command."""
 
 
 def guard_flower(app: Celery) -> None:
-    """Look at Flower's options before it listens; its first act is to import the app's modules.
-
-    Where it is not installed Celery knows no such command, which tells nobody what to do.
-    """
-    if is_asked_for() and find_spec("flower") is None:
-        click.echo("Flower is not installed. Run: pip install 'tasks_app[flower]'", err=True)
-        raise SystemExit(USAGE)
+    """Look at Flower's options before it listens; its first act is to import the app's modules."""
 
     @import_modules.connect(sender=app, weak=False)
     @ends_the_process
@@ -41,12 +30,6 @@ def guard_flower(app: Celery) -> None:
             from tornado.options import options  # noqa: PLC0415  it comes with Flower
 
             check_address(options)
-
-
-def is_asked_for() -> bool:
-    """Tell whether this process is ``celery … flower``, which loads the app before it looks."""
-    program, *words = sys.argv or [""]
-    return Path(program).name in {"celery", "__main__.py"} and "flower" in words
 
 
 def check_address(options: Any) -> None:
