@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 test-server format docs lock clean
+.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 test-server test-newest format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -94,6 +94,14 @@ bench-memory: $(READY)  ## watch the memory of children over a million tasks
 bench-gate: $(READY)  ## has something become slower than benchmarks/gate.json says? (two minutes)
 	@$(BIN)/python -m benchmarks gate $(ARGS)
 
+NEWEST := .venv-newest
+test-newest: $(READY)  ## the suite on the newest of all that pyproject allows, in an environment of its own
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(NEWEST)
+	@$(BIN)/uv pip install --quiet --upgrade --python $(NEWEST)/bin/python -r requirements/dev.in -e '.[demo]'
+	@$(BIN)/uv pip list --python $(NEWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
+	@$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
 format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -104,8 +112,8 @@ docs: $(READY)  ## regenerate what the code says of itself (docs/lifecycle.md)
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows
 	@$(BIN)/python -m pip install --quiet uv
-	@cd requirements && $(PIN) --upgrade dev.in -o dev.txt
-	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml image.in -o image.txt
+	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo dev.in -o dev.txt
+	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra flower image.in -o image.txt
 
 clean:  ## remove .venv and ./.tasks_app
-	@rm -rf .venv .tasks_app
+	@rm -rf .venv $(NEWEST) .tasks_app

@@ -15,6 +15,7 @@ from kombu.exceptions import ChannelError
 from tasks_app.broker.configuration import configuration
 from tasks_app.broker.depth import depth_of
 from tasks_app.broker.envelope import Envelope
+from tasks_app.broker.internals import KEPT_SOCKET
 from tasks_app.broker.line import Line
 from tasks_app.broker.strangers import own_name
 from tasks_app.domain.settings import Settings
@@ -72,7 +73,7 @@ class CeleryHints:
         return self._line.do(lambda channel: self._depth(channel, queue))
 
     def _put(self, channel: Any, queue: str, ids: Sequence[int]) -> None:
-        if self._line.connection.transport.driver_type == "redis":
+        if self._line.connection.transport.driver_type == "redis" and KEPT_SOCKET.works:
             self._push(channel, queue, self._envelope.text(queue, None, ids))
         else:
             self._envelope.put(channel, queue, None, ids)

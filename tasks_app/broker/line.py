@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from celery import Celery
 
 from tasks_app.broker.blocked import heed_alarms
+from tasks_app.broker.internals import ONE_CLIENT
 
 T = TypeVar("T")
 
@@ -64,6 +65,6 @@ def _one_client(channel: Any) -> Any:
 
     It may, as one thread uses the channel, and consumes nothing.
     """
-    if hasattr(channel, "conn_or_acquire"):
+    if hasattr(channel, "conn_or_acquire") and ONE_CLIENT.works:
         channel.conn_or_acquire = lambda client=None: nullcontext(client or channel.client)
     return channel

@@ -15,6 +15,8 @@ from celery.concurrency.asynpool import AsynPool
 from celery.concurrency.prefork import TaskPool
 from celery.worker import state
 
+from tasks_app.broker.internals import PROMPT_POOL
+
 REAP_EVERY_S, REAP_TIMES = 0.01, 100
 """A handler can close the pipe of a process that lives on: then it is Celery's turn again."""
 
@@ -65,5 +67,5 @@ class Prompt(bootsteps.Step):
 
     def create(self, worker: Any) -> None:
         """Choose the pool's class; other kinds of pools have no such loop."""
-        if isinstance(worker.pool, TaskPool):
+        if isinstance(worker.pool, TaskPool) and PROMPT_POOL.works:
             worker.pool.Pool = PromptPool

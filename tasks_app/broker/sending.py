@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from tasks_app.broker.blocked import heed_alarms
 from tasks_app.broker.envelope import Envelope
+from tasks_app.broker.internals import ONE_CLIENT
 from tasks_app.domain.errors import NoQueueError, PublishError
 from tasks_app.pool.ledger import Dispatch
 
@@ -25,7 +27,9 @@ def send(connection: Any, envelope: Envelope, left: dict[int, Dispatch]) -> dict
         Exception: the connection's; what is still left then was perhaps sent.
     """
     kind = connection.transport.driver_type
-    way = {"redis": _pipelined, "amqp": _confirmed}.get(kind, _one_by_one)
+    if kind == "redis" and ONE_CLIENT.works:
+        return _pipelined(connection, envelope, left)
+    way = _confirmed if kind == "amqp" else _one_by_one
     return way(connection, envelope, left)
 
 
@@ -79,7 +83,7 @@ def _confirmed(
     channel.events["basic_ack"].add(lambda *answer: answered(*answer, taken=True))
     channel.events["basic_nack"].add(lambda *answer: answered(*answer, taken=False))
     channel.confirm_select()
-    channel.basic_publish = channel._basic_publish  # noqa: SLF001  the other waits each time
+    channel.basic_publish = partial(type(channel).basic_publish, channel)  # or it waits each time
     for message in list(left.values()):
         envelope.put(channel, message.queue, message.id, message.ids, mandatory=True)
     ends = time.monotonic() + CONFIRMED_WITHIN_S

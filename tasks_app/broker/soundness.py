@@ -12,6 +12,7 @@ from typing import Any
 from kombu.transport import redis as transport
 from redis.exceptions import RedisError
 
+from tasks_app.broker.internals import SOUND_LISTS
 from tasks_app.domain.logs import quiet_logger
 
 log = quiet_logger(__name__)
@@ -39,5 +40,7 @@ class SoundSentinelChannel(SoundChannel, transport.SentinelChannel):
 
 def drop_what_is_no_message() -> None:
     """Let all connections to Redis that this process makes from now on read so."""
+    if not SOUND_LISTS.works:
+        return
     transport.Transport.Channel = SoundChannel
     transport.SentinelTransport.Channel = SoundSentinelChannel

@@ -11,11 +11,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from billiard.common import _shutdown_cleanup
 from celery.apps.worker import Worker
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.worker import state
@@ -30,6 +30,8 @@ from tasks_app.runtime.watch import LOOK_EVERY_S, kill_holdouts
 PATIENCE_S = 5.0
 """How long children may take to let go. Who takes longer never lets other threads run."""
 GLANCE_S = 0.05
+BILLIARDS = "billiard.common"
+"""Whose handler of signals a child of its pool has."""
 
 
 class PoolWorker(Worker):
@@ -105,16 +107,19 @@ def heed_signals(child: Child) -> None:
     billiard sets its own handlers when all else of a new child is ready.
     """
 
-    def heed(number: int, frame: FrameType | None) -> None:
+    def heed(theirs: Callable[..., Any], number: int, frame: FrameType | None) -> None:
         """Take no lock and write no log: this runs between any two steps of the main thread."""
         if child.in_hand:
             child.desk.asked_at = time.monotonic()
         else:
-            _shutdown_cleanup(number, frame)
+            theirs(number, frame)
 
     for number in (signal.SIGTERM, signal.SIGQUIT):
-        if signal.getsignal(number) is _shutdown_cleanup:  # so never outside of prefork children
-            signal.signal(number, heed)
+        found = signal.getsignal(number)
+        if (
+            callable(found) and found.__module__ == BILLIARDS
+        ):  # so never outside of prefork children
+            signal.signal(number, partial(heed, found))
 
 
 def slot_path() -> Path:

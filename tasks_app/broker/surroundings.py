@@ -11,6 +11,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from tasks_app.broker import internals
 from tasks_app.broker.checkup import examine_access
 from tasks_app.broker.strangers import learn_own_name
 from tasks_app.domain.causes import brief
@@ -28,6 +29,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.pool import condition
 from tasks_app.pool.schema import check_schema
+from tasks_app.runtime import driver_internals
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.declared import synchronise
 from tasks_app.runtime.reactions import sqlstate
@@ -88,6 +90,8 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
             "Put json into it, or take it out of celeryconfig.py.",
             USAGE,
         )
+    for sentence in (*internals.said_at_start(), *driver_internals.said_at_start()):
+        log.warning(sentence)
     for finding in examine_access(app):
         log.warning("The broker %s. %s", finding.fact, finding.advice)
     check_database(settings)

@@ -13,6 +13,7 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from tasks_app.broker.celery_tasks.adoption import load_tasks
 from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.events.reporter import Reporter
+from tasks_app.broker.internals import check_guard, said_at_start
 from tasks_app.broker.pools import check_limits, check_pool
 from tasks_app.broker.processes import (
     NODE_VARIABLE,
@@ -114,6 +115,9 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
     def check(sender: Any, **_: Any) -> None:
         """Refuse to start without a broker, on a database or in a pool that we cannot use."""
         main.append(os.getpid())
+        check_guard()
+        for sentence in said_at_start(in_worker=True):
+            log.warning(sentence)
         drop_what_is_no_message()
         check_pool(sender.pool_cls)
         limits = take_limits(sender, settings)

@@ -44,8 +44,9 @@ def _examine() -> list[Finding]:
         fact, _, advice = str(error).partition(". ")
         return [fail("settings", fact, advice or "See the table in docs/operations.md.")]
     from tasks_app.monitor.checkup import examine  # noqa: PLC0415  not for a wrong setting
+    from tasks_app.runtime.driver_internals import examine as examine_drivers  # noqa: PLC0415
 
-    return [*_settings(given), *examine(given), *_celery(given)]
+    return [*_settings(given), *examine_drivers(), *examine(given), *_celery(given)]
 
 
 def _settings(given: Settings) -> list[Finding]:
@@ -68,7 +69,7 @@ def _settings(given: Settings) -> list[Finding]:
 def _celery(given: Settings) -> list[Finding]:
     """Celery is imported here only, and may be told the broker by its own file alone."""
     try:
-        from tasks_app.broker import checkup  # noqa: PLC0415
+        from tasks_app.broker import checkup, internals  # noqa: PLC0415
         from tasks_app.broker.configuration import configuration  # noqa: PLC0415
 
         _ = configuration(given)  # says what is wrong, where the app would end the process
@@ -80,12 +81,10 @@ def _celery(given: Settings) -> list[Finding]:
         return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]
     if not (app.conf.broker_url or app.conf.broker_read_url):
         advice = "Set TASKS_APP_BROKER_URL, unless you run tasks-app work only."
-        return [warn("broker", "none is configured", advice), *checkup.examine_celery(app)]
-    return [
-        *checkup.examine_broker(app),
-        *checkup.examine_access(app),
-        *checkup.examine_celery(app),
-    ]
+        broker = [warn("broker", "none is configured", advice)]
+    else:
+        broker = [*checkup.examine_broker(app), *checkup.examine_access(app)]
+    return [*broker, *checkup.examine_celery(app), *internals.examine()]
 
 
 def _line(finding: Finding) -> str:

@@ -66,6 +66,15 @@ class Commands(click.Group):
         command: click.Command | None = getattr(import_module(module), name) if module else None
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Refuse a command whose extra is not installed; their list can be shown all the same."""
+        from tasks_app.cli.extras import check_extra  # noqa: PLC0415  as above
+
+        check_extra(args[0])
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what is empty, whatever the command is, and see to it that it can print.
 

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
@@ -30,6 +28,9 @@ def answer(words: str, value: Any, *, json_: bool) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table as wide as the terminal, or as wide as it likes in a pipe."""
+    from rich.console import Console  # noqa: PLC0415  who runs tasks has none
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("id", "state"))

@@ -6,14 +6,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tasks_app.cli import output
 from tasks_app.domain.schema_name import PREFIX
-from tasks_app.embedded import DEFAULT_FOLDER, Started, read_state, read_urls, supervise
-from tasks_app.embedded import down as stop
-from tasks_app.embedded import up as start
+from tasks_app.embedded import DEFAULT_FOLDER, read_state, read_urls
+
+if TYPE_CHECKING:
+    from tasks_app.embedded import Started
 
 folder_option = click.option(
     "--folder",
@@ -30,6 +32,9 @@ folder_option = click.option(
 @folder_option
 def up(*, detach: bool, json_: bool, folder: Path) -> None:
     """Start PostgreSQL and Valkey in a folder, on free ports."""
+    from tasks_app.embedded import supervise  # noqa: PLC0415  it comes with an extra
+    from tasks_app.embedded import up as start  # noqa: PLC0415
+
     if not detach:
         supervise(folder, on_up=lambda stack: _tell(stack.started, folder, json_=json_))
         return
@@ -43,6 +48,8 @@ def up(*, detach: bool, json_: bool, folder: Path) -> None:
 @folder_option
 def down(*, json_: bool, folder: Path) -> None:
     """Stop the servers; their data stays."""
+    from tasks_app.embedded import down as stop  # noqa: PLC0415  as above
+
     stopped = stop(folder)
     words = "Stopped." if stopped else "Nothing was running."
     output.answer(words, {"stopped": stopped}, json_=json_)

@@ -113,7 +113,10 @@ def _do(connection: Connection, step: Ask | Copy) -> Rows:
 def _is_unheard(connection: Connection) -> bool:
     """Whether SQLAlchemy would only pass a statement on, which costs a fifth of a new task."""
     dialect = connection.dialect
-    heard = connection._has_events or connection.engine._has_events or connection._echo  # noqa: SLF001
+    try:
+        heard = connection._has_events or connection.engine._has_events or connection._echo  # noqa: SLF001
+    except AttributeError:  # it says so by names that we do not know (runtime.driver_internals)
+        return False
     return dialect.driver == "psycopg" and not dialect.is_async and not heard
 
 

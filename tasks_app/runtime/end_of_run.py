@@ -1,6 +1,7 @@
 """The end of a run on its connection: resets, outcome, COMMIT and a look, in one round trip.
 
-Names that are private to psycopg stand here, in ``handler_driver`` and ``handler_connections``.
+Names that are private to psycopg stand here and in ``handler_driver``; at start they are looked at
+(``driver_internals``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from psycopg import errors, generators
+from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
@@ -17,6 +18,7 @@ from tasks_app.domain.group import Called
 from tasks_app.domain.task import Settlement
 from tasks_app.pool.session_state import BETWEEN_RUNS, FIRE, FIRE_AND_RESET, LOOK, RESETS
 from tasks_app.pool.succeed import LastWord, is_fence_lost, last_word
+from tasks_app.runtime.driver_internals import SHARED_SESSIONS, generators
 from tasks_app.runtime.handler_words import COMMITS_LATER
 
 T = TypeVar("T")
@@ -87,7 +89,8 @@ class EndOfRun:
             return None
         pgconn = self.pgconn
         fits = (
-            pgconn.transaction_status == TransactionStatus.INTRANS
+            SHARED_SESSIONS.works
+            and pgconn.transaction_status == TransactionStatus.INTRANS
             and self.prepare_threshold is not None  # none: a pooler deals out its servers
             and pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
         )

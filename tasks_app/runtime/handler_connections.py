@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import generators
 from psycopg.pq import TransactionStatus
 
 from tasks_app.pool.session_state import FIRE_AND_RESET
 from tasks_app.pool.succeed import asucceed, succeed
+from tasks_app.runtime.driver_internals import generators
 from tasks_app.runtime.end_of_run import FenceLostError, Permit, Steps
-from tasks_app.runtime.handler_driver import UNFINISHED, OfRun
+from tasks_app.runtime.handler_driver import UNFINISHED, OfRun, results_of
 from tasks_app.runtime.handler_words import COMMITS_LATER
 
 T = TypeVar("T")
@@ -255,18 +255,18 @@ class AsyncHandlerConnection(OfRun, psycopg.AsyncConnection[Any]):
 class HandlerCursor(psycopg.Cursor[Any]):
     """Looks at what handlers say."""
 
-    _conn: HandlerConnection
-
     def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
         """Execute a statement that does not end the transaction."""
-        connection = self._conn
+        connection: Any = self.connection
         connection.judge(query)
         try:
             done = super().execute(query, *arguments, **options)
         except psycopg.Error as error:
             connection.heed((), error)
             raise
-        if connection.heed(self._results):
+        if len(results := results_of(self)) > 1:
+            self.set_result(0)
+        if connection.heed(results):
             with connection.lock:
                 connection.wait(connection.lock_if_snapshot())
         return done
@@ -275,18 +275,18 @@ class HandlerCursor(psycopg.Cursor[Any]):
 class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
     """The same for async handlers."""
 
-    _conn: AsyncHandlerConnection
-
     async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
         """Execute a statement that does not end the transaction."""
-        connection = self._conn
+        connection: Any = self.connection
         connection.judge(query)
         try:
             done = await super().execute(query, *arguments, **options)
         except psycopg.Error as error:
             connection.heed((), error)
             raise
-        if connection.heed(self._results):
+        if len(results := results_of(self)) > 1:
+            await self.set_result(0)
+        if connection.heed(results):
             async with connection.lock:
                 await connection.wait(connection.lock_if_snapshot())
         return done

@@ -13,7 +13,7 @@ from threading import Lock, get_ident
 from typing import Any, NoReturn
 
 import psycopg
-from psycopg import IsolationLevel, errors, generators
+from psycopg import IsolationLevel, errors
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import ConnStatus, ExecStatus, PGconn, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
@@ -22,6 +22,7 @@ from psycopg.sql import Composable
 from tasks_app.domain.outcome import Fail
 from tasks_app.domain.task import Fence
 from tasks_app.pool.succeed import own_row
+from tasks_app.runtime.driver_internals import generators
 from tasks_app.runtime.end_of_run import EndOfRun, Steps
 from tasks_app.runtime.handler_words import COMMITS_LATER, ends_transaction, stays_in_session
 
@@ -51,6 +52,14 @@ _NOBODY.finish()
 
 def _another(value: Any) -> Any:
     return AdaptersMap(value) if isinstance(value, AdaptersMap) else copy.copy(value)
+
+
+def results_of(cursor: Any) -> list[PGresult]:
+    """Return what a string of statements brought; of several, the cursor stands at the last."""
+    results = [] if cursor.pgresult is None else [cursor.pgresult]
+    while cursor.nextset():
+        results.append(cursor.pgresult)
+    return results
 
 
 class OfRun(EndOfRun):
@@ -211,8 +220,8 @@ class OfRun(EndOfRun):
     def _start_query(self: Any) -> Steps[None]:
         begins = self.pgconn.transaction_status == _IDLE
         yield from super()._start_query()  # type: ignore[misc]  # psycopg's
-        self._began = begins and not self._pipeline
-        if self._began and self._isolation_level in _SNAPSHOTS:
+        self._began = begins and self.pgconn.pipeline_status == PipelineStatus.OFF
+        if self._began and self.isolation_level in _SNAPSHOTS:
             yield from self._lock_own_row()
 
     def _lock_own_row(self) -> Steps[None]:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 from sqlalchemy.util import await_
 
+from tasks_app.runtime.driver_internals import SHARED_SESSIONS
 from tasks_app.runtime.forks import keep_from_fork
 from tasks_app.runtime.handler_connections import (
     AsyncHandlerConnection,
@@ -80,7 +81,8 @@ def _hand_on(dbapi_connection: Any, entry: Any) -> None:
     for key in [key for key in entry.info if not str(key).startswith("tasks_app")]:
         del entry.info[key]  # a run's own
     driver = _driver(dbapi_connection)
-    if driver.is_spoiled or driver.needs_look or driver.ended:
+    spoiled = driver.is_spoiled or driver.needs_look or driver.ended
+    if spoiled or not SHARED_SESSIONS.works:
         entry.invalidate()
         return
     heir = driver.hand_on()

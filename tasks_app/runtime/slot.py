@@ -17,11 +17,10 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from pathlib import Path
 
-import psutil
-
 from tasks_app.domain.task import Run
 from tasks_app.runtime import slot_layout as layout
-from tasks_app.runtime.slot_layout import MOST_RUNS, SLOTS, SlotView, born_at
+from tasks_app.runtime.process_birth import own_birth
+from tasks_app.runtime.slot_layout import MOST_RUNS, SLOTS, SlotView
 
 
 class Stage(IntEnum):
@@ -95,7 +94,7 @@ class SlotFile:
         Raises:
             RuntimeError: all are in use.
         """
-        born = born_at(psutil.Process())
+        born = own_birth()
         with self._locked():
             for index in range(SLOTS):
                 if self.read(index) is None:

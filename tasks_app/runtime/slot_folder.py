@@ -11,10 +11,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
+from tasks_app.runtime.process_birth import born_at, own_birth
 from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.slot_layout import born_at
 
 SLOTS_VARIABLE = "TASKS_APP_SLOTS"
 """Where a parent tells its children the path of their slot file."""
@@ -25,8 +23,7 @@ def new_slot_path() -> Path:
     """Return the path of a new slot file for this process's children."""
     base = _base()
     _remove_the_dead(base)
-    process = psutil.Process()
-    folder = Path(tempfile.mkdtemp(prefix=f"{process.pid}-{born_at(process)}-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{own_birth()}-", dir=base))
     return folder / "slots"
 
 
@@ -61,12 +58,5 @@ def _remove_the_dead(base: Path) -> None:
         pid, _, rest = folder.name.partition("-")
         born = rest.rpartition("-")[0]
         with suppress(ValueError):
-            if not _lives(int(pid), float(born)):
+            if born_at(int(pid)) != float(born):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(pid: int, born: float) -> bool:
-    try:
-        return born_at(psutil.Process(pid)) == born
-    except psutil.NoSuchProcess:
-        return False

@@ -11,9 +11,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import psutil
-
 from tasks_app.domain.task import Run
+from tasks_app.runtime.process_birth import born_at, is_zombie
 
 SLOTS = 256
 MOST_RUNS = 10_240
@@ -58,22 +57,7 @@ class SlotView:
     @property
     def dead(self) -> bool:
         """Whether the process is gone. A zombie is, and so is a pid that was given out anew."""
-        try:
-            process = psutil.Process(self.pid)
-            return process.status() == psutil.STATUS_ZOMBIE or born_at(process) != self.born
-        except psutil.NoSuchProcess:
-            return True
-
-
-def born_at(process: psutil.Process) -> float:
-    """Return when a process started, on a clock that nobody sets; tells apart users of one pid.
-
-    Linux counts from the boot, and psutil adds when that was, by a clock that may be set: without
-    taking it off again every live child would look dead after a correction of the time.
-    """
-    if psutil.LINUX:
-        return float(round(process.create_time() - psutil.boot_time(), 2))
-    return process.create_time()
+        return born_at(self.pid) != self.born or is_zombie(self.pid)
 
 
 def head_at(index: int) -> int:

@@ -14,6 +14,7 @@ FIRST = f"{IDLE}TestTheFirstStatement::"
 LATE = "tests/runtime/test_late_starts.py::"
 CONFLICTS = "tests/runtime/test_handler_connections.py::test_a_conflict_"
 RESCUER = "tests/runtime/test_rescuer.py::"
+INTERNALS = "tests/runtime/test_driver_internals.py::"
 
 CONNECTIONS = (
     mutant(
@@ -146,5 +147,30 @@ CONNECTIONS = (
         "        self._rescuer.heard(seen.at_s, asked_at)\n",
         "        assert asked_at\n",
         "tests/runtime/test_keeper.py::test_a_leader_that_only_looked_notices_that_the_clock_jumps",
+    ),
+    mutant(
+        "a psycopg that is not as we know it shares sessions",
+        "Where its insides have other names, each run has a session of its own.",
+        "tasks_app/runtime/lending.py",
+        "if spoiled or not SHARED_SESSIONS.works:",
+        "if spoiled:",
+        f"{INTERNALS}test_each_run_has_a_session_of_its_own",
+    ),
+    mutant(
+        "a psycopg that we cannot see through is taken all the same",
+        "Without what shows the end of a transaction no worker starts.",
+        "tasks_app/runtime/driver_internals.py",
+        "if not _NEEDED.works:",
+        "if not _NEEDED:",
+        f"{INTERNALS}test_a_psycopg_that_cannot_be_seen_through_is_refused_in_one_sentence",
+    ),
+    mutant(
+        "a worker starts with queues that nobody guards",
+        "A Celery that would not ask us what a message may start is refused.",
+        "tasks_app/broker/worker.py",
+        "        check_guard()\n",
+        "",
+        "tests/broker/test_internals.py::"
+        "test_a_worker_that_could_not_guard_its_queues_does_not_start",
     ),
 )

@@ -211,7 +211,7 @@ RUNS = (
         "a snapshot that was chosen by options is not guarded",
         "The row of a run with a snapshot is locked, or a renewal would make its settle fail.",
         DRIVER,
-        "        if self._began and self._isolation_level in _SNAPSHOTS:\n",
+        "        if self._began and self.isolation_level in _SNAPSHOTS:\n",
         "        if False:\n",
         f"{SNAPSHOT}[choose_by_options]",
         f"{SNAPSHOT}[choose_by_session]",

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from celery import Celery, Task, _state
+from celery import Celery, Task, current_task
 from celery.app.utils import find_app
 
 from tasks_app.broker.celery_tasks.pool_run import keep_here, pool_run_of
 from tasks_app.broker.celery_tasks.task import spec_of
 from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.internals import current_app, make_current
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
@@ -31,11 +32,11 @@ def load_tasks(settings: Settings, modules: Iterable[str] = ()) -> None:
     """
     load_handlers((*settings.modules, *modules))
     if settings.celery_app:
-        current = _state._tls.current_app  # noqa: SLF001  a new app makes itself the current one
+        current = current_app()  # a new app makes itself the current one
         try:
             run_from_pool(_found(settings.celery_app))
         finally:
-            _state._set_current_app(current)  # noqa: SLF001
+            make_current(current)
 
 
 def run_from_pool(*given: Celery | Task) -> None:
@@ -91,5 +92,4 @@ def _enter(task: Task) -> None:
 
 def _of_messages(record: logging.LogRecord) -> bool:
     """Keep what Celery logs of single runs out of the log: it shows results; the row has them."""
-    task = _state.get_current_task()
-    return task is None or pool_run_of(task) is None or not hasattr(record, "data")
+    return not current_task or pool_run_of(current_task) is None or not hasattr(record, "data")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery import Task, _state
+from celery import Task
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject
 from celery.exceptions import Retry as CeleryRetry
@@ -20,6 +20,7 @@ from celery.utils.nodenames import gethostname
 
 from tasks_app.broker.celery_tasks.pool_run import PoolRun
 from tasks_app.broker.celery_tasks.values import from_json, moment, to_json
+from tasks_app.broker.internals import current_app, make_current
 from tasks_app.domain.call import Call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.outcome import Retry, Skip, Snooze
@@ -144,9 +145,9 @@ def _as_json(value: Any, path: str) -> Any:
 @contextmanager
 def _current(app: Any) -> Iterator[None]:
     """Make the task's app the current one, for shared tasks that it calls."""
-    before = _state._tls.current_app  # noqa: SLF001  the getter falls back to the default app
-    _state._set_current_app(app)  # noqa: SLF001
+    before = current_app()
+    make_current(app)
     try:
         yield
     finally:
-        _state._set_current_app(before)  # noqa: SLF001
+        make_current(before)

@@ -76,8 +76,10 @@ def _arguments(
             task.__header__(*args, **kwargs)
         except TypeError as error:
             raise InvalidTaskError("args", f"is wrong: {error}", "what the task takes") from None
-    if task._dump_pydantic_arguments is not None:  # noqa: SLF001  it has no other name
-        args, kwargs = task._dump_pydantic_arguments(args, kwargs)  # noqa: SLF001
+    if (
+        dump := getattr(task, "_dump_pydantic_arguments", None)
+    ) is not None:  # it has no other name
+        args, kwargs = dump(args, kwargs)
     for path, value in (*enumerate(args), *kwargs.items()):
         if isinstance(value, BaseModel):
             raise InvalidTaskError(

@@ -1,0 +1,128 @@
+"""What we use of Celery, kombu, redis and billiard that they do not promise; looked at before use.
+
+Where something is not as we know it, what is done without it is what Celery does; only what guards
+our queues has no such way, and a worker does not start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import _state
+from celery.app import app_or_default
+
+from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.finding import Finding, fail
+from tasks_app.domain.shortcut import Need, Shortcut, findings, notices
+
+_REDIS = "kombu.transport.redis"
+_CHANNEL = f"{_REDIS}:Channel"
+_ASYN_POOL = "celery.concurrency.asynpool:AsynPool"
+_CONSUMER = "celery.worker.consumer:Consumer"
+_HEARD = ("on_decode_error", "on_invalid_task", "on_unknown_message", "on_unknown_task")
+
+KEPT_SOCKET = Shortcut(
+    Need("redis.connection:AbstractConnection.__init__", names=("_sock",)),
+    Need("redis.connection:AbstractConnection.send_command", ("self", "args")),
+    Need("redis.connection:AbstractConnection.read_response", ("self",)),
+    Need("redis.connection:ConnectionPool.get_connection", ("self",)),
+    Need("redis.connection:ConnectionPool.release", ("self", "connection")),
+    Need(f"{_CHANNEL}._q_for_pri", ("self", "queue", "pri")),
+    Need(f"{_REDIS}:GlobalKeyPrefixMixin._prefix_args", ("self", "args")),
+    without="hints go out by way of kombu, which takes longer",
+)
+"""A hint as one command on a socket of its own (``hints``)."""
+ONE_CLIENT = Shortcut(
+    Need(f"{_CHANNEL}.conn_or_acquire", ("self", "client")),
+    Need(f"{_CHANNEL}._put", names=("conn_or_acquire",)),
+    without="each message to Redis takes a round trip of its own",
+)
+"""One client for all messages, or one pipeline (``line``, ``sending``)."""
+CURRENT_APP = Shortcut(
+    Need("celery._state:_tls.current_app"),
+    Need("celery._state:_set_current_app", ("app",)),
+    without="where no app was current, Celery's default one is",
+)
+PYDANTIC = Shortcut(
+    Need("celery:Task._dump_pydantic_arguments"),
+    without="models as arguments of Celery tasks are refused",
+)
+"""Arguments of a Celery task with ``pydantic=True`` (``celery_tasks.translation``)."""
+OF_ALL = (KEPT_SOCKET, ONE_CLIENT, CURRENT_APP, PYDANTIC)
+
+PROMPT_POOL = Shortcut(
+    Need(f"{_ASYN_POOL}.__init__", names=("_all_inqueues", "_active_writes", "_busy_workers")),
+    Need(f"{_ASYN_POOL}._create_write_handlers", ("self", "hub")),
+    Need(f"{_ASYN_POOL}._create_write_handlers", names=("_quick_put", "consolidate_callback")),
+    Need(f"{_ASYN_POOL}._event_process_exit", ("self", "hub", "proc"), ("maintain_pool",)),
+    Need("celery.concurrency.prefork:TaskPool.on_start", names=("Pool",)),
+    Need("billiard.pool:Pool.__init__", names=("_pool",)),
+    without="a message waits for the next round of the worker's loop",
+)
+"""A message for an idle child goes out at once (``prompt``)."""
+SOUND_LISTS = Shortcut(
+    Need(f"{_CHANNEL}._brpop_read", ("self",)),
+    Need(f"{_CHANNEL}.__init__", names=("_brpop_read",)),
+    Need(f"{_REDIS}:Transport.Channel"),
+    Need(f"{_REDIS}:SentinelTransport.Channel"),
+    without="whoever writes half a JSON text into a list of Redis ends a worker",
+)
+"""What is no message is dropped (``soundness``)."""
+PATIENT_CONSUMER = Shortcut(
+    Need(f"{_CONSUMER}.ensure_connected", ("self", "conn"), ("ensure_connection",)),
+    Need(f"{_CONSUMER}.create_task_handler", ("self",)),
+    Need(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
+    *(Need(f"{_CONSUMER}.{name}") for name in _HEARD),
+    without="no hard limit holds while the broker is away, and an odd message ends a worker",
+)
+"""``consumer`` overrides what Celery then does not call."""
+COLD_SHUTDOWN = Shortcut(
+    Need("celery.apps.worker:Worker.wait_for_soft_shutdown", ("self",)),
+    without="a worker's cold shutdown kills what runs, which is charged",
+)
+"""The same of ``stopping``."""
+OF_WORKERS = (PROMPT_POOL, SOUND_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN)
+
+_GUARDED_QUEUES = Shortcut(
+    Need("celery:Task.start_strategy", ("self", "app", "consumer")),
+    Need(f"{_CONSUMER}.update_strategies", names=("start_strategy",)),
+    Need("celery.worker.strategy:default", ("task", "app", "consumer")),
+    without="whoever writes to the broker could start any Celery task",
+)
+"""``refusal``, without which no worker is to run."""
+
+
+def examine() -> list[Finding]:
+    """Return how they are, for a check-up."""
+    found = findings("celery", (*OF_ALL, *OF_WORKERS))
+    if _GUARDED_QUEUES.works:
+        return found
+    return [fail("celery", _GUARDED_QUEUES.fact, _GUARDED_QUEUES.advice), *found]
+
+
+def said_at_start(*, in_worker: bool = False) -> list[str]:
+    """Return what to log."""
+    return notices(OF_WORKERS if in_worker else OF_ALL)
+
+
+def check_guard() -> None:
+    """Pass if a worker can refuse what is not ours on our queues.
+
+    Raises:
+        ConfigurationError: this Celery would not ask us.
+    """
+    if not _GUARDED_QUEUES.works:
+        raise ConfigurationError(f"{_GUARDED_QUEUES.fact}. {_GUARDED_QUEUES.advice}")
+
+
+def current_app() -> Any:
+    """Return the app that is this thread's; None: it has none, where Celery lets us know."""
+    return _state._tls.current_app if CURRENT_APP.works else app_or_default()  # noqa: SLF001
+
+
+def make_current(app: Any) -> None:
+    """Make an app this thread's, or none."""
+    if CURRENT_APP.works:
+        _state._set_current_app(app)  # noqa: SLF001
+    else:
+        app.set_current()
