@@ -25,9 +25,9 @@ PREFIX = "tasks_app_test_"
 MARK = PREFIX + secrets.token_hex(4)
 """Of this session: what its databases and roles are named by, and its connection on guard."""
 _LEFT = f"""
-    SELECT {{name}} FROM {{catalogue}} WHERE {{name}} ~ '^{PREFIX}[0-9a-f]{{{{8}}}}_'
+    SELECT c.{{name}} FROM {{catalogue}} c WHERE c.{{name}} ~ '^{PREFIX}[0-9a-f]{{{{8}}}}_'
     AND NOT EXISTS (
-        SELECT FROM pg_stat_activity WHERE application_name = left({{name}}, {len(MARK)}))
+        SELECT FROM pg_stat_activity WHERE application_name = left(c.{{name}}, {len(MARK)}))
 """
 DATABASES_LEFT = text(_LEFT.format(name="datname", catalogue="pg_database"))
 ROLES_LEFT = text(_LEFT.format(name="rolname", catalogue="pg_roles"))

@@ -169,7 +169,7 @@ def test_a_pooler_that_drops_what_we_set_is_seen(
         ends.dispose()
 
     assert levels([*dropped, *ours]) == ["warn", "ok", "ok"]
-    assert "enable_seqscan = on, jit = on" in dropped[0].fact
+    assert "enable_seqscan = on" in dropped[0].fact
     assert "TASKS_APP_PREPARE=off" in dropped[0].advice
 
 
