@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -58,7 +59,7 @@ class Work:
         self._scheduler = Scheduler(child.database)
         self._load_gates = LoadGates(child.database)
         self._breakers = Breakers(child.database)
-        self._tidy_at = 0.0
+        self._tidy_at = self._claimed_at = 0.0
         self._front = Front()
         self._gatekeeper = Gatekeeper(child.database)
 
@@ -87,6 +88,7 @@ class Work:
 
     def _claim(self) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
+        self._claimed_at = time.monotonic()
         try:
             return self._child.executor.top_up(self._queues)
         except SQLAlchemyError:
@@ -113,7 +115,9 @@ class Work:
             interval = min(0.02, interval)
         else:
             with suppress(SQLAlchemyError), self._child.database.begin() as connection:
-                near = upcoming(connection, self._queues, self._settings.scan_interval)
+                since = timedelta(seconds=time.monotonic() - self._claimed_at)
+                within = self._settings.scan_interval
+                near = upcoming(connection, self._queues, within, since=since)
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._tidy_at - time.monotonic()))
         self._desk.stirred.wait(interval)
