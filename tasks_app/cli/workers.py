@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import time
 
@@ -16,6 +17,15 @@ from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.assembly import run_work
 from tasks_app.runtime.registry import HANDLERS, load_handlers
 from tasks_app.runtime.supervisor import supervise, work_command
+
+MOST = 64
+"""Processes of a worker, or threads in each."""
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    usable = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return min(MOST, len(usable(0)) if usable else os.cpu_count() or 1)
 
 
 @click.command()
@@ -38,16 +48,36 @@ def scan() -> None:
 
 @click.command()
 @click.option("--drain", is_flag=True, help="End when nothing is due.")
-@click.option("--concurrency", "-c", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, MOST),
+    default=cores,
+    show_default="cores",
+    help="Processes.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, MOST),
+    help="In each, for handlers that wait.  [default: TASKS_APP_THREADS, or 1]",
+)
 @click.option("--queue", "-q", "queues", multiple=True, help="Default: those of the handlers.")
 @click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
-def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool) -> None:
+def work(
+    *,
+    drain: bool,
+    concurrency: int,
+    threads: int | None,
+    queues: tuple[str, ...],
+    alone: bool,
+) -> None:
     """Run tasks without Celery and without a broker, straight from the pool.
 
-    A parent process watches the one that runs the handlers: it replaces it when a task kills it,
-    and kills it when a task runs past its hard limit.
+    A parent process watches those that run the handlers: it replaces one that a task kills, and
+    kills one whose task runs past its hard limit.
     """
     given = settings()
+    threads = threads or given.threads
     _load(given)
     if not HANDLERS.names:
         raise ConfigurationError(
@@ -56,12 +86,13 @@ def work(*, drain: bool, concurrency: int, queues: tuple[str, ...], alone: bool)
     if not alone:
         with transaction() as connection:
             check_schema(connection)
-        arguments = ["work", "--alone", f"--concurrency={concurrency}", *["--drain"] * drain]
+        arguments = ["work", "--alone", f"--threads={threads}", *["--drain"] * drain]
         command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
-        sys.exit(supervise(command, given.healthy_for.total_seconds()))
+        healthy_for_s = given.healthy_for.total_seconds()
+        sys.exit(supervise(command, concurrency, healthy_for_s, stay=not drain))
     _log_to_stderr()
     gc.freeze()  # what is loaded by now stays: no collection shall walk it
-    run_work(given, queues=queues, concurrency=concurrency, drain=drain, handle_signals=True)
+    run_work(given, queues=queues, threads=threads, drain=drain, handle_signals=True)
 
 
 def _load(given: Settings) -> None:
