@@ -70,6 +70,7 @@ class Hints:
     def provide(self, connect: Callable[[Settings], HintPublisher]) -> None:
         """Say how else to reach a broker. It is called in the hinter's thread."""
         self._connect = connect
+        self.pool = None
         self._forget()
 
     def counts(self) -> Counts:
@@ -128,11 +129,12 @@ class Hints:
             if each.wait_s <= near
         )
 
-    def offer(self, queue: str, ids: Iterable[int]) -> None:
-        """Hint at tasks of whose commit nobody else can tell us."""
+    def offer(self, queue: str, ids: Iterable[int], wait_s: float = 0.0) -> None:
+        """Hint at tasks of whose commit nobody else can tell us, now or after a moment."""
         hinter = self._current()
         if hinter is not None:
-            hinter.offer(Hint(queue, int(task_id)) for task_id in ids)
+            at = time.monotonic() + wait_s if wait_s else 0.0
+            hinter.offer(Hint(queue, int(task_id), at) for task_id in ids)
 
     def flush(self) -> None:
         """Give the last hints of a process that ends their time."""
