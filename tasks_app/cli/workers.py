@@ -53,13 +53,13 @@ def scan() -> None:
     "-c",
     type=click.IntRange(1, MOST),
     default=cores,
-    show_default="cores",
+    show_default="one per core",
     help="Processes.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1, MOST),
-    help="In each, for handlers that wait.  [default: TASKS_APP_THREADS, or 1]",
+    help="In each of them; default: TASKS_APP_THREADS.",
 )
 @click.option("--queue", "-q", "queues", multiple=True, help="Default: those of the handlers.")
 @click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
