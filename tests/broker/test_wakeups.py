@@ -106,8 +106,9 @@ def test_a_worker_wakes_others_whatever_its_modules_import(
 def test_two_services_on_one_queue_pass_on_what_is_the_others(house: House, tmp_path: Path) -> None:
     """One task a commit, so that each has a hint of its own; half of them go astray at first."""
     house.worker(TASKS_APP_IMPORTS="house_handlers", **SCANS)
-    create = """[
-        create_task(session, name) and session.commit() for name in ["bare.short", "plain"] * 10]"""
+    create = """for name in ["bare.short", "plain"] * 10:
+        with Session(session.get_bind()) as own, own.begin():
+            create_task(own, name)"""
 
     produce(house, tmp_path, "from tasks_app import create_task", create)
 

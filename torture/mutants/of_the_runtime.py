@@ -36,8 +36,7 @@ RUNTIME = (
         "tasks_app/runtime/executor.py",
         "self._passing_on.look(group)",
         "pass",
-        "tests/runtime/test_passing_on.py::"
-        "test_what_only_others_know_is_passed_on_and_ours_is_run",
+        "tests/runtime/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
     ),
     mutant(
         "publish before the ledger's commit",
