@@ -293,16 +293,8 @@ if not TYPE_CHECKING:  # or every misspelt name would pass their checks
         from importlib import import_module  # noqa: PLC0415  not before a name is wanted
 
         value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-        if _HOME[name] in ("runtime.producer", "runtime.buffer"):
-            import_module(f"{__name__}.runtime.hints").HINTS.provide(_hints_through_celery)
         globals()[name] = value
         return value
-
-    def _hints_through_celery(settings: Settings) -> object:
-        """Reach the broker, for a producer whose first task has just been committed."""
-        from tasks_app.broker.hints import CeleryHints  # noqa: PLC0415  it brings Celery
-
-        return CeleryHints(settings)
 
     def __dir__() -> list[str]:
         """Show the names that were not fetched yet, too."""

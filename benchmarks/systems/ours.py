@@ -12,7 +12,7 @@ CELERY = (
     ENVIRONMENT.program("celery", "-A", "tasks_app", "worker", "-c", "2"),
     ENVIRONMENT.program("celery", "-A", "tasks_app", "beat", "--pidfile="),
 )
-WORK = (ENVIRONMENT.program("tasks-app", "work"),) * 2
+WORK = (ENVIRONMENT.program("tasks-app", "work", "-c", "1"),) * 2
 _SEQUENCE = "SELECT setval(pg_get_serial_sequence('task_pending', 'id'), {rows})"
 FILLS = {
     "finished": (

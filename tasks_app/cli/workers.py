@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -25,6 +26,15 @@ from tasks_app.runtime.assembly import run_work
 from tasks_app.runtime.registry import HANDLERS, load_handlers
 from tasks_app.runtime.run_counts import RUN_COUNTS, read_counts
 from tasks_app.runtime.supervisor import supervise, work_command
+
+MOST = 64
+"""Processes of a worker, or threads in each."""
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    usable = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return min(MOST, len(usable(0)) if usable else os.cpu_count() or 1)
 
 
 @click.command()
@@ -51,7 +61,19 @@ def scan(*, json_: bool) -> None:
 
 @click.command()
 @click.option("--drain", is_flag=True, help="End when nothing is due.")
-@click.option("--concurrency", "-c", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, MOST),
+    default=cores,
+    show_default="one per core",
+    help="Processes.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, MOST),
+    help="In each of them; default: TASKS_APP_THREADS.",
+)
 @click.option("--queue", "-q", "queues", multiple=True, help="Default: those of the handlers.")
 @click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
 @click.option("--counts", type=click.Path(path_type=Path), hidden=True, help="Count in this file.")
@@ -60,6 +82,7 @@ def work(
     *,
     drain: bool,
     concurrency: int,
+    threads: int | None,
     queues: tuple[str, ...],
     alone: bool,
     counts: Path | None,
@@ -67,14 +90,15 @@ def work(
 ) -> None:
     """Run tasks without Celery and without a broker, straight from the pool.
 
-    A parent process watches the one that runs the handlers: it replaces it when a task kills it,
-    and kills it when a task runs past its hard limit.
+    A parent process watches those that run the handlers: it replaces one that a task kills, and
+    kills one whose task runs past its hard limit.
 
     With --drain it says what ran, and what is due still, and why; exit 1 if anything is.
     """
     if json_ and not drain:
         raise click.UsageError("--json tells what was drained: it needs --drain.")
     given = settings()
+    threads = threads or given.threads
     _load(given)
     if not HANDLERS.names:
         raise ConfigurationError(
@@ -83,16 +107,17 @@ def work(
     if not alone:
         with transaction() as connection:
             _tell(check_schema(connection))
-        arguments = ["work", "--alone", f"--concurrency={concurrency}", *["--drain"] * drain]
+        arguments = ["work", "--alone", f"--threads={threads}", *["--drain"] * drain]
         command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
-        run = partial(supervise, healthy_for_s=given.healthy_for.total_seconds())
+        healthy_for_s = given.healthy_for.total_seconds()
+        run = partial(supervise, children=concurrency, healthy_for_s=healthy_for_s, stay=not drain)
         served = queues or HANDLERS.queues
         sys.exit(_drain(run, command, served, json_=json_) if drain else run(command))
     _log_to_stderr()
     if counts is not None:
         RUN_COUNTS.into(counts)
     gc.freeze()  # what is loaded by now stays: no collection shall walk it
-    run_work(given, queues=queues, concurrency=concurrency, drain=drain, handle_signals=True)
+    run_work(given, queues=queues, threads=threads, drain=drain, handle_signals=True)
 
 
 def _tell(notice: str | None) -> None:

@@ -17,6 +17,7 @@ from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.operator import LATE_SCANS, PATIENCE
 
 RECENT = timedelta(hours=1)
+MOST_NAMED = 3
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
@@ -54,6 +55,33 @@ def reach(connection: Connection, settings: Settings) -> list[Finding]:
         for name in strangers
     ]
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
+
+
+def shared(connection: Connection, settings: Settings) -> list[Finding]:
+    """Do workers that know different handlers serve the same queue?
+
+    A worker tells all its handlers, not of which queue each is: only what is due shows that tasks
+    are in the way. Without any it is said and no more.
+    """
+    due = condition.due_work(connection)
+    known: dict[str, list[set[str]]] = {}
+    for worker in workers.live(connection, settings.lease):
+        for queue in worker.queues:
+            known.setdefault(queue, []).append(set(worker.handlers))
+    findings = []
+    for queue, sets in sorted(known.items()):
+        partly = sets[0].union(*sets) - sets[0].intersection(*sets)
+        if not partly:
+            continue
+        waits = sorted({d.name for d in due if d.queue == queue} & partly)
+        named = ", ".join((waits or sorted(partly))[:MOST_NAMED])
+        fact = f"{queue} is served by workers with different handlers; not all know {named}"
+        if waits:
+            advice = "A task may make a detour. Give each service a queue of its own."
+            findings.append(warn("queues", fact, advice))
+        else:
+            findings.append(ok("queues", fact))
+    return findings
 
 
 def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
@@ -180,5 +208,5 @@ def _instant(at: datetime) -> str:
 
 CHECKS: tuple[Check, ...] = (
     *(living, scanning, publishing, strangers, paused, standing, dependencies),
-    *(reach, waiting, rescue),
+    *(reach, shared, waiting, rescue),
 )

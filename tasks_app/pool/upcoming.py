@@ -24,17 +24,18 @@ class Upcoming(NamedTuple):
 
 # A few rows of the index per queue and priority. One that is parked, or left to its hint, has been
 # due for a while. To look behind such rows would read all of them, however many there are.
+_FROM = f"{NOW} - CAST(:since AS interval)"
 _UPCOMING = text(f"""
     SELECT p.id, q.queue, CAST(EXTRACT(EPOCH FROM p.scan_at - {NOW}) AS float) AS due_in_s
     FROM (SELECT q.queue FROM unnest(CAST(:queues AS text[])) AS q(queue)
-          WHERE {runs("q.queue")} AND {has_pending("q.queue", NOW)} OFFSET 0) AS q
+          WHERE {runs("q.queue")} AND {has_pending("q.queue", _FROM)} OFFSET 0) AS q
     CROSS JOIN generate_series(0, 9) AS r(priority)
     CROSS JOIN LATERAL (
         SELECT p.id, p.scan_at, p.due_at FROM {PENDING} p
         WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
-          AND p.scan_at > {NOW} AND p.scan_at <= {NOW} + CAST(:within AS interval)
+          AND p.scan_at > {_FROM} AND p.scan_at <= {NOW} + CAST(:within AS interval)
         ORDER BY p.scan_at, p.id LIMIT :most) AS p
-    WHERE p.due_at > {NOW}
+    WHERE p.due_at > {_FROM}
     ORDER BY p.scan_at, p.id LIMIT :most
 """)
 
@@ -45,11 +46,13 @@ def upcoming(
     within: timedelta,
     most: int = 10,
     *,
+    since: timedelta = timedelta(0),
     now: datetime | None = None,
 ) -> list[Upcoming]:
     """Return up to ``most`` rows that become due ``within`` this time, nearest first.
 
-    Of queues that stand still none: to wake up for them would be in vain.
+    Also those that became due ``since`` the caller looked for what is due: he has not seen them. Of
+    queues that stand still none: to wake up for them would be in vain.
     """
-    values = {"queues": list(queues), "within": within, "most": most, "now": now}
+    values = {"queues": list(queues), "within": within, "most": most, "since": since, "now": now}
     return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]

@@ -34,6 +34,7 @@ from tasks_app.runtime.mailbox import Mailbox
 from tasks_app.runtime.middleware import Middleware
 from tasks_app.runtime.outcome_report import OutcomeReport
 from tasks_app.runtime.pace_report import PaceReport
+from tasks_app.runtime.passing_on import PassingOn
 from tasks_app.runtime.registry import Registry
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
@@ -142,6 +143,7 @@ class Child:
             claims,
             self._crew,
             self.threads,
+            PassingOn(settings, self.database, self.identity),
         )
         self._undertaker = Undertaker(self.database, slots, registry, settings)
         self.departure = Departure(

@@ -68,8 +68,11 @@ class Departure:
         self._rng = Random()  # noqa: S311  jitter, not a secret
 
     def drain(self) -> None:
-        """Once the worker stops, give back what has not started, and the rest of all messages."""
-        if self._slot.stage is not Stage.RUNS:
+        """Once the worker stops, give back what has not started, and the rest of all messages.
+
+        A child that was asked alone ends by itself.
+        """
+        if self._slot.stage is not Stage.RUNS or _is_over(self._desk.asked_at, ALONE_S):
             self._desk.stop()
         if not self._desk.stopping.is_set():
             return

@@ -18,6 +18,7 @@ from tasks_app.runtime.claims import Claims
 from tasks_app.runtime.crew import Crew
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.desk import Desk
+from tasks_app.runtime.passing_on import PassingOn
 from tasks_app.runtime.reactions import patience_s
 from tasks_app.runtime.runner import Runner
 from tasks_app.runtime.settler import Settler
@@ -48,6 +49,7 @@ class Executor:
         claims: Claims,
         crew: Crew,
         threads: Threads,
+        passing_on: PassingOn,
     ) -> None:
         self._settings = settings
         self._database = database
@@ -59,6 +61,7 @@ class Executor:
         self._claims = claims
         self._crew = crew
         self._threads = threads
+        self._passing_on = passing_on
         self._one_at_a_time = settings.async_concurrency == 1 and desk.threads == 1
         self._async_lately = not claims.plain.names
         self._filled_at = 0.0
@@ -97,6 +100,7 @@ class Executor:
                 self._desk.stopping.wait(patience_s() * self._desk.threads)
                 break
             if not claimed:  # taken by others, done, unknown, or not due: an everyday answer
+                self._passing_on.look(group)
                 ids = self._claims.still_waiting(rest)
                 continue
             taken = {task.task_id for task in claimed}

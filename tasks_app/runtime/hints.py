@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401  Celery brings it, too late for a script that ends
+import importlib
 import os
 import threading
 import time
@@ -40,15 +41,26 @@ NEAR = timedelta(seconds=1.5)
 """What becomes due later than this, the scan sees coming. Longer than its usual interval."""
 EXIT_PATIENCE_S = 1.0
 """How long a process that ends waits for its last hints; the scan finds the tasks as soon."""
+ROOM = "tasks_app.broker.hints"
+"""Where the way through the broker is."""
 _NOTES = "tasks_app hints"
 """Where a session keeps a list of hints for each of its open transactions."""
+
+
+def through_broker(settings: Settings) -> HintPublisher:
+    """Reach the broker by a room of a higher floor, imported with the first hint: it brings Celery.
+
+    Nobody has to hand it in: no matter by which import a process came to us, it wakes others.
+    """
+    publisher: HintPublisher = importlib.import_module(ROOM).CeleryHints(settings)
+    return publisher
 
 
 class Hints:
     """The hints of one process; a forked one starts afresh."""
 
     def __init__(self) -> None:
-        self._connect: Callable[[Settings], HintPublisher] | None = None
+        self._connect: Callable[[Settings], HintPublisher] = through_broker
         self._left_behind: list[Hinter] = []
         self._names: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
         self.pool: str | None = None
@@ -56,8 +68,9 @@ class Hints:
         self._forget()
 
     def provide(self, connect: Callable[[Settings], HintPublisher]) -> None:
-        """Say how to reach the broker. It is called in the hinter's thread, with the first hint."""
+        """Say how else to reach a broker. It is called in the hinter's thread."""
         self._connect = connect
+        self.pool = None
         self._forget()
 
     def counts(self) -> Counts:
@@ -116,11 +129,12 @@ class Hints:
             if each.wait_s <= near
         )
 
-    def offer(self, queue: str, ids: Iterable[int]) -> None:
-        """Hint at tasks of whose commit nobody else can tell us."""
+    def offer(self, queue: str, ids: Iterable[int], wait_s: float = 0.0) -> None:
+        """Hint at tasks of whose commit nobody else can tell us, now or after a moment."""
         hinter = self._current()
         if hinter is not None:
-            hinter.offer(Hint(queue, int(task_id)) for task_id in ids)
+            at = time.monotonic() + wait_s if wait_s else 0.0
+            hinter.offer(Hint(queue, int(task_id), at) for task_id in ids)
 
     def flush(self) -> None:
         """Give the last hints of a process that ends their time."""
@@ -151,7 +165,7 @@ class Hints:
         from tasks_app.domain.settings import load_settings  # noqa: PLC0415  slow to import
 
         connect, settings = self._connect, load_settings()
-        if connect is None or not settings.hints or settings.broker_url is None:
+        if not settings.hints or settings.broker_url is None:
             return None
         if not event.contains(Session, "after_commit", self._committed):
             event.listen(Session, "after_commit", self._committed)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Callable
 from types import FrameType
 
+from tasks_app.runtime.desk import Desk
 from tasks_app.runtime.slot import SlotFile
 
 
 def heed_signals(slots: SlotFile) -> None:
     """SIGTERM and SIGINT drain; a second one of them, or SIGQUIT, lets go of what runs.
 
-    The stage in the slot file is all that is written: a signal handler must take no lock. Each
-    process counts for itself, because a signal to the whole group reaches both.
+    The stage in the slot file is all that is written: a signal handler must take no lock.
     """
     asked: list[int] = []
 
@@ -23,5 +25,19 @@ def heed_signals(slots: SlotFile) -> None:
         else:
             slots.drain()
 
+    _on_each(stop)
+
+
+def heed_signals_of_child(desk: Desk) -> None:
+    """Each of them asks this child alone to end; its parent, whom a group's reach too, all."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if desk.asked_at is None:
+            desk.asked_at = time.monotonic()
+
+    _on_each(stop)
+
+
+def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, stop)

@@ -88,6 +88,15 @@ class SlotFile:
         """Tell the children whether to write events."""
         self._map[layout.REPORTING_AT] = wanted
 
+    @property
+    def tidy_at(self) -> float:
+        """When one of the children is to tidy the pool, for all of them."""
+        return layout.read_tidy_at(self._view)
+
+    @tidy_at.setter
+    def tidy_at(self, instant: float) -> None:
+        self.write(layout.TIDY_AT, layout.tidy_at(instant))
+
     def take(self, owner: str) -> Slot:
         """Take a free record for this process.
 
@@ -156,6 +165,21 @@ class Slot:
     def runs(self) -> bool:
         """Whether the worker is not on its way out."""
         return self._file.runs
+
+    @property
+    def tidy_at(self) -> float:
+        """When one of the worker's children is to tidy the pool, for all of them."""
+        return self._file.tidy_at
+
+    @tidy_at.setter
+    def tidy_at(self, instant: float) -> None:
+        self._file.tidy_at = instant
+
+    @property
+    def others_run(self) -> bool:
+        """Whether a sibling that lives has a task in hand."""
+        others = (view for view in self._file.occupied() if view.index != self._index)
+        return any((view.running or view.untold) and not view.dead for view in others)
 
     @property
     def stranded(self) -> tuple[int, ...]:

@@ -29,6 +29,8 @@ _PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
 """Of all records at once: most are free, and the parent looks often."""
 NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
 STAGE_AT, REPORTING_AT, STRANDED_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
+TIDY_AT = STRANDED_AT + _STRANDED.size
+_TIDY = struct.Struct("=d")
 _RUNS_AT = SLOTS * _HEAD_SIZE + 4096
 FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * _RUN.size
 
@@ -128,6 +130,17 @@ def read(memory: memoryview, index: int) -> SlotView | None:
         tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
         untold,
     )
+
+
+def tidy_at(instant: float) -> bytes:
+    """Return the instant of the next tidying as it is written."""
+    return _TIDY.pack(instant)
+
+
+def read_tidy_at(memory: memoryview) -> float:
+    """Read it."""
+    instant: float = _TIDY.unpack_from(memory, TIDY_AT)[0]
+    return instant
 
 
 def stranded(numbers: Sequence[int]) -> bytes:

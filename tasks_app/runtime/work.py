@@ -9,13 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.pool import fire
-from tasks_app.pool.scan import due
+from tasks_app.pool.elsewhere import known_elsewhere
+from tasks_app.pool.scan import Due, due
 from tasks_app.pool.upcoming import upcoming
 from tasks_app.runtime.breakers import Breakers
 from tasks_app.runtime.child import Child
@@ -33,6 +36,8 @@ from tasks_app.runtime.tidy import tidy
 log = quiet_logger(__name__)
 
 TIDY_AT_MOST = 1_000
+DRAIN_NAP_S = 0.1
+"""Between two looks of a child that waits for its siblings' last tasks."""
 SHORTEST_NAP_S = 0.005
 """Instants that lie closer together are served together."""
 
@@ -58,7 +63,8 @@ class Work:
         self._scheduler = Scheduler(child.database)
         self._load_gates = LoadGates(child.database)
         self._breakers = Breakers(child.database)
-        self._tidy_at = 0.0
+        self._slot = child.slot
+        self._claimed_at = 0.0
         self._front = Front()
         self._gatekeeper = Gatekeeper(child.database)
 
@@ -71,7 +77,7 @@ class Work:
         if not drain:
             self._rescuer.let_renew()
         self._child.threads.start()
-        while not self._desk.stopping.is_set():
+        while not self._desk.over:
             self._every(self._tidy)
             taken = self._claim()
             if taken is None:
@@ -81,41 +87,47 @@ class Work:
                 continue
             if drain and self._drained():
                 break
-            self._nap()
+            self._nap(DRAIN_NAP_S if drain else None)
         self._desk.stop()
         self._child.await_runs()
 
     def _claim(self) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
+        self._claimed_at = time.monotonic()
         try:
             return self._child.executor.top_up(self._queues)
         except SQLAlchemyError:
             return None
 
     def _drained(self) -> bool:
-        """Nothing on the desk, and a last look, the dead buried, finds nothing due."""
-        if not self._desk.empty or self._child.runs_aside:
+        """Nothing on the desk, and a last look, the dead buried, finds nothing due.
+
+        What siblings run may make something due, so nobody leaves before the last is over.
+        """
+        if not self._desk.empty or self._child.runs_aside or self._slot.others_run:
             return False
-        self._tidy_at = 0.0
+        self._slot.tidy_at = 0.0
         self._every(self._tidy)
         try:
             return self._child.bury() == 0 and not self._child.executor.top_up_whole(self._queues)
         except SQLAlchemyError:
             return False
 
-    def _nap(self) -> None:
+    def _nap(self, longest_s: float | None = None) -> None:
         """Wait for the next row or the next scan, or shortly while runners are still busy.
 
         The end of a run ends the nap: its hands are free, and it may have made room for others.
         """
-        interval = self._settings.scan_interval.total_seconds()
+        interval = longest_s or self._settings.scan_interval.total_seconds()
         if not self._desk.empty:
             interval = min(0.02, interval)
         else:
             with suppress(SQLAlchemyError), self._child.database.begin() as connection:
-                near = upcoming(connection, self._queues, self._settings.scan_interval)
+                since = timedelta(seconds=time.monotonic() - self._claimed_at)
+                within = self._settings.scan_interval
+                near = upcoming(connection, self._queues, within, since=since)
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
-            interval = max(0.0, min(interval, self._tidy_at - time.monotonic()))
+            interval = max(0.0, min(interval, self._slot.tidy_at - time.monotonic()))
         self._desk.stirred.wait(interval)
         self._desk.stirred.clear()
 
@@ -126,15 +138,23 @@ class Work:
             log.warning("the database did not answer, again soon: %s", type(error).__name__)
             self._desk.stopping.wait(patience_s())
 
+    def _known(self, connection: Connection, found: Due) -> set[str]:
+        """Return what some live worker of the queue knows: tasks of others are left to them."""
+        if self._names.issuperset(found.names):
+            return self._names
+        lease = self._settings.lease
+        return self._names | known_elsewhere(connection, [found.queue], self._names, lease)
+
     def _tidy(self) -> None:
         """Rescue, fire, sweep and park once per scan interval; maintain once per hour.
 
-        A schedule is fired when its instant comes, not at the end of the interval.
+        One child of the worker does it for all of them, whichever comes first. A schedule is fired
+        when its instant comes, not at the end of the interval.
         """
         now = time.monotonic()
-        if now < self._tidy_at:
+        if now < self._slot.tidy_at:
             return
-        self._tidy_at = now + self._settings.scan_interval.total_seconds()
+        self._slot.tidy_at = now + self._settings.scan_interval.total_seconds()
         self._rescuer.run_once()
         self._sweeper.run_once()
         self._load_gates.look()
@@ -148,7 +168,8 @@ class Work:
             for found in due(connection, most, within=within):
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
-                ready = tidy(connection, rows, found, self._names, self._settings, swept)
+                names = self._known(connection, found)
+                ready = tidy(connection, rows, found, names, self._settings, swept)
                 gated = [task_id for task_id, _ in ready if task_id in found.gated]
                 verdicts.append(self._gatekeeper.judge(connection, gated))
             fire_s = fire.next_in_s(connection)
@@ -159,6 +180,8 @@ class Work:
             fire_s = self._scheduler.next_in_s()
         for next_s in (fire_s, look_s):
             if next_s is not None:
-                self._tidy_at = min(self._tidy_at, time.monotonic() + max(next_s, SHORTEST_NAP_S))
+                self._slot.tidy_at = min(
+                    self._slot.tidy_at, time.monotonic() + max(next_s, SHORTEST_NAP_S)
+                )
         HOOKS.tell(swept)
         self._maintainer.run_if_due()

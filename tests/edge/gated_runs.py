@@ -47,7 +47,14 @@ class Workers:
             "GATE_LOG": str(self.log),
             "PYTHONPATH": str(HOUSE),
         }
-        command = [sys.executable, "-m", "tasks_app", "work", f"--concurrency={threads}"]
+        command = [
+            sys.executable,
+            "-m",
+            "tasks_app",
+            "work",
+            "--concurrency=1",
+            f"--threads={threads}",
+        ]
         self._parents = [
             subprocess.Popen(command, env=environment, stderr=self._errors) for _ in range(number)
         ]

@@ -52,7 +52,7 @@ def scanner(bench: Bench, number: int) -> None:
 def worker(bench: Bench, number: int) -> None:
     work = bench.work(scan_interval=0.001)
     for _ in range(number):
-        work._tidy_at = 0.0
+        work._slot.tidy_at = 0.0
         work._tidy()
         work._claim()
         work._nap()

@@ -300,6 +300,25 @@ def test_handlers_that_no_worker_knows_are_named(
     assert said(work.living(connection, settings)) == ["ok workers: 1 children of n@host"]
 
 
+def test_services_that_share_a_queue_are_told(connection: Connection, settings: Settings) -> None:
+    a_child(connection, queues=["default", "mail"], handlers=["t", "bill"])
+    a_child(connection, "v", handlers=["t", "ship"])
+    quiet = work.shared(connection, settings)
+    create_task(connection, "t")
+    every_worker_knows_it = work.shared(connection, settings)
+    create_task(connection, "ship")
+    (finding,) = work.shared(connection, settings)
+
+    assert said(quiet) == said(every_worker_knows_it)
+    assert said(quiet) == [
+        "ok queues: default is served by workers with different handlers; not all know bill, ship"
+    ]
+    assert said([finding]) == [
+        "warn queues: default is served by workers with different handlers; not all know ship"
+    ]
+    assert finding.advice == "A task may make a detour. Give each service a queue of its own."
+
+
 def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) -> None:
     connection.exec_driver_sql("DELETE FROM task_lease")
     never = work.scanning(connection, settings)

@@ -21,6 +21,7 @@ from tasks_app.pool.browse import find, get
 from tasks_app.pool.claim import claim, claim_unhindered, waiting
 from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.condition import due_work
+from tasks_app.pool.elsewhere import of_others
 from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.park import park
 from tasks_app.pool.release import release
@@ -105,6 +106,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
     # It locks as many of each priority that the queue has, five here.
     "claim_next": (lambda c, n: claim_next(c, ["q0"], n // 5, claimer(*NAMES), uuid4()), GROUP),
     "waiting": (lambda c, n: waiting(c, DUE[:n]), GROUP),
+    "of_others": (lambda c, n: of_others(c, DUE[:n], NAMES), GROUP),
     "settle_group": (
         lambda c, n: settle._moved(c, settle._GROUP, list(map(ending, RUNNING[:n])), None),
         GROUP,

@@ -39,6 +39,15 @@ def test_rows_that_are_due_or_far_away_or_run_do_not_count(connection: Connectio
     assert soon(connection, 2 * SECOND) == pytest.approx(1.001)
 
 
+def test_what_became_due_since_the_last_look_counts(connection: Connection) -> None:
+    pending_task(connection, run_at=NOON - SECOND)
+    pending_task(connection, run_at=NOON - SECOND / 2)
+
+    found = upcoming(connection, QUEUES, SECOND, since=0.9 * SECOND, now=NOON)
+
+    assert [task.due_in_s for task in found] == [-0.5]
+
+
 def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
     park(connection, [task_id], "nobody knows it", 0.5 * SECOND, now=NOON)

@@ -84,6 +84,21 @@ def test_a_row_runs_when_it_is_due_not_an_interval_later(bench: Bench) -> None:
     assert bench.sql(late, id=task_id)
 
 
+def test_no_nap_passes_over_what_became_due_after_the_claim(bench: Bench) -> None:
+    """Interleaving: the claim came too early for it, and the look ahead too late."""
+    bench.succeeding()
+    work = bench.work(scan_interval=30)
+    work._tidy()
+    assert work._claim() == 0
+    bench.create()
+
+    nap = bench.beside(work._nap)
+    nap.join(10)
+
+    assert not nap.is_alive()
+    assert work._claim() == 1
+
+
 def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
     together = threading.Barrier(4)
 

@@ -14,6 +14,31 @@ BATCH = "tests/runtime/test_batches.py::"
 
 RUNTIME = (
     mutant(
+        "a look ahead that begins behind the claim",
+        "A nap ends for what became due after the claim that found nothing.",
+        "tasks_app/runtime/work.py",
+        "since = timedelta(seconds=time.monotonic() - self._claimed_at)",
+        "since = timedelta(0)",
+        "tests/runtime/test_work.py::test_no_nap_passes_over_what_became_due_after_the_claim",
+    ),
+    mutant(
+        "parked although another one knows it",
+        "A worker without a broker parks nothing that a live worker of the queue knows.",
+        "tasks_app/runtime/work.py",
+        "return self._names | known_elsewhere(connection, [found.queue], self._names, lease)",
+        "return self._names",
+        "tests/runtime/test_passing_on.py::"
+        "test_a_worker_without_a_broker_parks_only_what_nobody_knows",
+    ),
+    mutant(
+        "a message at the wrong address",
+        "What only other workers of the queue know is passed on to them.",
+        "tasks_app/runtime/executor.py",
+        "self._passing_on.look(group)",
+        "pass",
+        "tests/runtime/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
+    ),
+    mutant(
         "publish before the ledger's commit",
         "A message goes out when its ledger row is committed, not before.",
         DISPATCHER,
