@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import click
-from rich.cells import cell_len, set_cell_size
 
 from tasks_app.domain.explain.words import distance
 
@@ -49,8 +48,8 @@ def lay_out(
     used = [n for n in range(len(columns)) if not n or any(row[n] for row in rows)]
     table = [[columns[n] for n in used], *([_plain(row[n]) for n in used] for row in rows)]
     remarks = [" ".join(_plain(each).split()) for each in remarks]
-    natural = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
-    longest = max(map(cell_len, [remark, *remarks]), default=0) if any(remarks) else 0
+    natural = [max(map(_length, column)) for column in zip(*table, strict=True)]
+    longest = max(map(_length, [remark, *remarks]), default=0) if any(remarks) else 0
     beside = most is None or sum(natural) + len(GAP) * len(natural) + longest <= most
     widths = natural if beside else _shrunk(natural, [columns[n] in cut for n in used], most or 0)
     for number, cells in enumerate(table):
@@ -85,20 +84,28 @@ def _plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
+def _length(text: str) -> int:
+    from rich.cells import cell_len  # noqa: PLC0415  who runs tasks has none
+
+    return cell_len(text)
+
+
 def _cell(value: str, size: int) -> str:
-    if cell_len(value) <= size:
+    from rich.cells import set_cell_size  # noqa: PLC0415  as above
+
+    if _length(value) <= size:
         return set_cell_size(value, size)
     return set_cell_size(value, size - 1) + "…"
 
 
 def _words(text: str, most: int) -> str:
     """Return as many words as fit; a single one that does not is cut."""
-    if cell_len(text) <= most:
+    if _length(text) <= most:
         return text
     kept = ""
     for word in text.split():
         longer = f"{kept} {word}".lstrip()
-        if cell_len(longer) > most - 2:
+        if _length(longer) > most - 2:
             break
         kept = longer
     return f"{kept} …" if kept else _cell(text, most)

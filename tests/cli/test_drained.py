@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.cli.drained import find_left, tell
-from tasks_app.embedded import Stack
 from tasks_app.pool.clock import instant
 from tasks_app.pool.park import park
 from tasks_app.pool.pause import pause
@@ -57,12 +56,14 @@ def mail(ctx):
 
 
 @pytest.fixture
-def shell(engine: Engine, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(
+    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Shell:
     (tmp_path / "drain_handlers.py").write_text(HANDLERS)
     return Shell(
         monkeypatch,
         tmp_path,
-        TASKS_APP_DATABASE_URL=stack.urls.database,
+        TASKS_APP_DATABASE_URL=database_url,
         TASKS_APP_IMPORTS="drain_handlers",
     )
 

@@ -21,7 +21,6 @@ from sqlalchemy import Engine, text
 from tasks_app.cli.listing import INDENT, lay_out
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause
-from tasks_app.embedded import Stack
 from tasks_app.pool.park import park
 from tasks_app.pool.settle import settle_one
 from tests.cli.test_commands import Shell
@@ -31,8 +30,8 @@ CAUSE = Cause("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed\
 
 
 @pytest.fixture
-def shell(engine: Engine, stack: Stack, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=stack.urls.database)
+def shell(engine: Engine, database_url: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(monkeypatch, tmp_path, TASKS_APP_DATABASE_URL=database_url)
 
 
 @pytest.fixture

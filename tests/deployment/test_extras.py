@@ -43,7 +43,7 @@ def bare(ctx):
 
 
 @pytest.fixture
-def environment(stack: Stack, engine: Engine, tmp_path: Path) -> dict[str, str]:
+def environment(stack: Stack, database_url: str, engine: Engine, tmp_path: Path) -> dict[str, str]:
     """An installation of the package without extras, and of what the suite is made of."""
     (tmp_path / "sitecustomize.py").write_text(BARE)
     (tmp_path / "bare_handlers.py").write_text(HANDLERS)
@@ -51,7 +51,7 @@ def environment(stack: Stack, engine: Engine, tmp_path: Path) -> dict[str, str]:
     return {
         **kept,
         "PYTHONPATH": str(tmp_path),
-        "TASKS_APP_DATABASE_URL": stack.urls.database,
+        "TASKS_APP_DATABASE_URL": database_url,
         "TASKS_APP_BROKER_URL": stack.urls.broker,
         "TASKS_APP_IMPORTS": "bare_handlers",
         "TASKS_APP_RUN_DIR": str(tmp_path / "run"),
