@@ -97,8 +97,14 @@ def test_a_wrong_setting_or_module_is_a_finding(shell: Shell) -> None:
 
 def test_config_shows_what_holds_and_from_where_without_secrets(shell: Shell) -> None:
     url = f"redis://:{SECRET}@127.0.0.1:1/0"
+    database = f"postgresql+psycopg://u:{SECRET}@127.0.0.1/x"
 
-    done = shell("config", "--json", TASKS_APP_LEASE="5s", TASKS_APP_BROKER_URL=url)
+    done = shell(
+        *("config", "--json"),
+        TASKS_APP_LEASE="5s",
+        TASKS_APP_BROKER_URL=url,
+        TASKS_APP_DATABASE_URL=database,
+    )
     shown = json.loads(done.stdout)
     table = shell("config", TASKS_APP_BROKER_URL=url)
 
