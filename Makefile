@@ -76,7 +76,7 @@ stateful: $(READY)  ## the pool's verbs against a model, batches of any key and 
 		tests/pool/test_stateful_gates.py tests/runtime/test_odd_handlers.py tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
-	@$(BIN)/python -m pytest -m edge tests/edge $(ARGS)
+	@$(BIN)/python -m pytest -m edge tests/edge tests/runtime/test_odd_settings.py $(ARGS)
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
 	@$(BIN)/python -m benchmarks run --minutes 33 $(ARGS); status=$$?; \

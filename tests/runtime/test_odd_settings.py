@@ -100,6 +100,11 @@ HARMLESS = {
     "search_path": ("pg_catalog, public",),
 }
 EACH = [(name, value) for name, values in HARMLESS.items() for value in values]
+ROWS = [
+    {name: values[number % len(values)] for name, values in HARMLESS.items()}
+    for number in range(max(map(len, HARMLESS.values())))
+]
+"""Each value in one of them."""
 TEXT = "naïve 注文 'it\\'s' 😀"
 DRAWN = st.lists(st.sampled_from(list(HARMLESS)), min_size=2, max_size=8, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: st.sampled_from(HARMLESS[name]) for name in names})
@@ -304,6 +309,14 @@ def odd(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         connection.execute(text(f"DROP ROLE {ROLE}"))
 
 
+@pytest.mark.parametrize("number", range(len(ROWS)))
+def test_a_task_walks_its_way_under_all_odd_settings_at_once(odd: Odd, number: int) -> None:
+    odd.set(ROWS[number])
+
+    odd.walk()
+
+
+@pytest.mark.edge
 @pytest.mark.parametrize(("name", "value"), EACH, ids=[f"{n}={v}" for n, v in EACH])
 def test_a_task_walks_its_way_under_each_odd_setting(odd: Odd, name: str, value: str) -> None:
     odd.set({name: value})
@@ -359,7 +372,7 @@ def test_a_task_walks_its_way_behind_a_pooler_that_takes_no_options(odd: Odd, na
 
 
 @settings(
-    max_examples=int(os.environ.get("STATEFUL_EXAMPLES", "400")) // 100,
+    max_examples=int(os.environ.get("STATEFUL_EXAMPLES", "400")) // 200,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
