@@ -24,6 +24,8 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
 	@$(BIN)/tasks-app demo $(ARGS)
 
+# Or each process that a test starts would compile the whole package anew.
+test test-server: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)  ## the whole suite, on servers that it starts itself
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 

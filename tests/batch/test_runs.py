@@ -182,7 +182,7 @@ def test_logs_and_tasks_say_which_partition(yard: Yard, caplog: pytest.LogCaptur
 
     view = yard.run(yard.job(yard.step(chunk, cuts=(21,))))
 
-    words = [record for record in caplog.records if record.message == "a word"]
+    words = [record for record in caplog.records if record.message.endswith(": a word")]
     assert {record.partition_no for record in words} == {1, 2}  # type: ignore[attr-defined]
     assert {record.batch_id for record in words} == {view.batch.id}  # type: ignore[attr-defined]
     assert {record.task_name for record in words} == {"job:step"}  # type: ignore[attr-defined]

@@ -149,4 +149,4 @@ def test_a_queue_is_shared_listed_and_not_shared(run: Shell) -> None:
     assert re.search(r"^mail +b=0.5 tenant:gold=3 *$", listed, re.M)
     assert (off.stdout, again.stdout) == ("by priority and age\n", "was not shared\n")
     assert [done.returncode for done in refused] == [2, 2]
-    assert re.search(r" share .*\n +queue=mail weights", run("audit").stdout)
+    assert re.search(r" share .*\s+queue=mail weights", run("audit").stdout)

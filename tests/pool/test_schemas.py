@@ -22,12 +22,13 @@ from alembic import command
 from sqlalchemy import create_engine
 from tasks_app import Settings, create_task, get_task, handler
 from tasks_app.pool import schema
+from tasks_app.pool.tables import table
 from tasks_app.runtime.registry import Registry
 from tasks_app.testing import drain
 
 engine, registry = create_engine(sys.argv[1]), Registry()
 handler("t", registry=registry)(lambda ctx: None)
-function = schema.table("task_create")
+function = table("task_create")
 
 def up():
     with engine.begin() as connection:

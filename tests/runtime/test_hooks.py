@@ -72,7 +72,7 @@ def test_each_run_is_told_from_claim_to_outcome(
     in_session: bool,
     at_most_once: bool,
 ) -> None:
-    @bench.handler(at_most_once=at_most_once, on_error={ValueError: "retry"})
+    @bench.handler(at_most_once=at_most_once, on_error={ValueError: "retry"}, retry="fixed 1h")
     def h(ctx: Any) -> None:
         if in_session:
             effect(ctx)

@@ -434,7 +434,7 @@ def test_a_role_that_may_only_read_is_told_in_a_sentence(
         "doctor": 1,
         "create t": 1,
         "pause mail": 1,
-        "work --drain": 2,
+        "work --drain": 1,
         "list": 0,
     }
     for command in ("doctor", "create t", "pause mail", "work --drain"):
