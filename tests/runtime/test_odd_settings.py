@@ -101,10 +101,10 @@ HARMLESS = {
 }
 EACH = [(name, value) for name, values in HARMLESS.items() for value in values]
 ROWS = [
-    {name: values[number % len(values)] for name, values in HARMLESS.items()}
+    {name: of[number % len(of)] for name, of in HARMLESS.items() if not name.startswith("jit")}
     for number in range(max(map(len, HARMLESS.values())))
 ]
-"""Each value in one of them."""
+"""Each value in one of them; where each statement is compiled others' time-outs are too short."""
 TEXT = "naïve 注文 'it\\'s' 😀"
 DRAWN = st.lists(st.sampled_from(list(HARMLESS)), min_size=2, max_size=8, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: st.sampled_from(HARMLESS[name]) for name in names})
