@@ -81,6 +81,8 @@ class Limit:
     period: timedelta | None = None
     burst: int | None = None
     """So many at once at most, after a quiet time."""
+    changed_at: datetime | None = field(default=None, compare=False, repr=False)
+    """None: it was not asked for."""
 
     @property
     def per_second(self) -> float:
@@ -187,6 +189,8 @@ class Room:
     tokens: float = math.inf
     """What its bucket holds."""
     running: int = 0
+    since: datetime | None = None
+    """When the first of the running began; None: nobody runs."""
     at: datetime = NEVER
 
     def admits(self, task_id: int) -> bool:

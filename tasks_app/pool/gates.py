@@ -31,7 +31,7 @@ FULL_AGAIN = "interval '366 days'"
 FRONT = 100
 """Rows of a queue and priority that are looked at: those behind them wait for their turn."""
 
-_LIMITS = text(f"SELECT kind, target, most, rate, period, burst FROM {LIMIT}")
+_LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
 _WISHES = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.gates import Gate, Kind, Limits, Room
+from tasks_app.domain.gates import Gate, Kind, Limit, Limits, Room
 from tasks_app.domain.states import Event
 from tasks_app.pool.fences import array, texts
 from tasks_app.pool.rooms import COLUMNS
@@ -25,6 +25,11 @@ LOOK_AGAIN_S = 30.0
 """After so long a gate is looked at whether or not somebody said that there is room: a child may
 die between the end of a run and its word."""
 SHORTEST_LOOK_S = 0.05
+OLDER_RUN_LOOK_S = 1.0
+"""The same while a run lives that may be older than the limit: it passed no gate, and at its end
+nobody says that there is room."""
+UNCOMMITTED = timedelta(seconds=10)
+"""For so long after a limit was written its transaction may still be open."""
 
 _WAITED_FOR = text(f"""
     INSERT INTO {GATE} AS t (gate, look_at)
@@ -109,7 +114,16 @@ def look_in_s(gate: Gate, room: Room, limits: Limits) -> float:
     if gate.kind is not Kind.ORDER and limit is None:
         return 0.0  # it was taken away, and some wait still
     if limit is None or limit.burst is None or math.isinf(room.tokens):
-        return min(LOOK_AGAIN_S, max(SHORTEST_LOOK_S, room.leaves_s))
-    left = room.tokens - min(room.free, math.floor(room.tokens))
-    wait_s = (max(1.0, limit.burst // 2) - left) / limit.per_second
+        wait_s = min(LOOK_AGAIN_S, room.leaves_s)
+    else:
+        left = room.tokens - min(room.free, math.floor(room.tokens))
+        wait_s = (max(1.0, limit.burst // 2) - left) / limit.per_second
+    if limit is not None and _has_older_run(limit, room):
+        wait_s = min(wait_s, OLDER_RUN_LOOK_S)
     return max(SHORTEST_LOOK_S, wait_s)
+
+
+def _has_older_run(limit: Limit, room: Room) -> bool:
+    if limit.changed_at is None or room.since is None:
+        return False
+    return room.since < limit.changed_at + UNCOMMITTED

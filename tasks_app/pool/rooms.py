@@ -43,7 +43,7 @@ COLUMNS = {
 _RUNNING = text(
     " UNION ALL ".join(
         f"""
-    SELECT '{kind}' AS kind, p.{column} AS key, count(*) AS running FROM {PENDING} p
+    SELECT '{kind}' AS kind, p.{column} AS key, count(*), min(p.started_at) FROM {PENDING} p
     WHERE p.state = '{State.RUNNING}' AND p.{column} IS NOT NULL
       AND p.{column} = ANY(CAST(:{kind} AS text[])) AND CAST(:{kind} AS text[]) <> '{{}}'
     GROUP BY p.{column}"""
@@ -107,7 +107,9 @@ def rooms_of(
     for gate in gates:
         head, leaves_s = heads.get(gate.key, _NOBODY)
         limit, bucket = limits.of(gate), buckets.get(gate)
-        rooms[gate] = room_of(gate, limit, running.get(gate, 0), head, bucket)
+        number, since = running.get(gate, (0, None))
+        rooms[gate] = room_of(gate, limit, number, head, bucket)
+        rooms[gate].since = since
         rooms[gate].leaves_s = math.inf if leaves_s is None else leaves_s
     return rooms
 
@@ -139,13 +141,16 @@ def _buckets(
     return {named[gate]: Bucket(tokens, since_s or 0.0, at) for gate, tokens, since_s, at in rows}
 
 
-def _running(connection: Connection, gates: Iterable[Gate]) -> dict[Gate, int]:
+def _running(
+    connection: Connection, gates: Iterable[Gate]
+) -> dict[Gate, tuple[int, datetime | None]]:
+    """Return of each gate how many run behind it, and since when the first of them."""
     keys: dict[str, list[str]] = {kind: [] for kind in COLUMNS}
     for kind, key in gates:
         keys[kind].append(key)
     values = {kind: texts(some) for kind, some in keys.items()}
     rows = connection.execute(_RUNNING, values)
-    return {Gate(Kind(kind), key): running for kind, key, running in rows}
+    return {Gate(Kind(kind), key): (number, since) for kind, key, number, since in rows}
 
 
 def _heads(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.gates import Kind, Limit
 from tasks_app.pool.cancel import cancel
+from tasks_app.pool.claim import claim
 from tasks_app.pool.held import LOOK_AGAIN_S, hold
 from tasks_app.pool.limits import drop_limit, set_limit
 from tasks_app.pool.settle import settle_group
@@ -202,6 +204,35 @@ def test_a_child_that_never_said_that_there_is_room_is_made_up_for_by_a_look(
     assert bench.task(second).parked is None
     with bench.engine.connect() as connection:
         assert connection.execute(text("SELECT look_at FROM task_gate")).scalar() is None
+
+
+def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -> None:
+    """They do not know it, so at their end they tell nobody."""
+    first, second = bench.create(), bench.create()
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    with database.single() as connection:
+        (run,) = claim(connection, [first], claimer(), uuid4())
+    limit(bench, Kind.NAME, "t")
+    keeper = Gatekeeper(database)
+    assert keeper.claim([second], claimer(), uuid4()) == []
+
+    with bench.engine.begin() as connection:
+        settle_group(connection, [ending(run)])
+
+    assert keeper.look(now=datetime.now(UTC) + timedelta(seconds=2)).woken == 1
+
+
+def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
+    ids = [bench.create(), bench.create()]
+    limit(bench, Kind.NAME, "t")
+    bench.sql("UPDATE task_limit SET changed_at = now() - interval '11s'")
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    keeper = Gatekeeper(database)
+
+    assert len(keeper.claim(ids, claimer(), uuid4())) == 1
+    assert (keeper.look().next_s or 0) > LOOK_AGAIN_S - 5
 
 
 def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(
