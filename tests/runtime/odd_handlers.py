@@ -103,6 +103,8 @@ def roll_back(run: Run) -> None:
 
 
 def roll_back_by_driver(run: Run) -> None:
+    if run.ctx.connection.in_nested_transaction():
+        return  # SQLAlchemy would release a savepoint that is gone, and the run would fail
     run.driver.rollback()
     run.rows = 0
 
@@ -274,6 +276,7 @@ ENDING: list[Odd] = [hidden_commit, hidden_commit_and_begin]
 
 def die(run: Run) -> None:
     write(run)
+    run.ctx.session.execute(text("RESET ROLE"))  # of pg_monitor's this would be refused
     run.ctx.session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
 

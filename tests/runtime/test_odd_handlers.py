@@ -20,7 +20,7 @@ from tests.waiting import until
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
 """So many at random; 0: always the same ones, in every `make test`."""
-QUICK = 60
+QUICK = 20
 SETTINGS = settings(
     max_examples=EXAMPLES or QUICK,
     derandomize=not EXAMPLES,

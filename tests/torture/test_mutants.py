@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import CASES
 from torture.mutants.all import ALL
 from torture.mutants.change import Change, Mutant, StaleMutantError, apply, restore
 from torture.mutants.trial import Trial
@@ -31,12 +33,17 @@ def test_what_it_changes_is_there_and_still_python_afterwards(
     assert [(tmp_path / f).read_text() for f in mutant.files] == list(before.values())
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 @each
 def test_the_tests_that_it_names_are_there(mutant: Mutant, project: Path) -> None:
     assert mutant.tests
     for test in mutant.tests:
         file, *names = test.split("::")
-        within: ast.AST = ast.parse((project / file).read_text())
+        within: ast.AST = parsed(project / file)
         for name in names:
             found = [
                 n
@@ -45,6 +52,19 @@ def test_the_tests_that_it_names_are_there(mutant: Mutant, project: Path) -> Non
             ]
             assert found, f"{test} is not there"
             within = found[0]
+
+
+def test_so_are_their_cases_as_far_as_this_run_has_collected_them(
+    request: pytest.FixtureRequest,
+) -> None:
+    cases = request.config.stash[CASES]
+    by_hand = {each.partition("[")[0] for each in request.config.args if "[" in each}
+    collected = {case.partition("[")[0] for case in cases} - by_hand
+    named = {test for mutant in ALL for test in mutant.tests if "[" in test}
+
+    looked_at = {test for test in named if test.partition("[")[0] in collected}
+
+    assert looked_at <= cases
 
 
 def test_there_are_at_least_twenty_and_each_has_a_name_of_its_own() -> None:

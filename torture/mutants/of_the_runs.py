@@ -21,8 +21,8 @@ RUNS = (
         END,
         "            if name is _COMMIT:\n",
         "            if name == next(iter(_OURS)):\n",
-        f"{MEETS}[False-role-session]",
-        f"{MEETS}[False-path-driver]",
+        f"{MEETS}[False-session-role]",
+        f"{MEETS}[False-driver-path]",
     ),
     mutant(
         "nothing is taken back at an end",
@@ -30,8 +30,8 @@ RUNS = (
         END,
         ' | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}',
         "",
-        f"{MEETS}[False-function-session]",
-        f"{MEETS}[False-second-async]",
+        f"{MEETS}[False-session-function]",
+        f"{MEETS}[False-async-second]",
     ),
     mutant(
         "settings are taken back before deferred triggers",
@@ -74,8 +74,8 @@ RUNS = (
         END,
         "            self.is_spoiled = True\n",
         "            pass\n",
-        f"{MEETS}[False-temp-session]",
-        f"{MEETS}[False-listen-async]",
+        f"{MEETS}[False-session-temp]",
+        f"{MEETS}[False-async-listen]",
     ),
     mutant(
         "a loaded library goes on to the next run",
@@ -196,7 +196,7 @@ RUNS = (
         SHARED,
         "        driver.send_reset()\n",
         "",
-        f"{MEETS}[False-local-batch]",
+        f"{MEETS}[False-batch-local]",
         "tests/runtime/test_batches.py::test_what_one_sets_the_next_does_not_meet",
     ),
     mutant(
