@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # Tests wait more than they work; each job starts servers of its own, about 150 MB.
-JOBS ?= 3
+JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 test-server test-newest format docs lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 test-server test-newest format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -25,12 +25,22 @@ demo: $(READY)  ## watch a shop's day on real PostgreSQL, Valkey and Celery
 	@$(BIN)/tasks-app demo $(ARGS)
 
 # Or each process that a test starts would compile the whole package anew.
-test test-server: export PYTHONDONTWRITEBYTECODE =
-test: $(READY)  ## the whole suite, on servers that it starts itself
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+test test-quick test-long test-server: export PYTHONDONTWRITEBYTECODE =
+# A file is one job's, which starts its workers once; tests/conftest.py says which files come first.
+PYTEST := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: $(READY)  ## the suite, on servers that it starts itself (4 to 5 minutes on two cores)
+	@$(BIN)/python $(PYTEST) -m "not edge and not long" $(ARGS)
+
+QUICK := tests/domain tests/pool tests/monitor tests/docs tests/runtime/test_outcomes.py tests/runtime/test_effects.py
+test-quick: $(READY)  ## rules, SQL, documents and one run of each outcome: for the inner loop (a minute)
+	@$(BIN)/python $(PYTEST) -m "not edge and not long and not processes" --deselect tests/pool/test_stateful.py \
+		--deselect tests/pool/test_stateful_gates.py $(QUICK) $(ARGS)
+
+test-long: $(READY)  ## what takes seconds each: whole days, releases, wheels, storms (minutes)
+	@$(BIN)/python $(PYTEST) -m long $(ARGS)
 
 test-pg16: $(READY)  ## everything that touches the database, on PostgreSQL 16
-	@TASKS_APP_TEST_POSTGRES=16 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/pool tests/runtime $(ARGS)
+	@TASKS_APP_TEST_POSTGRES=16 $(BIN)/python $(PYTEST) tests/pool tests/runtime $(ARGS)
 
 # What touches the database: the pool, those who work on it, commands, a worker with beat and broker.
 DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli tests/broker/test_walk.py \
@@ -38,7 +48,7 @@ DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli t
 test-server: $(READY)  ## the same and a worker's walk, on the PostgreSQL of TASKS_APP_TEST_POSTGRES_URL
 	@test -n "$(TASKS_APP_TEST_POSTGRES_URL)" || { echo "Set TASKS_APP_TEST_POSTGRES_URL to a server's URL:" \
 		"its role may make databases and roles. See CONTRIBUTING.md."; exit 2; }
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "edge or not edge" $(DATABASE_TESTS) $(ARGS)
+	@$(BIN)/python $(PYTEST) -m "edge or not edge" $(DATABASE_TESTS) $(ARGS)
 
 check: $(READY)  ## format, lint, types, floors, the quick part of the model
 	@$(BIN)/ruff format --check .
@@ -102,7 +112,7 @@ test-newest: $(READY)  ## the suite on the newest of all that pyproject allows, 
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(NEWEST)
 	@$(BIN)/uv pip install --quiet --upgrade --python $(NEWEST)/bin/python -r requirements/dev.in -e '.[demo]'
 	@$(BIN)/uv pip list --python $(NEWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
-	@$(NEWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(NEWEST)/bin/python $(PYTEST) $(ARGS)
 
 format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .

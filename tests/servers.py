@@ -58,13 +58,13 @@ class Databases:
         self._engine = create_engine(self._url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
         self._made: list[str] = []
 
-    def create(self, name: str) -> str:
-        """Make an empty one, in place of one of that name; return its URL."""
+    def create(self, name: str, copied_from: str = "") -> str:
+        """Make an empty one, or a copy, in place of one of that name; return its URL."""
         if name in self._made:
             self.drop(name)
         with self._engine.connect() as connection:
-            more = ""
-            if GIVEN and connection.execute(ICU).scalar():
+            more = f"TEMPLATE {named(copied_from)}" if copied_from else ""
+            if not more and GIVEN and connection.execute(ICU).scalar():
                 more = "TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
             connection.exec_driver_sql(f"CREATE DATABASE {named(name)} {more}")
         self._made.append(name)

@@ -43,6 +43,7 @@ def job(yard: Yard, flaw: Flaw, **options: Any) -> Any:
     return yard.job(yard.step(flaw, commit_every=5, max_attempts=1, **options))
 
 
+@pytest.mark.long
 def test_fail_fast_calls_the_others_off(yard: Yard, flaw: Flaw) -> None:
     yard.rows(MANY)
     it = job(yard, flaw, cuts=(26, 51, *range(76, MANY)))

@@ -393,6 +393,7 @@ def test_a_cancelled_task_stops_at_a_chunk(yard: Yard) -> None:
     assert yard.sql("SELECT count(*) FROM task_error") == 0
 
 
+@pytest.mark.long
 def test_a_connection_that_is_lost_is_no_rows_fault(yard: Yard) -> None:
     """The run ends, uncharged, and another goes on behind the last commit."""
     yard.rows(30)
@@ -430,6 +431,7 @@ def test_nobody_waits_for_a_run_but_while_it_commits(yard: Yard, commit: str) ->
     assert view.tallies["step"].counts[:3] == (30, 30, 0)
 
 
+@pytest.mark.long
 def test_a_chunk_whose_lease_is_lost_is_rolled_back(yard: Yard) -> None:
     yard.rows(20)
     first = [True]

@@ -195,6 +195,7 @@ def make_partitioned(connection: Connection, kind: str) -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("each", [Amount(parts=1), Amount(parts=3), Amount(rows=2)])
 @pytest.mark.parametrize("key_type", COLUMNS)
 @given(data=st.data())

@@ -178,6 +178,7 @@ def test_a_partition_that_is_retried_by_hand_while_its_step_goes_on_is_done(yard
     assert yard.done == ALL
 
 
+@pytest.mark.long
 def test_a_join_that_is_retried_by_hand_goes_on_unless_its_step_was_ended(
     yard: Yard, database: Database
 ) -> None:

@@ -55,7 +55,7 @@ class Yard:
         """Ids of each chunk that was handed to a handler."""
         with engine.begin() as connection:
             for statement in (
-                "DROP TABLE IF EXISTS todo, done",
+                "DROP TABLE IF EXISTS todo, done CASCADE",  # a test that failed may leave views
                 "CREATE TABLE todo (id bigint PRIMARY KEY, place text, amount int NOT NULL)",
                 "CREATE TABLE done (id bigint, run int)",
             ):
@@ -64,7 +64,7 @@ class Yard:
     def close(self) -> None:
         """Leave nothing behind."""
         self.bench.close()
-        self.sql("DROP TABLE IF EXISTS todo, done, stock")
+        self.sql("DROP TABLE IF EXISTS todo, done, stock CASCADE")
 
     def rows(self, number: int) -> None:
         """Fill the table with ids from 1 on."""

@@ -27,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_a_drain_is_measured_and_audited(stack: Stack) -> None:
     stage = Stage(Servers(stack))
 

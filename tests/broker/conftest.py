@@ -92,10 +92,19 @@ class House:
         process.says("beat: Starting")
         return process
 
+    def end_since(self, number: int) -> None:
+        """Kill those that were started after so many."""
+        for process in self._started[number:]:
+            process.end()
+
+    @property
+    def started(self) -> int:
+        """How many it has started."""
+        return len(self._started)
+
     def end(self) -> None:
         """Kill what is left."""
-        for process in self._started:
-            process.end()
+        self.end_since(0)
         self.sql("DELETE FROM task_worker")
         self.sql("DELETE FROM task_lease")
 
@@ -184,8 +193,11 @@ def house(
 
 
 @pytest.fixture(autouse=True)
-def _clean(house: House) -> None:
+def _clean(house: House) -> Iterator[None]:
     house.clean()
+    started = house.started
+    yield
+    house.end_since(started)
 
 
 @pytest.fixture

@@ -176,6 +176,7 @@ def test_an_import_error_inside_of_the_app_comes_out_as_it_is(
         load_tasks(Settings(celery_app="office_broken"))
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_worker_without_a_broker_runs_them_too(
     pool: Pool, database_url: str, tmp_path: Path

@@ -82,6 +82,7 @@ def no_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HANDLERS, "_specs", {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "name"),
     [(add, "shop.add"), (bound, "shop.bound"), (untyped, "shop.untyped"), (shared, "shop.shared")],

@@ -230,6 +230,7 @@ class TestWithWorkers:
         with house.engine.connect() as connection:
             return f"tasks_app:delay.{pool_name(connection)}.due"
 
+    @pytest.mark.long
     def test_delayed_tasks_start_when_they_are_due(
         self, house: House, worker: CeleryProcess
     ) -> None:
@@ -243,6 +244,7 @@ class TestWithWorkers:
         assert min(lateness(house, ids)) >= 0
         assert house.sql(MESSAGES) - before < 10
 
+    @pytest.mark.long
     def test_what_was_cancelled_or_put_off_after_it_was_entered_does_not_run_then(
         self, house: House, worker: CeleryProcess, own: Redis, due: str
     ) -> None:

@@ -68,6 +68,7 @@ def shown(listener: Listener, task_id: int, state: str) -> Any:
     return listener.task(task_id)
 
 
+@pytest.mark.long
 def test_a_success_is_shown_with_its_course_and_without_its_data(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_success_is_shown_with_its_course_and_without_its_data(
     assert listener.workers() == {task.worker.hostname}
 
 
+@pytest.mark.long
 def test_a_retry_is_red_no_longer_when_it_succeeds(
     house: House, listener: Listener, worker: CeleryProcess
 ) -> None:

@@ -18,6 +18,8 @@ from tasks_app.domain.effective import effective_settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.settings import Settings, load_settings
 
+pytestmark = pytest.mark.long
+
 BIN = Path(sys.executable).parent
 CORE = "hunter"
 ODD = st.text(st.sampled_from("#/?@:;[]%&=+ \t'\"\\éK℀1a"), max_size=4)

@@ -45,6 +45,7 @@ def last_words(house: House, command: str, ends_with: int = 2, **environment: st
     return process.log()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["worker", "beat"])
 def test_a_database_without_schema_is_refused(house: House, empty_url: str, command: str) -> None:
     said = last_words(house, command, 1, TASKS_APP_DATABASE_URL=empty_url)
@@ -53,6 +54,7 @@ def test_a_database_without_schema_is_refused(house: House, empty_url: str, comm
 
 
 @pytest.mark.parametrize("command", ["worker", "beat"])
+@pytest.mark.usefixtures("postgres")  # which asks for passwords
 def test_a_password_that_is_refused_is_said(house: House, command: str) -> None:
     url = make_url(house.url).set(password="s3cret").render_as_string(hide_password=False)
 
@@ -63,12 +65,12 @@ def test_a_password_that_is_refused_is_said(house: House, command: str) -> None:
 
 
 def test_a_database_that_forgets_commits_is_said(house: House) -> None:
-    house.sql("ALTER ROLE tasks_app SET synchronous_commit = off")
+    house.sql("ALTER ROLE current_user SET synchronous_commit = off")
     try:
         process = house.start("worker", "-l", "INFO")
         process.says("The database has synchronous_commit = off: a crash of the server loses")
     finally:
-        house.sql("ALTER ROLE tasks_app RESET synchronous_commit")
+        house.sql("ALTER ROLE current_user RESET synchronous_commit")
         process.end()
 
 

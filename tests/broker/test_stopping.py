@@ -30,6 +30,7 @@ def doomed(house: House, *, children: int = 2, folder: Path | None = None) -> Ce
     return house.worker(*arguments, children=children, folder=folder, **environment)
 
 
+@pytest.mark.long
 def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> None:
     """To the whole group, as some process managers do it; two messages wait in the parent."""
     worker = doomed(house)
@@ -50,6 +51,7 @@ def test_sigterm_gives_back_at_once_while_running_tasks_end(house: House) -> Non
     assert house.effects() == (2, 2)
 
 
+@pytest.mark.long
 def test_what_the_parent_reserved_goes_back_and_redis_keeps_no_receipts(house: House) -> None:
     """A receipt in Redis costs two transactions per message; the ledger makes good what is lost."""
     with Redis.from_url(house.broker.url_of(house.number % 16)) as redis:
@@ -69,6 +71,7 @@ def test_what_the_parent_reserved_goes_back_and_redis_keeps_no_receipts(house: H
         redis.delete("tasks_app:default")
 
 
+@pytest.mark.long
 def test_after_the_grace_running_tasks_are_let_go_whatever_they_catch(
     house: House, tmp_path: Path
 ) -> None:

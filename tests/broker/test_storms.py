@@ -11,7 +11,7 @@ from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
 
 NUMBER = 500
 OVER = "SELECT count(*) FROM task_completed"
@@ -105,10 +105,12 @@ def test_a_worker_that_sleeps_beyond_its_lease_writes_nothing_when_it_wakes(
 
 def test_a_worker_that_is_killed_whole_charges_nobody(house: House, worker: CeleryProcess) -> None:
     """The last of this module: the lease decides, and another worker goes on, each one alone."""
+    house.beat()
     ids = house.create("slow", 8, {"seconds": 0.5})
     running = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING' AND owner LIKE :owner"
     until(lambda: house.sql(running, owner=f"{worker.name}@%"))
     worker.signal_all(signal.SIGKILL)
+    house.worker()
     began = time.monotonic()
 
     states = house.over(ids, 60)

@@ -11,6 +11,7 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from tasks_app.broker.beat import PoolScheduler
+from tasks_app.runtime.hooks import HOOKS
 
 LONG_AGO = timedelta(hours=2)
 EARLIER = "UPDATE task_lease SET notes = jsonb_build_object('hourly', now() - :ago)"
@@ -50,6 +51,7 @@ def make(
 ) -> Iterator[Callable[[], Scheduler]]:
     monkeypatch.setenv("TASKS_APP_DATABASE_URL", database_url)
     monkeypatch.setenv("TASKS_APP_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(HOOKS, "_subscribers", HOOKS._subscribers)  # a beat's stays to the end
     made: list[Scheduler] = []
 
     def start() -> Scheduler:

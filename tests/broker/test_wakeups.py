@@ -57,6 +57,7 @@ print(json.dumps(ids))
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("imports", "create"),
     [
@@ -84,6 +85,7 @@ def test_a_producer_is_heard_whatever_it_imports(
     assert house.over(ids, SOON_S) == {"SUCCEEDED": len(ids)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "create",
     [
@@ -103,9 +105,11 @@ def test_a_worker_wakes_others_whatever_its_modules_import(
     until(lambda: house.sql(DONE) == len(ids) + ("then=" in create), SOON_S)
 
 
+@pytest.mark.long
 def test_two_services_on_one_queue_pass_on_what_is_the_others(house: House, tmp_path: Path) -> None:
     """One task a commit, so that each has a hint of its own; half of them go astray at first."""
-    house.worker(TASKS_APP_IMPORTS="house_handlers", **SCANS)
+    other = house.worker(TASKS_APP_IMPORTS="house_handlers", **SCANS)
+    other.says(" ready.")  # its children are known a second before it hears messages
     create = """for name in ["bare.short", "plain"] * 10:
         with Session(session.get_bind()) as own, own.begin():
             create_task(own, name)"""

@@ -20,7 +20,11 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
 
-HANDLERS = {"TASKS_APP_IMPORTS": "failing_handlers", "TASKS_APP_SCAN_INTERVAL": "100ms"}
+HANDLERS = {
+    "TASKS_APP_IMPORTS": "failing_handlers",
+    "TASKS_APP_SCAN_INTERVAL": "100ms",
+    "TASKS_APP_LEASE": "20s",  # on a busy machine a rescue may come before a sibling, and says less
+}
 HIJACKED = "worker_hijack_root_logger = True\n"
 THEIR_OWN = """
 import logging
@@ -28,6 +32,7 @@ logging.basicConfig(format="MINE %(levelname)s %(name)s %(message)s", level=logg
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", ["", HIJACKED, THEIR_OWN], ids=["ours", "hijacked", "theirs"])
 def test_a_worker_says_what_failed_and_whom_a_death_was_charged(
     house: House, tmp_path: Path, settings: str
@@ -61,6 +66,7 @@ def test_a_worker_says_what_failed_and_whom_a_death_was_charged(
     worker.end()
 
 
+@pytest.mark.long
 def test_the_banner_and_inspect_registered_name_our_handlers(house: House) -> None:
     worker = house.worker(**HANDLERS)
     worker.says(" ready.")
@@ -76,6 +82,7 @@ def test_the_banner_and_inspect_registered_name_our_handlers(house: House) -> No
     worker.end()
 
 
+@pytest.mark.long
 def test_a_handlers_name_is_no_celery_task(house: House) -> None:
     """To be listed is not to be called: a message of that name runs nothing."""
     worker = house.worker(**HANDLERS)
@@ -88,6 +95,7 @@ def test_a_handlers_name_is_no_celery_task(house: House) -> None:
     worker.end()
 
 
+@pytest.mark.long
 def test_debug_shows_the_messages(house: House) -> None:
     worker = house.worker("-l", "DEBUG", **HANDLERS)
 

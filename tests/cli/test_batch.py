@@ -70,6 +70,7 @@ def work(run: Shell) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.long
 def test_a_job_is_started_shown_and_listed(run: Shell) -> None:
     started = run("batch", "start", "payroll", '{"month": "2026-10"}')
     batch_id = started.stdout.strip()
@@ -91,6 +92,7 @@ def test_a_job_is_started_shown_and_listed(run: Shell) -> None:
     assert re.search(r"^check +1 +key < 11 +COMPLETED +#{10} +10 +10 +0 ", parts, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_one_that_fails_is_restarted_and_what_it_left_out_is_shown(
     run: Shell, tmp_path: Path
 ) -> None:
@@ -110,6 +112,7 @@ def test_one_that_fails_is_restarted_and_what_it_left_out_is_shown(
     assert run.json("batch", "show", batch_id)["batch"]["status"] == "COMPLETED"
 
 
+@pytest.mark.long
 def test_one_is_stopped_and_abandoned(run: Shell) -> None:
     batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
     refused = run("batch", "abandon", batch_id)

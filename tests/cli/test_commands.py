@@ -295,6 +295,7 @@ def test_an_id_that_is_given_twice_is_one(shell: Shell, engine: Engine) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_work_drains_the_pool_without_a_broker_and_survives_poison(
     shell: Shell, engine: Engine
@@ -351,6 +352,7 @@ def test_scan_publishes_nothing_where_no_worker_lives(shell: Shell) -> None:
     assert "0 ids published" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("folder", [(), ("--folder", "my servers")], ids=["usual", "named"])
 def test_up_urls_down_in_a_folder(

@@ -68,6 +68,7 @@ def shell(
     )
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_it_counts_what_ran_in_every_way_also_before_a_death(shell: Shell, engine: Engine) -> None:

@@ -45,6 +45,7 @@ def test_the_plugin_imports_click_and_nothing_else() -> None:
     assert names == ["tasks_app", "tasks_app.cli", "tasks_app.cli.group"]
 
 
+@pytest.mark.long
 def test_what_goes_wrong_ends_the_same_both_ways(
     broker: Valkey, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def ended(engine: Engine) -> None:
             connection.execute(text(stop))
 
 
+@pytest.mark.long
 def test_each_prints_one_document(
     run: Shell,  # noqa: F811
     known: dict[str, Any],
@@ -219,6 +220,7 @@ def test_each_prints_one_document(
             known["batch"] = value["batch_id"]
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_the_servers_and_a_drain_print_one_document(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch

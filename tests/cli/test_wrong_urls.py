@@ -80,8 +80,19 @@ def causes(database_url: str) -> dict[str, tuple[str, str, int]]:
     }
 
 
+@pytest.fixture
+def cause(request: pytest.FixtureRequest) -> str:
+    """Its name; some need a server that asks for passwords and speaks no TLS."""
+    name: str = request.param
+    if name in {"role", "password", "tls"}:
+        request.getfixturevalue("postgres")
+    return name
+
+
 @pytest.mark.parametrize(
-    "cause", ["role", "password", "database", "host", "port", "number", "tls", "option"]
+    "cause",
+    ["role", "password", "database", "host", "port", "number", "tls", "option"],
+    indirect=True,
 )
 def test_who_does_not_get_in_reads_why(
     shell: Shell,
@@ -117,7 +128,9 @@ def test_a_database_that_answers_is_healthy(
     assert (health.returncode, health.stdout.endswith(" answers\n")) == (0, True)
 
 
-@pytest.mark.parametrize("cause", ["password", "database", "host", "port", "tls", "option"])
+@pytest.mark.parametrize(
+    "cause", ["password", "database", "host", "port", "tls", "option"], indirect=True
+)
 def test_worker_and_beat_end_with_the_same_sentence_and_code(
     causes: dict[str, tuple[str, str, int]], cause: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +142,7 @@ def test_worker_and_beat_end_with_the_same_sentence_and_code(
     assert (end.value.code, said in capsys.readouterr().err) == (status, True)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("variable", "value", "said"),

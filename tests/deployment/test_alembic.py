@@ -18,6 +18,8 @@ from tasks_app.runtime.database import Database
 from tasks_app.runtime.maintainer import Maintainer
 from tasks_app.runtime.migration import migrate
 
+pytestmark = pytest.mark.long
+
 ENV = """
 import os
 from alembic import context

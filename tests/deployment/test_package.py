@@ -17,6 +17,8 @@ from tasks_app.domain.shortcut import Need, Shortcut
 from tasks_app.runtime import driver_internals
 from tests.docs.reading import PROJECT, text_of
 
+pytestmark = pytest.mark.long
+
 PYPROJECT: dict[str, Any] = tomllib.loads(text_of("pyproject.toml"))
 BASE: list[str] = PYPROJECT["project"]["dependencies"]
 

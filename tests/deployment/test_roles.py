@@ -18,6 +18,8 @@ from tasks_app.runtime.registry import Registry
 from tasks_app.testing import drain
 from tests.docs.reading import text_of
 
+pytestmark = pytest.mark.long
+
 NAME, PASSWORD = "tasks_app_roles", "of-this-test"
 FORBIDDEN = (
     "ALTER TABLE task_pending ADD COLUMN x int",

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from tasks_app.embedded import temporary
 from tests.factory import pending_task
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(200)]
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ def picture(house: House, ids: list[int]) -> Any:
     )
 
 
+@pytest.mark.long
 def test_forged_messages_run_nothing_and_kill_nobody(
     house: House, dice: random.Random, count: int, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_forged_messages_run_nothing_and_kill_nobody(
     print(f"{count} forged messages among {len(due)} due tasks: each ran once, nobody died")
 
 
+@pytest.mark.long
 def test_a_pushed_message_reaches_the_executor(house: House, dice: random.Random) -> None:
     """Else the test above would prove nothing."""
     house.worker("-Q", "lonely")

@@ -8,6 +8,8 @@ from sqlalchemy import Engine
 from tests.factory import count
 from tests.pool.many_producers import Load, all_of
 
+pytestmark = pytest.mark.long
+
 CASES = [
     ("queued", "return_existing"),
     ("for_period 1h", "raise"),

@@ -6,13 +6,10 @@ counted, never times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection
 
 from tasks_app.domain.states import Event
 from tasks_app.domain.task import Cause, Fence, Settlement
@@ -22,20 +19,16 @@ from tasks_app.pool.claim import claim, claim_unhindered, waiting
 from tasks_app.pool.claim_next import claim_next
 from tasks_app.pool.condition import due_work
 from tasks_app.pool.elsewhere import of_others
-from tasks_app.pool.maintain import add_partition, missing_partitions
 from tasks_app.pool.park import park
 from tasks_app.pool.release import release
 from tasks_app.pool.renew import renew
 from tasks_app.pool.rescue import rescue_claims, rescue_expired
 from tasks_app.pool.scan import due
-from tasks_app.pool.schema import migrate
 from tasks_app.pool.settle import still_held
 from tasks_app.pool.sweep import sweep
 from tasks_app.pool.upcoming import upcoming
-from tasks_app.runtime.database import Database
 from tests.factory import LEASE, claimer
-from tests.pool.plans import Plan, prepared
-from tests.servers import Databases
+from tests.pool.filled import Ask, Verb, statistics
 
 WAITING, RUNNING, OVER = range(1, 8_001), range(10_001, 10_501), range(20_001, 20_101)
 TOKEN = UUID(int=7)
@@ -63,6 +56,7 @@ INSERT INTO task_error (id, name, state)
 INSERT INTO task_dispatch (queue, ids, publish_at)
     SELECT 'q0', '{{1}}', now() FROM generate_series(1, 20);
 """
+FULL = FILL
 NAMES = tuple(f"n{n}" for n in range(50))
 
 
@@ -83,8 +77,6 @@ def fences(number: int) -> list[Fence]:
     return [Fence(task_id, 1, TOKEN) for task_id in RUNNING[:number]]
 
 
-Verb = Callable[[Connection, int], Any]
-"""Does its work for so many rows."""
 DUE = [n for n in WAITING if n % 2 == 0]
 VERBS: dict[str, tuple[Verb, int]] = {
     "due": (lambda c, n: due(c, {"q0": n}), GROUP),
@@ -134,56 +126,12 @@ VERBS: dict[str, tuple[Verb, int]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def bare(databases: Databases) -> Iterator[Database]:
-    """A database of its own, migrated and empty, in which nobody gathers statistics."""
-    database = Database(databases.create("plans"))
-    with database.begin() as connection:
-        migrate(connection)
-    for day in _missing(database):
-        with database.begin() as connection:
-            add_partition(connection, day)
-    with database.engine.connect() as connection:  # rolled back, as a pool whose tasks are all done
-        connection.connection.driver_connection.execute(FILL)
-    yield database
-    database.dispose()
-    databases.drop("plans")
-
-
-def _missing(database: Database) -> list:
-    with database.begin() as connection:
-        return missing_partitions(connection)
-
-
-@pytest.fixture(params=["never", "while empty", "fresh"])
-def statistics(request: pytest.FixtureRequest) -> str:
-    """When ANALYZE ran; statements are always prepared while the pool is empty."""
-    return request.param
-
-
-def planned(
-    connection: Connection, statistics: str, verb: Verb, number: int, fill: str = FILL
-) -> Plan:
-    connection.exec_driver_sql("SET LOCAL lock_timeout = '30s'")  # ANALYZE may meet autovacuum
-    if statistics == "while empty":
-        connection.exec_driver_sql("ANALYZE")
-    statement = prepared(connection, "ours", lambda c: verb(c, number))
-    connection.connection.driver_connection.execute(fill)
-    if statistics == "fresh":
-        connection.exec_driver_sql("ANALYZE")
-    return statement.run(connection)
-
-
+@statistics
 @pytest.mark.parametrize("name", VERBS)
-def test_a_statement_reads_about_what_it_returns(
-    bare: Database, statistics: str, name: str
-) -> None:
-    verb, number = VERBS[name]
-    with bare.engine.connect() as connection:
-        try:
-            plan = planned(connection, statistics, verb, number)
-        finally:
-            connection.invalidate()
+def test_a_statement_reads_about_what_it_returns(ask: Ask, name: str) -> None:
+    number = VERBS[name][1]
+
+    plan = ask(name)
 
     assert plan.whole == ()
     assert plan.rows <= STEPS_A_ROW * number + 300

@@ -6,23 +6,19 @@ import pytest
 
 from tasks_app.pool import cancel, requeue, settle, succeed
 from tasks_app.pool.groups import look
-from tasks_app.runtime.database import Database
-from tests.pool.test_plans import (  # noqa: F401  the fixtures are used by their names
+from tests.pool.filled import Ask, Verb, statistics
+from tests.pool.test_plans import (
     FILL,
     GROUP,
     PAGES_A_ROW,
     RUNNING,
     STEPS_A_ROW,
     WAITING,
-    Verb,
-    bare,
     ending,
-    planned,
-    statistics,
 )
 
 GROUPS = 8_000
-FILL_GROUPS = (
+FULL = (
     FILL
     + f"""
 INSERT INTO task_group (id, total, failed, on_failure, callback_id)
@@ -65,18 +61,12 @@ VERBS: dict[str, tuple[Verb, int]] = {
 }
 
 
+@statistics
 @pytest.mark.parametrize("name", VERBS)
-def test_a_statement_reads_about_what_it_is_asked_for(
-    bare: Database,  # noqa: F811
-    statistics: str,  # noqa: F811
-    name: str,
-) -> None:
-    verb, number = VERBS[name]
-    with bare.engine.connect() as connection:
-        try:
-            plan = planned(connection, statistics, verb, number, FILL_GROUPS)
-        finally:
-            connection.invalidate()
+def test_a_statement_reads_about_what_it_is_asked_for(ask: Ask, name: str) -> None:
+    number = VERBS[name][1]
+
+    plan = ask(name)
 
     assert plan.whole == ()
     assert plan.rows <= 3 * STEPS_A_ROW * number + 300

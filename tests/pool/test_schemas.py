@@ -108,6 +108,7 @@ def pools(databases: Databases) -> Iterator[Pools]:
     engine.dispose()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_pools_go_up_and_down_in_any_order_and_touch_nobody_elses(pools: Pools) -> None:
     for number, pool in enumerate(POOLS, 1):

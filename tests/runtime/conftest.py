@@ -17,7 +17,7 @@ def bench(engine: Engine, database_url: str, tmp_path: Path) -> Iterator[Bench]:
     """A workbench on the emptied database."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS effect (task_id bigint, note text)"))
-        connection.execute(text("TRUNCATE effect"))
+        connection.execute(text("DELETE FROM effect"))
     bench = Bench(engine, database_url, tmp_path)
     yield bench
     bench.close()

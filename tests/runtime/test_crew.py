@@ -392,6 +392,7 @@ def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(benc
     assert child.desk.empty
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [20, 5000])
 def test_of_a_child_that_was_killed_all_that_ran_was_on_board_and_nobody_is_charged(

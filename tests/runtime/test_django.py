@@ -39,6 +39,7 @@ def in_django(bench: Bench, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_task_is_part_of_the_transaction_of_a_view(bench: Bench) -> None:
     done = in_django(

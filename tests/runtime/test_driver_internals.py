@@ -96,6 +96,7 @@ def test_a_check_up_names_what_is_missing() -> None:
     assert found.advice == "Install psycopg<3.4,>=3.3."
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_worker_says_so_at_its_start_and_works(
     engine: Engine, database_url: str, tmp_path: Path

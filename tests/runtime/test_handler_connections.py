@@ -409,7 +409,7 @@ def declare(bench: Bench, way: str, leak: str, *, fails: bool) -> dict[int, Any]
 
 
 @pytest.mark.parametrize(("way", "leak"), WAYS_AND_LEAKS)
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
     bench: Bench, leak: str, way: str, *, fails: bool
 ) -> None:

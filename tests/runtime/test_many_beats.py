@@ -20,6 +20,8 @@ from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, scheduled, standing, tasks
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 TICK = timedelta(microseconds=1)
 BEATS = 5
 STOPS = 6

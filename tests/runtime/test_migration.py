@@ -18,6 +18,7 @@ from tasks_app.pool.schema import _config, current, newest
 from tasks_app.runtime.database import Database
 from tasks_app.runtime.migration import migrate
 from tests.factory import pending_task
+from tests.servers import Databases
 from tests.waiting import until
 
 OLD = "0025"
@@ -35,11 +36,9 @@ Start = Callable[..., Future]
 
 
 @pytest.fixture(scope="module")
-def old_database(shared_engine: Engine) -> str:
-    """A database to copy, whose schema is some migrations behind."""
-    with shared_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("CREATE DATABASE of_old")
-    engine = create_engine(shared_engine.url.set(database="of_old"))
+def old_database(databases: Databases) -> str:
+    """The name of a database to copy, whose schema is some migrations behind."""
+    engine = create_engine(databases.create("of_old"))
     with engine.begin() as connection:
         config = _config()
         config.attributes["connection"] = connection
@@ -49,13 +48,10 @@ def old_database(shared_engine: Engine) -> str:
 
 
 @pytest.fixture
-def behind(shared_engine: Engine, old_database: str) -> Iterator[Engine]:
+def behind(databases: Databases, old_database: str) -> Iterator[Engine]:
     """A copy of it."""
-    with shared_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("DROP DATABASE IF EXISTS behind WITH (FORCE)")
-        connection.exec_driver_sql(f"CREATE DATABASE behind TEMPLATE {old_database}")
     engine = create_engine(
-        shared_engine.url.set(database="behind"),
+        databases.create("behind", old_database),
         connect_args={"options": "-c lock_timeout=10s"},
     )
     yield engine

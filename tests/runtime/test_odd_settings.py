@@ -59,7 +59,7 @@ from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.servers import Databases, named, not_of_a_given_server
 
-pytestmark = pytest.mark.timeout(120, method="thread")
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120, method="thread")]
 
 ROLE, PASSWORD = named("odd"), "odd"
 HARMLESS = {
