@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 
 from shop import figures
@@ -20,6 +21,8 @@ from shop.diary import Diary
 from shop.processes import Bell, DiedError, StoppedError
 from shop.progress import make_view
 from shop.stage import Stage
+from tasks_app.domain.unreachable import why_unreachable
+from tasks_app.domain.urls import read_database_url
 from tasks_app.embedded import DEFAULT_FOLDER, EmbeddedError
 from tasks_app.runtime.registry import HANDLERS
 
@@ -27,6 +30,8 @@ TICK_S = 0.2
 PATIENCE_S = 60.0
 """How long we wait for the next task to end; then the checks say what is missing."""
 STOPPED = 130
+HELLO = "hello.say"
+"""The name of examples/hello.py, whose tasks may lie beside ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Options:
     orders: int
     sabotage: bool
     folder: Path
+    database_url: str | None
 
 
 @click.command()
@@ -58,6 +64,12 @@ class Options:
     show_default=True,
     help="Where everything lives.",
 )
+@click.option(
+    "--database-url",
+    metavar="URL",
+    callback=lambda _context, _option, url: _read(url),
+    help="A PostgreSQL of yours, with an empty database; else the demo brings one.",
+)
 def main(**options: Any) -> None:
     """Watch a shop's day on real PostgreSQL, Valkey, Celery and Flower, and check its result."""
     sys.exit(run(Options(**options)))
@@ -67,7 +79,7 @@ def run(options: Options) -> int:
     """Run the demo; return 0 if every check holds."""
     console, bell = Console(highlight=False), Bell()
     console.print(f"[bold]tasks-app demo[/]: everything lives in {options.folder}", soft_wrap=True)
-    stage = Stage(options.folder, console, keep=options.keep)
+    stage = Stage(options.folder, console, keep=options.keep, database_url=options.database_url)
     held: bool | None = None
     try:
         day = _prepare(stage, bell, options)
@@ -85,9 +97,7 @@ def run(options: Options) -> int:
         console.print(f"[red]✘[/] {error}", soft_wrap=True)
         return 1
     except SQLAlchemyError as error:
-        kind = type(getattr(error, "orig", None) or error).__name__
-        log = options.folder / "log" / "pg.log"
-        console.print(f"[red]✘[/] The database gave no answer ({kind}). Read {log}", soft_wrap=True)
+        console.print(f"[red]✘[/] {escape(_why(error, options))}", soft_wrap=True)
         return 1
     except OSError as error:
         console.print(f"[red]✘[/] {error}. Run the demo again.", soft_wrap=True)
@@ -104,7 +114,7 @@ def _somebody_watches() -> bool:
 
 def _prepare(stage: Stage, bell: Bell, options: Options) -> Day:
     """Set the stage for a new day; the workers come last."""
-    stage.build()
+    stage.build((*_names(), HELLO))
     stage.tell_of_earlier_runs()
     bell.wait(0)
     day = Day(stage.engine, stage.mail, Diary(names=_names()), options.orders)
@@ -146,6 +156,21 @@ def _wait_for_the_bell(stage: Stage, bell: Bell) -> None:
 def _news(stage: Stage, diary: Diary) -> str:
     orders = f"orders {len(diary.orders)}, rolled back {len(diary.rolled_back)}"
     return f"{orders}, mail server {'up' if stage.mail.is_up else 'DOWN'}"
+
+
+def _read(url: str | None) -> str | None:
+    try:
+        return None if url is None else read_database_url(url)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _why(error: SQLAlchemyError, options: Options) -> str:
+    cause = getattr(error, "orig", None) or error
+    if options.database_url is not None:
+        return f"The database {why_unreachable(str(cause)).fact}. Look at --database-url."
+    log = options.folder / "log" / "pg.log"
+    return f"The database gave no answer ({type(cause).__name__}). Read {log}"
 
 
 def _names() -> tuple[str, ...]:

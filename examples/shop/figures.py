@@ -39,9 +39,8 @@ _WORKERS = """
     SELECT count(*) FROM task_worker
     WHERE seen_at > now() - interval '2 s' AND 'points.grant' = ANY(handlers)
 """
-
-
 _EARLIER = "SELECT count(*), max(id) FROM task_all"
+_ANOTHER = "SELECT min(name) FROM task_all WHERE name <> ALL(:names)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,14 @@ def earlier(connection: Connection) -> tuple[int, int | None]:
     """Return how many tasks the pools hold, and the newest id; before the day begins."""
     number, newest = connection.execute(text(_EARLIER)).one()
     return number, newest
+
+
+def another_task(connection: Connection, names: Sequence[str]) -> str | None:
+    """Return a name that is none of these, or None: the pools have no other, or are not there."""
+    if connection.execute(text("SELECT to_regclass('task_all')")).scalar_one() is None:
+        return None
+    name: str | None = connection.execute(text(_ANOTHER), {"names": list(names)}).scalar_one()
+    return name
 
 
 def total(of: Sequence[Line]) -> Line:

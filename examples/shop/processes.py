@@ -45,23 +45,36 @@ class Bell:
 
 
 class Servers:
-    """PostgreSQL and Valkey: ours, or those that ``tasks-app up`` runs in this folder."""
+    """PostgreSQL and Valkey: ours, or those that ``tasks-app up`` runs in this folder.
 
-    def __init__(self, folder: Path, *, keep: bool) -> None:
+    With a ``database_url`` only Valkey is ours.
+    """
+
+    def __init__(self, folder: Path, *, keep: bool, database_url: str | None = None) -> None:
         self._folder = folder
         self._keep = keep
+        self._database_url = database_url
         self._stack: Stack | None = None
 
     def up(self, on_ready: Callable[[Started], None]) -> Urls:
-        """Start both unless they run; with ``keep`` they stay up when we end."""
+        """Start both unless they run; with ``keep`` they stay up when we end.
+
+        Raises:
+            EmbeddedError: a server does not start, or one runs here that the URL would hide.
+        """
         if self._keep and read_state(self._folder) is None:
             up(self._folder)
         state = read_state(self._folder)
         if state is not None and state.supervised:
+            if self._database_url:
+                raise EmbeddedError(
+                    f"Servers run in {self._folder}. Stop them: tasks-app down, or name another "
+                    "--folder."
+                )
             for started in state.started:
                 on_ready(started)
             return state.urls
-        self._stack = Stack(self._folder)
+        self._stack = Stack(self._folder, database_url=self._database_url)
         return self._stack.up(on_ready)
 
     @property

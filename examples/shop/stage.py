@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from redis import Redis
 from rich.console import Console
 from sqlalchemy import Engine, create_engine
 
-from shop.figures import earlier, live_workers
+from shop.figures import another_task, earlier, live_workers
 from shop.mail import ADDRESS_VARIABLE
 from shop.mailserver import MailServer
 from shop.pace import SHORTENED, WORKER_PACE
@@ -33,12 +34,15 @@ QUEUE_KEY = "tasks_app:default"
 class Stage:
     """Servers, schema, mail server and processes of one demo."""
 
-    def __init__(self, folder: Path, console: Console, *, keep: bool) -> None:
+    def __init__(
+        self, folder: Path, console: Console, *, keep: bool, database_url: str | None = None
+    ) -> None:
         self.folder = folder
+        self._is_guest = database_url is not None
         self.mail = MailServer()
         self.engine: Engine
         self._console = console
-        self._servers = Servers(folder, keep=keep)
+        self._servers = Servers(folder, keep=keep, database_url=database_url)
         self._processes = Processes(folder)
         self._flower_port: int | None = None
         self._flower_since: float | None = None
@@ -49,12 +53,18 @@ class Stage:
         """Where the dashboard is."""
         return f"http://{HOST}:{self._flower_port}"
 
-    def build(self) -> None:
-        """Start the servers and make all tables; nobody works yet."""
+    def build(self, names: Sequence[str]) -> None:
+        """Start the servers and make all tables; nobody works yet.
+
+        Raises:
+            DiedError: the database that was given holds other tasks than those of ``names``.
+        """
         urls = self._servers.up(self._announce_server)
         os.environ.update(self._environment(urls))
         self.engine = create_engine(urls.database)
         self._built = True
+        if self._is_guest:
+            self._enter(names)
         self._make_tables(urls)
         begin = time.monotonic()
         self.mail.up()
@@ -69,7 +79,12 @@ class Stage:
                 f"[yellow]![/] {number} tasks of earlier runs stay in the pool, ids up to {newest};"
                 " the table and the checks below count today's alone."
             )
-            self._say(f"  To begin anew, later: tasks-app down; rm -r {self.folder}")
+            anew = (
+                "name an empty database"
+                if self._is_guest
+                else f"tasks-app down; rm -r {self.folder}"
+            )
+            self._say(f"  To begin anew, later: {anew}")
 
     def start_work(self, bell: Bell) -> None:
         """Start worker and beat; return when they wait for tasks."""
@@ -136,6 +151,19 @@ class Stage:
 
     def _broker(self) -> Redis:
         return Redis.from_url(os.environ["TASKS_APP_BROKER_URL"])
+
+    def _enter(self, names: Sequence[str]) -> None:
+        """Look at a database that is not ours before anything is written to it."""
+        begin = time.monotonic()
+        with self.engine.connect() as connection:
+            stranger = another_task(connection, names)
+            version = connection.exec_driver_sql("SHOW server_version").scalar_one()
+        if stranger is not None:
+            raise DiedError(
+                f"The database holds tasks that are not the demo's, such as {stranger!r}. "
+                "Name a database of its own: createdb tasks_app_demo"
+            )
+        self._ready(f"PostgreSQL {version.partition(' ')[0]}", begin, "yours")
 
     def _make_tables(self, urls: Urls) -> None:
         begin = time.monotonic()

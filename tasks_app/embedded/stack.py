@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Stack:
     """Both servers in one folder, as long as this object is up.
 
-    ``supervised`` tells ``down`` in another process that it may end this process.
+    ``supervised`` tells ``down`` in another process that it may end this process. With a
+    ``database_url`` PostgreSQL is somebody else's: then Valkey is the only server.
     """
 
     def __init__(
@@ -33,27 +34,29 @@ class Stack:
         *,
         persist: bool = True,
         supervised: bool = False,
+        database_url: str | None = None,
     ) -> None:
         self.folder = locate(folder)
         self.postgres = Postgres(self.folder)
         self.valkey = Valkey(self.folder, persist=persist)
         self._supervised = supervised
+        self._database_url = database_url
         self._lock = Lock(self.folder / LOCK)
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """Both, in the order in which they start."""
-        return (self.postgres, self.valkey)
+        """Those that are ours, in the order in which they start."""
+        return (self.valkey,) if self._database_url else (self.postgres, self.valkey)
 
     @property
     def running(self) -> bool:
-        """Whether both servers are alive."""
+        """Whether our servers are alive."""
         return all(server.running for server in self.servers)
 
     @property
     def urls(self) -> Urls:
         """Where both are; they may change when one comes up again on another port."""
-        return Urls(self.postgres.url, self.valkey.url)
+        return Urls(self._database_url or self.postgres.url, self.valkey.url)
 
     @property
     def started(self) -> tuple[Started, ...]:

@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 from rich.console import Console
-from sqlalchemy import Engine
+from sqlalchemy import Engine, NullPool, create_engine, text
 
 from tasks_app.embedded import temporary
 from tests.factory import pending_task
+from tests.servers import Databases
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(200)]
 
@@ -65,6 +66,41 @@ def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examp
     assert "worker.log" in ended.stdout
     assert re.search(r"! \d+ tasks of earlier runs stay in the pool, ids up to \d+;", ended.stdout)
     assert f"To begin anew, later: tasks-app down; rm -r {folder}" in ended.stdout
+
+
+def test_a_day_in_a_database_of_the_readers_own(
+    folder: Path, examples: Path, databases: Databases
+) -> None:
+    """Its own server need not run, and there are no tasks but the demo's."""
+    url = databases.create("day")
+    ended = run_demo(folder, examples, f"--database-url={url}")
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        names = set(connection.scalars(text("SELECT name FROM task_completed")))
+        connection.execute(text("UPDATE task_completed SET name = 'ours' WHERE name ~ 'mail'"))
+    again = run_demo(folder, examples, f"--database-url={url}")
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert {"points.grant", "payslip.mail"} <= names
+    assert re.search(r"✔ PostgreSQL \d+\S*\s+ready .* yours", ended.stdout)
+    assert again.returncode == 1
+    assert "tasks that are not the demo's, such as 'ours'. Name a database" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "said"),
+    [
+        ("sqlite://", 2, "sqlite is no PostgreSQL"),
+        ("postgres://me@127.0.0.1:1/x", 1, "does not answer: Connection refused. Look at --data"),
+    ],
+)
+def test_a_database_that_cannot_be_had_is_a_sentence(
+    folder: Path, examples: Path, url: str, status: int, said: str
+) -> None:
+    ended = run_demo(folder, examples, f"--database-url={url}")
+
+    assert ended.returncode == status
+    assert said in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
 
 
 def left_running(folder: Path) -> list[str]:
