@@ -13,7 +13,7 @@ from torture.failpoints import Failpoint, read
 from torture.surroundings import Surroundings
 from torture.world import Hurt
 
-OFTEN, RARELY = 0.2, 0.015
+OFTEN, RARELY = 0.2, 0.025
 
 
 @dataclass(frozen=True, slots=True)
