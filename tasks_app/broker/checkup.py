@@ -28,6 +28,7 @@ LEAVE_ALONE = {
 }
 OUR_CONSUMERS = tuple(f"tasks_app.broker.consumer:{name}Consumer" for name in ("Patient", "Rabbit"))
 _OLD_NAMES = ("CELERY_", "CELERYD_", "CELERYBEAT_", "BROKER_")
+_NOT_LET_IN = ("AccessRefused", "AuthenticationError", "AuthenticationWrongNumberOfArgsError")
 _UNTRIED_POOLS = ("gevent", "eventlet")
 
 
@@ -47,7 +48,7 @@ def examine_broker(app: Celery) -> list[Finding]:
         return [fail("broker", "refuses messages (connection.blocked: memory or disk)", advice)]
     except Exception as error:
         advice = "Check TASKS_APP_BROKER_URL and that it runs. Tasks wait in the database."
-        return [away("broker", f"does not answer ({type(error).__name__})", advice)]
+        return [away("broker", f"{_refusal_of(error)}", advice)]
     finally:
         connection.collect()  # without a word: one that is blocked hears none
 
@@ -110,6 +111,18 @@ def is_open(url: str) -> bool:
         if parts.hostname and not known and not is_local(parts.hostname):
             return True
     return False
+
+
+def _refusal_of(error: BaseException) -> str:
+    """Return why it was not reached, in the words of the system: others may hold a password."""
+    one: BaseException | None = error
+    while one is not None:
+        if type(one).__name__ in _NOT_LET_IN:
+            return "does not let in the user of its URL"
+        if isinstance(one, OSError) and one.strerror:
+            return f"does not answer: {one.strerror}"
+        one = one.__cause__ or one.__context__
+    return f"does not answer ({type(error).__name__})"
 
 
 def _redis(info: dict[str, Any]) -> list[Finding]:

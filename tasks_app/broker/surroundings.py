@@ -28,6 +28,7 @@ from tasks_app.domain.logs import quiet_logger
 from tasks_app.domain.settings import Settings
 from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.pool import condition
+from tasks_app.pool.grants import MAY_NOT, NOT_GRANTED
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime import driver_internals
 from tasks_app.runtime.database import Database
@@ -118,6 +119,8 @@ def check_database(settings: Settings) -> None:
         why = why_unreachable(str(error.orig))
         if not sqlstate(error) and not why.away:
             raise Ending(str(why), USAGE) from None
+        if sqlstate(error) == NOT_GRANTED:
+            raise Ending(MAY_NOT, NO) from None
         if isinstance(error, ProgrammingError):
             raise  # only its traceback can tell
         said = f"The database did not do it ({brief(error)}). Try again."

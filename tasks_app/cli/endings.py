@@ -13,6 +13,7 @@ from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import AWAY, NO, USAGE, PublishError, SchemaError, TasksError
 from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.embedded.errors import EmbeddedError
+from tasks_app.pool.grants import MAY_NOT, NOT_GRANTED
 from tasks_app.pool.schema import READ_ONLY
 from tasks_app.runtime.reactions import sqlstate
 
@@ -21,9 +22,9 @@ __all__ = ["AWAY", "NO", "USAGE", "ending"]
 _REFUSALS = {
     "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
     "25006": (READ_ONLY, NO),
-    "42501": ("This database role may not do that. See the privileges in docs/operations.md.", NO),
+    NOT_GRANTED: (MAY_NOT, NO),
 }
-"""By SQLSTATE: undefined table, read-only transaction, insufficient privilege."""
+"""By SQLSTATE: undefined table, read-only transaction, privileges."""
 
 
 def ending(error: BaseException) -> int | None:

@@ -52,6 +52,13 @@ from tasks_app.pool.tables import (
     table,
 )
 
+NOT_GRANTED = "42501"
+"""SQLSTATE: insufficient privilege."""
+MAY_NOT = (
+    "This database role may not do that. The owner of the tables gives it what it needs: "
+    "tasks-app grants KIND --role ROLE --apply"
+)
+
 
 class Kind(StrEnum):
     """Who a role is for."""

@@ -91,6 +91,14 @@ def test_a_broker_that_is_away_is_said_without_its_password() -> None:
     (finding,) = examine_broker(app_with(f"redis://:{SECRET}@127.0.0.1:1/0"))
 
     assert finding.away
+    assert finding.fact == "does not answer: Connection refused"
+    assert SECRET not in str(finding)
+
+
+def test_a_broker_that_refuses_a_user_is_said_without_his_password(broker: Valkey) -> None:
+    (finding,) = examine_broker(app_with(broker.url.replace("://", f"://{SECRET}:{SECRET}@")))
+
+    assert finding.fact == "does not let in the user of its URL"
     assert SECRET not in str(finding)
 
 

@@ -13,7 +13,7 @@ from urllib.error import URLError
 
 import pytest
 from celery import Celery
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from tasks_app.broker.defaults import celery_defaults
 from tasks_app.broker.pools import check_pool
@@ -21,7 +21,7 @@ from tasks_app.broker.surroundings import check_surroundings, ends_the_process
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.settings import Settings, load_settings
 from tests.broker.conftest import House
-from tests.servers import Databases
+from tests.servers import Databases, named
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
@@ -145,6 +145,21 @@ def test_a_database_that_does_not_answer_is_said() -> None:
 
     assert "does not answer" in said
     assert "secret" not in said
+
+
+def test_a_role_without_privileges_is_said(database_url: str, engine: Engine) -> None:
+    role = named("nobody")
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'nothing'"))
+    try:
+        url = make_url(database_url).set(username=role, password="nothing")
+        said = refusal(database_url=url.render_as_string(hide_password=False))
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP ROLE {role}"))
+
+    assert said.startswith("This database role may not do that. ")
+    assert "tasks-app grants" in said
 
 
 def test_a_missing_broker_is_said() -> None:
