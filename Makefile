@@ -119,7 +119,7 @@ format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff check --fix .
 
 docs: $(READY)  ## regenerate what the code says of itself (docs/lifecycle.md)
-	@$(BIN)/python -m tasks_app.domain.lifecycle > docs/lifecycle.md
+	@$(BIN)/python -m tasks_app.domain.tasks.lifecycle > docs/lifecycle.md
 
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows

@@ -16,16 +16,16 @@ from uuid import uuid4
 from alembic import command
 from sqlalchemy import Connection, create_engine, text
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import NewTask, Settlement
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.tasks.records import NewTask, Settlement
+from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
 from tasks_app.pool import schema
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.create import create_one
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime.database import Database
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.create import create_one
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 
 ROW = admit(NewTask("bench", {"order_id": 42}), None, 65_536)

@@ -18,21 +18,23 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, create_engine, text
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import NewTask, Settlement
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.tasks.records import NewTask, Settlement
+from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
-from tasks_app.pool import browse, condition, ledger
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.create import create_many
-from tasks_app.pool.maintain import add_partition, missing_partitions
-from tasks_app.pool.rescue import rescue_expired
-from tasks_app.pool.scan import due
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.upcoming import upcoming
+from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.retention.partitions import add_partition, missing_partitions
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.settle import settle_group
 from tasks_app.pool.schema import migrate
-from tasks_app.pool.settle import settle_group
-from tasks_app.pool.upcoming import upcoming
-from tasks_app.runtime.database import Database
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks.create import create_many
+from tasks_app.runtime.db.database import Database
 
 LEASE = timedelta(seconds=30)
 GROUP, ROUNDS = 500, 20
@@ -121,8 +123,8 @@ def measure(connection: Connection) -> dict[str, float]:
         "get one task": (lambda: browse.get(connection, 1_000_000_007), 10),
         "list, newest 50": (lambda: browse.find(connection, most=50), 5),
         "list, newest 50 FAILED": (lambda: browse.find(connection, state="FAILED"), 5),
-        "doctor, due work": (lambda: condition.due_work(connection), 5),
-        "doctor, beyond the lease": (lambda: condition.beyond_lease(connection), 5),
+        "doctor, due work": (lambda: diagnostics.due_work(connection), 5),
+        "doctor, beyond the lease": (lambda: diagnostics.beyond_lease(connection), 5),
         "stats": (lambda: browse.stats(connection), 1),
     }
     for name, (act, times) in reads.items():

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
     from tasks_app.batch.step import Step
     from tasks_app.domain.batch.records import BatchView, JobRun, PartResult
-    from tasks_app.domain.breaker import Breaker
+    from tasks_app.domain.config.settings import Settings
+    from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress
     from tasks_app.domain.errors import (
         BatchStateError,
         ChunkRowError,
@@ -38,43 +39,54 @@ if TYPE_CHECKING:
     )
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
-    from tasks_app.domain.gates import Limit
-    from tasks_app.domain.group import Ended, Group, GroupProgress
-    from tasks_app.domain.handler import Handler
-    from tasks_app.domain.missed import FireAll, fire_all
-    from tasks_app.domain.outcome import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
+    from tasks_app.domain.flow_control.admission import Limit
+    from tasks_app.domain.flow_control.circuit_breaker import Breaker
+    from tasks_app.domain.handlers.outcomes import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
+    from tasks_app.domain.handlers.spec import Handler
     from tasks_app.domain.partition.sources import File, Table
-    from tasks_app.domain.queue import Queue, QueueOptions
-    from tasks_app.domain.retry import Exponential, Fixed, Levels
-    from tasks_app.domain.schedule import Schedule
-    from tasks_app.domain.settings import Settings
-    from tasks_app.domain.task import NewTask, Task, TaskId, TaskOptions
-    from tasks_app.domain.unique import CreateOutcome
-    from tasks_app.domain.window import Window
+    from tasks_app.domain.queues.queue import Queue, QueueOptions
+    from tasks_app.domain.queues.time_window import Window
+    from tasks_app.domain.schedules.misfire import FireAll, fire_all
+    from tasks_app.domain.schedules.schedule import Schedule
+    from tasks_app.domain.tasks.records import NewTask, Task, TaskId, TaskOptions
+    from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
+    from tasks_app.domain.tasks.unique_key import CreateOutcome
     from tasks_app.pool.batch.relation import Query
-    from tasks_app.pool.cancel import Cancelled
-    from tasks_app.pool.requeue import Requeued
-    from tasks_app.runtime.async_operator import (
+    from tasks_app.pool.tasks.cancel import Cancelled
+    from tasks_app.pool.tasks.requeue import Requeued
+    from tasks_app.runtime.api.async_tasks import (
         acancel_task,
         aexplain_task,
         aget_task,
         arequeue_task,
     )
-    from tasks_app.runtime.buffer import TaskBuffer
-    from tasks_app.runtime.bulk import Done, run_bulk, start_bulk
-    from tasks_app.runtime.context import AsyncTaskContext, TaskContext
-    from tasks_app.runtime.declared import schedule
-    from tasks_app.runtime.foreseen import Foreseen, foresee_bulk, foresee_rest
-    from tasks_app.runtime.groups import (
+    from tasks_app.runtime.api.buffer import TaskBuffer
+    from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
+    from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
+    from tasks_app.runtime.api.groups import (
         acreate_group,
         cancel_group,
         create_group,
         get_group,
         group_results,
     )
-    from tasks_app.runtime.hooks import Notice, subscribe
-    from tasks_app.runtime.middleware import middleware
-    from tasks_app.runtime.operator import (
+    from tasks_app.runtime.api.producer import (
+        acreate_task,
+        acreate_tasks,
+        create_task,
+        create_tasks,
+        hint_tasks,
+    )
+    from tasks_app.runtime.api.queues import (
+        change_queue,
+        get_queue,
+        list_calendars,
+        list_queues,
+        remove_calendar,
+        reset_queue,
+        set_calendar,
+    )
+    from tasks_app.runtime.api.tasks import (
         cancel_task,
         cancel_tasks,
         drop_limit,
@@ -87,25 +99,18 @@ if TYPE_CHECKING:
         set_limit,
         unblock_task,
     )
-    from tasks_app.runtime.producer import (
-        acreate_task,
-        acreate_tasks,
-        create_task,
-        create_tasks,
-        hint_tasks,
+    from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
+    from tasks_app.runtime.handlers.middleware import middleware
+    from tasks_app.runtime.handlers.registry import handler
+    from tasks_app.runtime.hooks import Notice, subscribe
+    from tasks_app.runtime.schedules.declared import schedule
+    from tasks_app.runtime.schedules.preview import (
+        Preview,
+        backfill_schedule,
+        preview,
+        preview_schedule,
     )
-    from tasks_app.runtime.queues import (
-        change_queue,
-        get_queue,
-        list_calendars,
-        list_queues,
-        remove_calendar,
-        reset_queue,
-        set_calendar,
-    )
-    from tasks_app.runtime.registry import handler
-    from tasks_app.runtime.rehearsal import Preview, backfill_schedule, preview, preview_schedule
-    from tasks_app.runtime.schedules import (
+    from tasks_app.runtime.schedules.schedules import (
         change_schedule,
         create_schedule,
         disable_schedule,
@@ -242,44 +247,44 @@ _ROOMS = {
     "domain.batch.records": "BatchView JobRun PartResult",
     "domain.partition.sources": "File Table",
     "pool.batch.relation": "Query",
-    "domain.breaker": "Breaker",
+    "domain.flow_control.circuit_breaker": "Breaker",
     "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
     " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
     " TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
-    "domain.gates": "Limit",
-    "domain.group": "Ended Group GroupProgress",
-    "domain.handler": "Handler",
-    "domain.missed": "FireAll fire_all",
-    "domain.outcome": "Cancel DependencyDown Fail Retry Skip Snooze",
-    "domain.queue": "Queue QueueOptions",
-    "domain.retry": "Exponential Fixed Levels",
-    "domain.schedule": "Schedule",
-    "domain.settings": "Settings",
-    "domain.task": "NewTask Task TaskId TaskOptions",
-    "domain.unique": "CreateOutcome",
-    "domain.window": "Window",
-    "pool.cancel": "Cancelled",
-    "pool.requeue": "Requeued",
-    "runtime.async_operator": "acancel_task aexplain_task aget_task arequeue_task",
-    "runtime.buffer": "TaskBuffer",
-    "runtime.bulk": "Done run_bulk start_bulk",
-    "runtime.context": "AsyncTaskContext TaskContext",
-    "runtime.declared": "schedule",
-    "runtime.foreseen": "Foreseen foresee_bulk foresee_rest",
-    "runtime.groups": "acreate_group cancel_group create_group get_group group_results",
+    "domain.flow_control.admission": "Limit",
+    "domain.coordination.groups": "Ended Group GroupProgress",
+    "domain.handlers.spec": "Handler",
+    "domain.schedules.misfire": "FireAll fire_all",
+    "domain.handlers.outcomes": "Cancel DependencyDown Fail Retry Skip Snooze",
+    "domain.queues.queue": "Queue QueueOptions",
+    "domain.tasks.retry_policy": "Exponential Fixed Levels",
+    "domain.schedules.schedule": "Schedule",
+    "domain.config.settings": "Settings",
+    "domain.tasks.records": "NewTask Task TaskId TaskOptions",
+    "domain.tasks.unique_key": "CreateOutcome",
+    "domain.queues.time_window": "Window",
+    "pool.tasks.cancel": "Cancelled",
+    "pool.tasks.requeue": "Requeued",
+    "runtime.api.async_tasks": "acancel_task aexplain_task aget_task arequeue_task",
+    "runtime.api.buffer": "TaskBuffer",
+    "runtime.api.bulk": "Done run_bulk start_bulk",
+    "runtime.handlers.context": "AsyncTaskContext TaskContext",
+    "runtime.schedules.declared": "schedule",
+    "runtime.api.bulk_preview": "Foreseen foresee_bulk foresee_rest",
+    "runtime.api.groups": "acreate_group cancel_group create_group get_group group_results",
     "runtime.hooks": "Notice subscribe",
-    "runtime.middleware": "middleware",
-    "runtime.operator": "cancel_task cancel_tasks drop_limit explain_task get_task list_limits"
+    "runtime.handlers.middleware": "middleware",
+    "runtime.api.tasks": "cancel_task cancel_tasks drop_limit explain_task get_task list_limits"
     " pause_queue requeue_task resume_queue set_limit unblock_task",
-    "runtime.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
-    "runtime.queues": "change_queue get_queue list_calendars list_queues remove_calendar"
+    "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
+    "runtime.api.queues": "change_queue get_queue list_calendars list_queues remove_calendar"
     " reset_queue set_calendar",
-    "runtime.registry": "handler",
-    "runtime.rehearsal": "Preview backfill_schedule preview preview_schedule",
-    "runtime.schedules": "change_schedule create_schedule disable_schedule enable_schedule"
-    " get_schedule list_schedules remove_schedule",
+    "runtime.handlers.registry": "handler",
+    "runtime.schedules.preview": "Preview backfill_schedule preview preview_schedule",
+    "runtime.schedules.schedules": "change_schedule create_schedule disable_schedule"
+    " enable_schedule get_schedule list_schedules remove_schedule",
 }
 """The imports above once more, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

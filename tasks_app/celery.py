@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import USAGE, ConfigurationError
-from tasks_app.domain.settings import load_settings
 
 try:
     from tasks_app.broker.app import make_celery  # its tables have the schema's name in them

@@ -6,17 +6,17 @@ same and ends with their task. Whoever touches what the names stand for has to t
 
 from __future__ import annotations
 
-from tasks_app.domain.errors import InvalidLockError
-from tasks_app.domain.locks import (
+from tasks_app.domain.coordination.locks import (
     LockDeniedError,
     LockLostError,
     LockOrderError,
     LostUpdateError,
     Obstacle,
 )
+from tasks_app.domain.errors import InvalidLockError
+from tasks_app.runtime.locks.client import hold
 from tasks_app.runtime.locks.lock import Hold, Lock
-from tasks_app.runtime.locks.online import hold
-from tasks_app.runtime.locks.rows import HoldRow, LockedRow, RowLock, Versioned, hold_row
+from tasks_app.runtime.locks.row_locks import HoldRow, LockedRow, RowLock, Versioned, hold_row
 
 __all__ = [
     "Hold",

@@ -15,7 +15,7 @@ from hypothesis import settings
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 
 from tasks_app.embedded import Postgres, Stack, Valkey, cluster, programs, temporary
-from tasks_app.pool.maintain import add_partition, missing_partitions
+from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tests.broker.rabbitmq import NO_RABBITMQ
 from tests.releases import NO_RELEASE

@@ -8,12 +8,12 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import ClaimedTask, NewTask, Settlement, TaskId, TaskRow
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.create import create_one
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.tasks.records import ClaimedTask, NewTask, Settlement, TaskId, TaskRow
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.tasks.create import create_one
 
 LEASE = timedelta(seconds=30)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import redis
 
-from tasks_app.broker.transports import transport_settings
+from tasks_app.broker.config.transports import transport_settings
 from tasks_app.embedded.valkey import Valkey
 
 QUEUE = "default"

@@ -8,9 +8,9 @@ from sqlalchemy import text
 
 from tasks_app import NewTask, TaskOptions, create_tasks, set_limit
 from tasks_app.embedded.cluster import ROLE
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.pause import pause, resume
-from tasks_app.pool.requeue import requeue
+from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.requeue import requeue
 from torture.world import World
 
 _ANY = text("SELECT id FROM task_pending ORDER BY random() LIMIT 20")

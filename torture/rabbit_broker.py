@@ -9,7 +9,7 @@ from typing import Any
 import amqp
 from kombu.connection import Connection
 
-from tasks_app.broker.defaults import CONTROL_QUEUE
+from tasks_app.broker.config.defaults import CONTROL_QUEUE
 from torture.brokers import QUEUE, SOME
 from torture.rabbit_node import Node
 

@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.pool.maintain import add_partition, missing_partitions
+from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from torture import jobs, timetable
 from torture.failpoints import CALM, HITS, hits

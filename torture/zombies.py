@@ -19,18 +19,18 @@ from uuid import uuid4
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app import create_task
-from tasks_app.domain.decide import succeeded
-from tasks_app.domain.task import ClaimedTask
+from tasks_app.domain.handlers.settlement import succeeded
+from tasks_app.domain.tasks.records import ClaimedTask
 from tasks_app.embedded import temporary
-from tasks_app.pool.amend import amend
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.release import release
-from tasks_app.pool.renew import renew
-from tasks_app.pool.rescue import rescue_expired
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.runs.settle_success import succeed
 from tasks_app.pool.schema import migrate
-from tasks_app.pool.settle import settle_group, settle_one
-from tasks_app.pool.succeed import succeed
+from tasks_app.pool.tasks.edit_payload import amend
 
 LEASE = timedelta(seconds=0.5)
 STALE, ACCEPTED = 0, 1

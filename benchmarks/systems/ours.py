@@ -49,7 +49,7 @@ def setting(name: str) -> Callable[[], str | None]:
 def batches() -> str | None:
     """Say whether ``commit="batch"`` is missing."""
     from tasks_app.domain.errors import HandlerError
-    from tasks_app.runtime.registry import Registry, handler
+    from tasks_app.runtime.handlers.registry import Registry, handler
 
     try:
         handler("probe", commit="batch", registry=Registry())(lambda _ctx: None)

@@ -21,10 +21,10 @@ from shop.diary import Diary
 from shop.processes import Bell, DiedError, StoppedError
 from shop.progress import make_view
 from shop.stage import Stage
-from tasks_app.domain.unreachable import why_unreachable
-from tasks_app.domain.urls import read_database_url
+from tasks_app.domain.config.unreachable import why_unreachable
+from tasks_app.domain.config.urls import read_database_url
 from tasks_app.embedded import DEFAULT_FOLDER, EmbeddedError
-from tasks_app.runtime.registry import HANDLERS
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 TICK_S = 0.2
 PATIENCE_S = 60.0

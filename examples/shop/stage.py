@@ -21,8 +21,8 @@ from shop.tables import build_shop, drop_shop
 from tasks_app.embedded import Started, Urls
 from tasks_app.embedded.ports import HOST, choose_port
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.maintainer import Maintainer
 
 WORKERS = 2
 WORKER_PATIENCE_S = 60.0

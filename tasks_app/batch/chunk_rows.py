@@ -13,10 +13,10 @@ from tasks_app.batch.reader import Reader
 from tasks_app.batch.sift import sift
 from tasks_app.batch.step import Step
 from tasks_app.batch.waits import passes
-from tasks_app.domain.causes import brief
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.outcome import Outcome
+from tasks_app.domain.handlers.outcomes import Outcome
 from tasks_app.domain.partition.records import Counts
+from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.batch import deferred
 
 ROLLED_BACK = (

@@ -11,14 +11,14 @@ from sqlalchemy import Connection
 from tasks_app.batch.clear_away import clear_away
 from tasks_app.batch.job import BatchJob, known_job
 from tasks_app.batch.progress import Progress
-from tasks_app.domain.batch.decide import again
+from tasks_app.domain.batch.decisions import again
 from tasks_app.domain.batch.identity import checked_params, identity
 from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun, StepStatus
 from tasks_app.domain.errors import BatchStateError
-from tasks_app.pool.audit import note
-from tasks_app.pool.batch import instances, runs, steps
-from tasks_app.pool.cancel import cancel_these
-from tasks_app.runtime.callers import Sync, connection_of
+from tasks_app.pool.batch import instances, partition_runs, steps
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tasks.cancel import cancel_these
+from tasks_app.runtime.db.connections import Sync, connection_of
 
 Params = Mapping[str, Any] | BaseModel | None
 _GOES_ON = {BatchStatus.RUNNING, BatchStatus.STOPPING}
@@ -121,7 +121,7 @@ def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
     instances.change(connection, batch_id, BatchStatus.STOPPING)
     note(connection, "stop batch", {"batch": batch_id}, who=by)
     for step in steps.find(connection, batch_id):
-        runs.lock_tasks(connection, batch_id, step)
+        partition_runs.lock_tasks(connection, batch_id, step)
     cancel_these(connection, instances.waiting(connection, batch_id))
     if not instances.alive(connection, batch_id, 1):
         instances.change(connection, batch_id, BatchStatus.STOPPED)
@@ -158,7 +158,7 @@ def get_job(session: Sync, batch_id: int) -> BatchView | None:
     return BatchView(
         batch,
         tuple(steps.find(connection, batch_id).values()),
-        runs.tallies(connection, batch_id),
+        partition_runs.tallies(connection, batch_id),
         len(instances.alive(connection, batch_id)),
         instances.clock(connection),
     )

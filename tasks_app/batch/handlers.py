@@ -17,16 +17,22 @@ from tasks_app.batch.progress import Progress
 from tasks_app.batch.split import split
 from tasks_app.batch.steal import Stealing
 from tasks_app.batch.step import Step
-from tasks_app.domain.batch.decide import Move
+from tasks_app.domain.batch.decisions import Move
 from tasks_app.domain.batch.records import Batch, BatchStatus, StepStatus
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.handler import Handler
-from tasks_app.domain.outcome import Cancel, Skip
+from tasks_app.domain.handlers.outcomes import Cancel, Skip
+from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.partition.records import Plan, Status
-from tasks_app.pool.batch import advance, browse, instances, runs, steps
-from tasks_app.pool.batch.advance import Word
-from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.registry import Registry, handler
+from tasks_app.pool.batch import (
+    instances,
+    partition_progress,
+    partition_runs,
+    partition_views,
+    steps,
+)
+from tasks_app.pool.batch.partition_progress import Word
+from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.registry import Registry, handler
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
@@ -88,13 +94,13 @@ def run_partition(
 ) -> dict[str, Any]:
     """Run one partition, from its checkpoint on."""
     connection = ctx.connection
-    word = advance.start(connection, payload["partition"], ctx.fence)
-    stored = browse.one(connection, payload["partition"])
+    word = partition_progress.start(connection, payload["partition"], ctx.fence)
+    stored = partition_views.one(connection, payload["partition"])
     batch = instances.get(connection, payload["batch"])
     if word is None or stored is None or batch is None:
         raise Skip("another task has the partition, or it, or its step, is done with")
     if word is not Word.GO_ON:
-        advance.end(connection, stored.id, ctx.fence, status_after(word))
+        partition_progress.end(connection, stored.id, ctx.fence, status_after(word))
         ctx.commit()
         raise Cancel("its instance was stopped, or the step is done without it")
     params = job.given(batch.params)
@@ -113,7 +119,7 @@ def run_plan(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, Any
     """
     connection = ctx.session.connection()
     seen = _mine(connection, instances.get, payload, StepStatus.PLANNING)
-    there = runs.tallies(connection, seen.id).get(step.name)
+    there = partition_runs.tallies(connection, seen.id).get(step.name)
     made: Plan | PlanError | None = None
     if there is None:
         try:
@@ -150,7 +156,7 @@ def run_reduce(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[str, A
     connection = ctx.session.connection()
     batch = _mine(connection, instances.get, payload, StepStatus.REDUCING)
     reduce_ctx = ChunkContext(ctx, batch, step.name, job.given(batch.params))
-    parts = runs.results(connection, batch.id, step.name, Status.COMPLETED)
+    parts = partition_runs.results(connection, batch.id, step.name, Status.COMPLETED)
     result = step.reduce(reduce_ctx, parts)
     ctx.session.flush()
     connection = ctx.session.connection()
@@ -164,14 +170,14 @@ def run_compensate(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[st
     assert step.compensate is not None  # noqa: S101  as above
     connection = ctx.session.connection()
     batch = _mine(connection, instances.get, payload, StepStatus.COMPENSATING)
-    stored = browse.one(connection, payload["partition"])
+    stored = partition_views.one(connection, payload["partition"])
     if stored is None or stored.status is not Status.FAILED:
         raise Skip("the partition is not failed")
     state = (stored.checkpoint or {}).get("state")
     params = job.given(batch.params)
     step.compensate(ChunkContext(ctx, batch, step.name, params, stored.partition, state))
     ctx.session.flush()
-    if not runs.undo(ctx.session.connection(), stored.id):
+    if not partition_runs.undo(ctx.session.connection(), stored.id):
         raise Skip("the partition was started again meanwhile")
 
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from tasks_app.batch.step import LONGEST_NAME, Step
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
-from tasks_app.domain.names import check_name
-from tasks_app.runtime.registry import HANDLERS, Registry
+from tasks_app.domain.tasks.names import check_name
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 if TYPE_CHECKING:
     from tasks_app.batch.handlers import StepHandlers

@@ -17,15 +17,15 @@ from tasks_app.batch.reading import reader_of
 from tasks_app.batch.steal import NotNowError, Stealing
 from tasks_app.batch.step import Step
 from tasks_app.batch.waits import MOST_TRIES, passes, wait_s
-from tasks_app.domain.batch.pace import ChunkPace
-from tasks_app.domain.outcome import Cancel, Snooze
+from tasks_app.domain.batch.chunk_size import ChunkPace
+from tasks_app.domain.handlers.outcomes import Cancel, Snooze
 from tasks_app.domain.partition.records import Counts, Status, StoredPartition
-from tasks_app.pool.batch import advance, deferred
-from tasks_app.pool.batch.advance import Word
-from tasks_app.pool.standstill import LOOK_EVERY_S, stands_still
-from tasks_app.runtime.context import TaskContext
-from tasks_app.runtime.reactions import is_unanswered
-from tasks_app.runtime.uncollected import uncollected
+from tasks_app.pool.batch import deferred, partition_progress
+from tasks_app.pool.batch.partition_progress import Word
+from tasks_app.pool.fragments.availability import LOOK_EVERY_S, stands_still
+from tasks_app.runtime.db.errors import is_unanswered
+from tasks_app.runtime.gc_pause import uncollected
+from tasks_app.runtime.handlers.context import TaskContext
 
 OTHERS_WAIT_S = 1.0
 """How long a run stays away whose rows others have taken, and may give back."""
@@ -134,7 +134,7 @@ class PartitionRun:
     ) -> None:
         if counts.skipped:
             self._left_out.check(connection)
-        word = advance.progress(
+        word = partition_progress.progress(
             connection,
             self._stored.id,
             self._task.fence,
@@ -199,5 +199,5 @@ class PartitionRun:
 
     def _end(self, status: Status) -> None:
         connection = self._task.connection
-        if not advance.end(connection, self._stored.id, self._task.fence, status):
+        if not partition_progress.end(connection, self._stored.id, self._task.fence, status):
             raise Cancel("another task has the partition")

@@ -12,7 +12,7 @@ from tasks_app.batch.clear_away import clear_away
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.replan import replan
 from tasks_app.batch.step_tasks import StepTasks
-from tasks_app.domain.batch.decide import (
+from tasks_app.domain.batch.decisions import (
     Move,
     after_compensation,
     after_partitions,
@@ -24,9 +24,18 @@ from tasks_app.domain.batch.policies import AbortKind
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
 from tasks_app.domain.partition.records import Status
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import advance, browse, instances, lost, marks, runs, steps, store
-from tasks_app.pool.cancel import cancel_these
-from tasks_app.runtime.callers import Sync, connection_of
+from tasks_app.pool.batch import (
+    instances,
+    lost,
+    marks,
+    partition_progress,
+    partition_runs,
+    partition_views,
+    partitions,
+    steps,
+)
+from tasks_app.pool.tasks.cancel import cancel_these
+from tasks_app.runtime.db.connections import Sync, connection_of
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
@@ -76,7 +85,7 @@ class Progress:
     def enter(self, step: Step, plan: Plan) -> None:
         """Put the partitions of a plan into the repository."""
         program = self._program(step)
-        store.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
+        partitions.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
         source = step.source_of(self._job.given(self._batch.params))
         if isinstance(source, Table) and plan.method == BESIDE:
             marks.fill(self._connection, program, source)
@@ -95,15 +104,15 @@ class Progress:
         Raises:
             PlanError: they are no ranges of keys.
         """
-        runs.close(self._connection, self._id, step.name)
+        partition_runs.close(self._connection, self._id, step.name)
         idle = [
             each
-            for each in browse.of_batch(self._connection, self._id)
+            for each in partition_views.of_batch(self._connection, self._id)
             if each.step == step.name and each.is_untouched and each.status in NOT_DONE
         ]
         if idle:
             ids = [each.id for each in idle]
-            advance.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
+            partition_progress.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
             source = step.source_of(self._job.given(self._batch.params))
             numbers = {each.partition.number for each in idle}
             replan(self._connection, idle[0].program, source, Even(into), numbers)
@@ -126,8 +135,8 @@ class Progress:
         if self._stopping:
             self.carry_out(step, Move.STOP)
             return {"move": Move.STOP}
-        runs.close(self._connection, self._id, step.name)
-        parts = runs.find(self._connection, self._id, step.name, *NOT_DONE)
+        partition_runs.close(self._connection, self._id, step.name)
+        parts = partition_runs.find(self._connection, self._id, step.name, *NOT_DONE)
         self._change(step, StepStatus.RUNNING, rounds=rounds)
         if not parts or self._has_enough(step):
             return {"move": self.follow(step)}
@@ -138,15 +147,15 @@ class Progress:
             enough=step.join.enough,
             fail_fast=step.on_abort.kind is AbortKind.FAIL_FAST and step.join.enough is None,
         )
-        advance.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
-        store.assign(self._connection, dict(zip(ids, made, strict=True)))
+        partition_progress.mark(self._connection, ids, Status.PLANNED, those=NOT_DONE)
+        partitions.assign(self._connection, dict(zip(ids, made, strict=True)))
         return {"started": len(parts)}
 
     def follow(self, step: Step) -> Move:
         """Decide what comes after the tasks of a step, and do it."""
-        runs.close(self._connection, self._id, step.name)
+        partition_runs.close(self._connection, self._id, step.name)
         stands = steps.find(self._connection, self._id)[step.name]
-        tally = runs.tallies(self._connection, self._id).get(step.name, PartTally())
+        tally = partition_runs.tallies(self._connection, self._id).get(step.name, PartTally())
         given: Any = {"stopping": self._stopping, "reduces": step.reduce is not None}
         match stands.status:
             case StepStatus.RUNNING:
@@ -170,7 +179,7 @@ class Progress:
             case Move.AGAIN:
                 self.launch(step, rounds=1)
             case Move.COMPENSATE:
-                parts = runs.find(self._connection, self._id, step.name, Status.FAILED)
+                parts = partition_runs.find(self._connection, self._id, step.name, Status.FAILED)
                 self._change(step, StepStatus.COMPENSATING)
                 undo = [self._tasks.new(step, "compensate", partition=part) for part, _ in parts]
                 self._tasks.begin(step, undo)
@@ -203,11 +212,11 @@ class Progress:
 
         Rows of partitions are locked before those of tasks, as by the runs.
         """
-        tasks = runs.lock_tasks(self._connection, self._id, step.name)
+        tasks = partition_runs.lock_tasks(self._connection, self._id, step.name)
         self._change(step, status, **more)
         if tasks:
             cancel_these(self._connection, tasks)
-            runs.close(self._connection, self._id, step.name, left)
+            partition_runs.close(self._connection, self._id, step.name, left)
 
     def _change(self, step: Step, status: StepStatus, **more: Any) -> None:
         steps.change(self._connection, self._id, step.name, status, **more)
@@ -216,7 +225,7 @@ class Progress:
         """Whether an earlier run left as much as the join needs at once."""
         if step.join.enough is None:
             return False
-        done = runs.find(self._connection, self._id, step.name, Status.COMPLETED)
+        done = partition_runs.find(self._connection, self._id, step.name, Status.COMPLETED)
         return len(done) >= step.join.enough
 
     def _why(self, step: Step, status: StepStatus, tally: PartTally) -> str:
@@ -224,7 +233,7 @@ class Progress:
         if status in {StepStatus.PLANNING, StepStatus.REDUCING}:
             cause = lost.cause(self._connection, self._id, step.name)
             return f"{cause or 'It did not succeed'}. {look}"
-        failed = runs.find(self._connection, self._id, step.name, Status.FAILED)
+        failed = partition_runs.find(self._connection, self._id, step.name, Status.FAILED)
         numbers = ", ".join(str(number) for _, number in failed[:NAMED])
         more = ", …" if len(failed) > NAMED else ""
         named = f" (failed: {numbers}{more})" if failed else ""

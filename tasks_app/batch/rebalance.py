@@ -9,7 +9,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, Engine
 
 from tasks_app.batch.job import JOBS
-from tasks_app.domain.batch.pace import ChunkPace
+from tasks_app.domain.batch.chunk_size import ChunkPace
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import Table

@@ -14,8 +14,8 @@ from tasks_app.domain.partition.cuts import ranges
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Kind, Partition, Plan, StoredPartition
-from tasks_app.pool.batch import browse, store
 from tasks_app.pool.batch import divide as rows
+from tasks_app.pool.batch import partition_views, partitions
 from tasks_app.pool.batch.predicate import predicate
 from tasks_app.pool.batch.relation import Source, find, keys_of, source_of
 
@@ -37,7 +37,9 @@ def replan(
         PlanError: one of them is not a range of keys.
     """
     waiting = rows.lock_waiting(connection, program, numbers)
-    stored = {each.partition.number: each for each in browse.of_program(connection, program)}
+    stored = {
+        each.partition.number: each for each in partition_views.of_program(connection, program)
+    }
     made: dict[int, int] = {}
     for number in waiting:
         old = stored[number]
@@ -56,7 +58,7 @@ def share(
     rows.shorten(connection, old.id, kept, old.key_type)
     new = tuple(replace(each, number=first + place) for place, each in enumerate(others))
     plan = Plan("replanned", old.key_type, new)
-    return store.insert(connection, old.program, plan, batch_id=old.batch_id, step=old.step)
+    return partitions.insert(connection, old.program, plan, batch_id=old.batch_id, step=old.step)
 
 
 def divide(

@@ -19,16 +19,16 @@ from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Partition, StoredPartition
-from tasks_app.pool.batch import browse, divide, instances, runs, steps
+from tasks_app.pool.batch import divide, instances, partition_runs, partition_views, steps
+from tasks_app.pool.batch.key_text import read_back, word
 from tasks_app.pool.batch.measure import count, upper_half
 from tasks_app.pool.batch.predicate import predicate
 from tasks_app.pool.batch.relation import find, in_order, keys_of, source_of
-from tasks_app.pool.batch.written import read_back, word
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
     from tasks_app.batch.step import Step
-    from tasks_app.domain.batch.pace import ChunkPace
+    from tasks_app.domain.batch.chunk_size import ChunkPace
 
 LOOK_EVERY_S = 1.0
 """How often a run looks whether a partition waits."""
@@ -54,7 +54,7 @@ class Stealing:
         if time.monotonic() < self._look_at:
             return []
         self._look_at = time.monotonic() + LOOK_EVERY_S
-        stored = browse.one(connection, partition_id)
+        stored = partition_views.one(connection, partition_id)
         if stored is None or not _has_a_rest(stored) or self._somebody_waits(connection, stored):
             return []
         self._look_at = time.monotonic() + MEASURE_EVERY_S
@@ -82,7 +82,9 @@ class Stealing:
         stands = steps.find(connection, batch.id)[self._step.name]
         if stands.status is not StepStatus.RUNNING or self._somebody_waits(connection, stored):
             raise NotNowError("There is work for who is idle, or none is wanted.")
-        numbers = [each.partition.number for each in browse.of_program(connection, stored.program)]
+        numbers = [
+            each.partition.number for each in partition_views.of_program(connection, stored.program)
+        ]
         made = share(connection, stored, halves, 1 + max(numbers))
         divide.end_at(connection, list(made.values()), until)
         try:
@@ -113,7 +115,7 @@ class Stealing:
 
     def _somebody_waits(self, connection: Connection, stored: StoredPartition) -> bool:
         assert stored.batch_id is not None  # noqa: S101  as above
-        return runs.under_way(connection, stored.batch_id, self._step.name)[0] > 0
+        return partition_runs.under_way(connection, stored.batch_id, self._step.name)[0] > 0
 
 
 def _has_a_rest(stored: StoredPartition) -> bool:

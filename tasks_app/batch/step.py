@@ -17,11 +17,11 @@ from tasks_app.domain.batch.policies import (
     parse_join,
     parse_on_abort,
 )
-from tasks_app.domain.breaker import Breaker
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
-from tasks_app.domain.names import check_name
-from tasks_app.domain.retry import RetryPolicy
+from tasks_app.domain.flow_control.circuit_breaker import Breaker
+from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 LONGEST_NAME = 60
 TURN = timedelta(minutes=10)

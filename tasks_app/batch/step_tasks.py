@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.task import NewTask, TaskId, TaskOptions
-from tasks_app.pool.batch import instances, runs, steps, store
-from tasks_app.runtime.callers import Sync, connection_of
-from tasks_app.runtime.groups import create_group, extend_group
+from tasks_app.domain.tasks.records import NewTask, TaskId, TaskOptions
+from tasks_app.pool.batch import instances, partition_runs, steps
+from tasks_app.pool.batch import partitions as store
+from tasks_app.runtime.api.groups import create_group, extend_group
+from tasks_app.runtime.db.connections import Sync, connection_of
 
 if TYPE_CHECKING:
     from tasks_app.batch.job import BatchJob
@@ -59,7 +60,7 @@ class StepTasks:
             TasksError: none is under way, or the join was called already: roll back.
         """
         connection = connection_of(self._session)
-        _, group_id = runs.under_way(connection, self._batch.id, step.name)
+        _, group_id = partition_runs.under_way(connection, self._batch.id, step.name)
         if group_id is None:
             raise TasksError(f"Nothing of step {step.name} is under way. Restart the instance.")
         made = extend_group(self._session, group_id, self.partitions(step, ids))

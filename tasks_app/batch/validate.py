@@ -10,7 +10,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.problems import Problem, WrongPlanError
 from tasks_app.domain.partition.records import Extent, Facts, Kind, Plan
 from tasks_app.domain.partition.sources import File
-from tasks_app.pool.batch.facts import gather
+from tasks_app.pool.batch.plan_facts import gather
 from tasks_app.pool.batch.relation import Source
 
 

@@ -6,8 +6,8 @@ from random import uniform
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from tasks_app.domain.locks import LostUpdateError
-from tasks_app.runtime.reactions import sqlstate
+from tasks_app.domain.coordination.locks import LostUpdateError
+from tasks_app.runtime.db.errors import sqlstate
 
 MOST_TRIES = 8
 """Of one chunk; then the error is the run's, charged as any other."""

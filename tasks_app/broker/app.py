@@ -11,18 +11,18 @@ from celery import Celery
 from celery.signals import celeryd_init
 
 from tasks_app.broker.celery_tasks.adoption import load_tasks
-from tasks_app.broker.configuration import configuration
+from tasks_app.broker.checks.startup import ends_the_process
+from tasks_app.broker.config.configuration import configuration
+from tasks_app.broker.config.defaults import CONTROL_QUEUE
 from tasks_app.broker.control import connect_control
-from tasks_app.broker.defaults import CONTROL_QUEUE
 from tasks_app.broker.flower import guard_flower
-from tasks_app.broker.quiet import quieten_messages
-from tasks_app.broker.stopping import PoolWorker
-from tasks_app.broker.surroundings import ends_the_process
 from tasks_app.broker.tasks import register
-from tasks_app.broker.worker import connect_worker
-from tasks_app.domain.settings import Settings
-from tasks_app.runtime.middleware import load_middleware
-from tasks_app.runtime.registry import HANDLERS
+from tasks_app.broker.worker.quiet_log import quieten_messages
+from tasks_app.broker.worker.shutdown import PoolWorker
+from tasks_app.broker.worker.worker import connect_worker
+from tasks_app.domain.config.settings import Settings
+from tasks_app.runtime.handlers.middleware import load_middleware
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 
 class PoolCelery(Celery):

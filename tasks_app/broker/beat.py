@@ -16,16 +16,16 @@ from typing import Any
 from celery.beat import ScheduleEntry, Scheduler
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.broker.defaults import MAINTAIN, SCAN
+from tasks_app.broker.checks.startup import check_surroundings
+from tasks_app.broker.config.defaults import MAINTAIN, SCAN
 from tasks_app.broker.events.beat import report_from_beat
-from tasks_app.broker.processes import beat_keeper
-from tasks_app.broker.surroundings import check_surroundings
-from tasks_app.domain.causes import brief
+from tasks_app.broker.worker.processes import beat_keeper
+from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import PublishError
-from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.settings import load_settings
-from tasks_app.runtime.pulse import BEAT, Pulse
-from tasks_app.runtime.reactions import is_unanswered, patience_s
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.runtime.db.errors import is_unanswered, patience_s
+from tasks_app.runtime.health_files import BEAT, Pulse
 
 log = quiet_logger(__name__)
 

@@ -14,7 +14,7 @@ from celery.exceptions import InvalidTaskError, WorkerShutdown
 from celery.worker.consumer import Consumer
 from kombu.exceptions import KombuError
 
-from tasks_app.domain.logs import quiet_logger
+from tasks_app.domain.safe_logging import quiet_logger
 
 log = quiet_logger(__name__)
 

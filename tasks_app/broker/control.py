@@ -15,15 +15,15 @@ from typing import Any
 from celery.worker import state as worker_state
 from celery.worker.control import Panel, control_command, inspect_command
 
-from tasks_app.broker.refusal import OURS
+from tasks_app.broker.guard.refusal import OURS
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.pool.pause import checked_queue
+from tasks_app.pool.flow_control.pause import checked_queue
 from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.runtime.mailbox import Do, Mailbox, Wish
-from tasks_app.runtime.registry import HANDLERS
-from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
-from tasks_app.runtime.slot_layout import SlotView
+from tasks_app.runtime.handlers.registry import HANDLERS
+from tasks_app.runtime.scoreboard.layout import SlotView
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.worker.control_inbox import Do, Mailbox, Wish
 
 LARGEST_ID = 2**63 - 1
 _RATHER = (

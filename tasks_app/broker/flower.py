@@ -11,8 +11,8 @@ import click
 from celery import Celery
 from celery.signals import import_modules
 
-from tasks_app.broker.local import is_local
-from tasks_app.broker.surroundings import ends_the_process
+from tasks_app.broker.checks.local import is_local
+from tasks_app.broker.checks.startup import ends_the_process
 from tasks_app.domain.errors import ConfigurationError
 
 HERE = "127.0.0.1"

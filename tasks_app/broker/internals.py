@@ -13,7 +13,7 @@ from celery.app import app_or_default
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.finding import Finding, fail
-from tasks_app.domain.shortcut import Need, Shortcut, findings, notices
+from tasks_app.domain.private_api import Need, Shortcut, findings, notices
 
 _REDIS = "kombu.transport.redis"
 _CHANNEL = f"{_REDIS}:Channel"

@@ -8,12 +8,12 @@ from typing import Any
 from celery import Celery, Task
 from celery.backends.base import DisabledBackend
 
-from tasks_app.broker.body import are_ids
-from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
-from tasks_app.broker.processes import current_child, scheduled_keeper
-from tasks_app.broker.stopping import heed_signals
-from tasks_app.domain.causes import brief
-from tasks_app.domain.logs import quiet_logger
+from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.guard.body import are_ids
+from tasks_app.broker.worker.processes import current_child, scheduled_keeper
+from tasks_app.broker.worker.shutdown import heed_signals
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
 
 log = quiet_logger(__name__)
 

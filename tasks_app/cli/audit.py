@@ -11,10 +11,10 @@ import click
 
 from tasks_app.cli import listing, output
 from tasks_app.cli.database import transaction
-from tasks_app.pool import audit as rows
-from tasks_app.pool.audit import Line
-from tasks_app.pool.browse import outlines
-from tasks_app.pool.clock import instant
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.operations import audit as rows
+from tasks_app.pool.operations.audit import Line
+from tasks_app.pool.tasks.browse import outlines
 
 
 @click.command()

@@ -18,9 +18,9 @@ from tasks_app.cli.tasks import json_object
 from tasks_app.domain.batch.identity import checked_params
 from tasks_app.domain.partition.records import Partition, Plan
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import store
+from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.rebucket import Bucket
-from tasks_app.runtime.registry import load_handlers
+from tasks_app.runtime.handlers.registry import load_handlers
 
 _PLANNED = ("no", "owns", "rows")
 
@@ -114,8 +114,8 @@ def _plans(
             plan = split(connection, step, given)
             if keep:
                 program = f"{known.name}.{step.name}"
-                store.remove(connection, program, started=True)
-                store.insert(connection, program, plan)
+                partitions.remove(connection, program, started=True)
+                partitions.insert(connection, program, plan)
             else:
                 connection.rollback()
         made.append((step.name, plan))

@@ -10,9 +10,9 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, transaction
-from tasks_app.domain.breaker import Mode, Standing
-from tasks_app.pool import breaker as rows
-from tasks_app.runtime.breakers import override_breaker
+from tasks_app.domain.flow_control.circuit_breaker import Mode, Standing
+from tasks_app.pool.flow_control import breaker as rows
+from tasks_app.runtime.flow_control.breakers import override_breaker
 
 _LISTED = ("dependency", "state", "since", "mode", "calls", "held", "handlers", "reason")
 

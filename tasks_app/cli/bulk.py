@@ -13,14 +13,14 @@ from tasks_app.cli import output
 from tasks_app.cli.database import caller, connected, settings, transaction
 from tasks_app.cli.endings import NO
 from tasks_app.cli.tasks import json_object
-from tasks_app.domain.patch import patch_of
-from tasks_app.domain.states import Pool, State
-from tasks_app.pool.cancel import Cancelled
-from tasks_app.pool.requeue import Requeued
-from tasks_app.runtime.bulk import Done, run_bulk, start_bulk
-from tasks_app.runtime.foreseen import Foreseen, foresee_bulk, foresee_rest
-from tasks_app.runtime.operator import cancel_task, requeue_task
-from tasks_app.runtime.registry import load_handlers
+from tasks_app.domain.creation.patch import patch_of
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.tasks.cancel import Cancelled
+from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
+from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
+from tasks_app.runtime.api.tasks import cancel_task, requeue_task
+from tasks_app.runtime.handlers.registry import load_handlers
 
 SHOWN = 20
 """Ids of a line; the audit has all."""

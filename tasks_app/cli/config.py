@@ -9,8 +9,8 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import settings
-from tasks_app.domain.effective import Effective, effective_settings
-from tasks_app.runtime.pulse import RUN_DIR_VARIABLE, project_folder
+from tasks_app.domain.config.setting_sources import Effective, effective_settings
+from tasks_app.runtime.health_files import RUN_DIR_VARIABLE, project_folder
 
 
 @click.command()
@@ -26,7 +26,7 @@ def config(*, json_: bool) -> None:
         else each
         for each in ours
     ]
-    from tasks_app.broker.effective import effective_celery_settings  # noqa: PLC0415  Celery
+    from tasks_app.broker.config.effective import effective_celery_settings  # noqa: PLC0415  Celery
     from tasks_app.celery import app  # noqa: PLC0415
 
     theirs = effective_celery_settings(app)

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 import click
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.schema_name import PREFIX
-from tasks_app.domain.settings import Settings, load_settings
+from tasks_app.domain.config.schema_name import PREFIX
+from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.embedded import read_urls
 from tasks_app.pool.schema import check_version
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 
 
 def settings() -> Settings:

@@ -9,11 +9,11 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import settings
 from tasks_app.cli.endings import AWAY, NO
-from tasks_app.domain.effective import unknown_variables
+from tasks_app.domain.config.setting_sources import unknown_variables
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError, TasksError
 from tasks_app.domain.finding import Finding, Level, fail, ok, warn
-from tasks_app.domain.settings import Settings
-from tasks_app.runtime.registry import HANDLERS, load_handlers
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -44,7 +44,7 @@ def _examine() -> list[Finding]:
         fact, _, advice = str(error).partition(". ")
         return [fail("settings", fact, advice or "See the table in docs/operations.md.")]
     from tasks_app.monitor.checkup import examine  # noqa: PLC0415  not for a wrong setting
-    from tasks_app.runtime.driver_internals import examine as examine_drivers  # noqa: PLC0415
+    from tasks_app.runtime.handler_db.driver_internals import examine as examine_drivers  # noqa: PLC0415
 
     return [*_settings(given), *examine_drivers(), *examine(given), *_celery(given)]
 
@@ -69,8 +69,9 @@ def _settings(given: Settings) -> list[Finding]:
 def _celery(given: Settings) -> list[Finding]:
     """Celery is imported here only, and may be told the broker by its own file alone."""
     try:
-        from tasks_app.broker import checkup, internals  # noqa: PLC0415
-        from tasks_app.broker.configuration import configuration  # noqa: PLC0415
+        from tasks_app.broker import internals  # noqa: PLC0415
+        from tasks_app.broker.checks import broker as checkup  # noqa: PLC0415
+        from tasks_app.broker.config.configuration import configuration  # noqa: PLC0415
 
         _ = configuration(given)  # says what is wrong, where the app would end the process
         from tasks_app.celery import app  # noqa: PLC0415

@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from tasks_app.cli import output
 from tasks_app.cli.queues import standing
 from tasks_app.domain.explain.words import count
-from tasks_app.domain.states import State
-from tasks_app.pool.left import Left, left
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.operations.left_due import Left, left
 from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.runtime.queues import list_queues
+from tasks_app.runtime.api.queues import list_queues
 
 _UNKNOWN = "nobody knows why"
 _WORDS = {State.PENDING: "to run again"}

@@ -9,13 +9,13 @@ from __future__ import annotations
 import click
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
-from tasks_app.domain.causes import brief
+from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.errors import AWAY, NO, USAGE, PublishError, SchemaError, TasksError
-from tasks_app.domain.unreachable import why_unreachable
+from tasks_app.domain.tasks.error_text import brief
 from tasks_app.embedded.errors import EmbeddedError
-from tasks_app.pool.grants import MAY_NOT, NOT_GRANTED
+from tasks_app.pool.operations.grants import MAY_NOT, NOT_GRANTED
 from tasks_app.pool.schema import READ_ONLY
-from tasks_app.runtime.reactions import sqlstate
+from tasks_app.runtime.db.errors import sqlstate
 
 __all__ = ["AWAY", "NO", "USAGE", "ending"]
 

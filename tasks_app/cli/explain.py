@@ -14,7 +14,7 @@ from tasks_app.cli.endings import NO
 from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.explain.words import distance, exact
 from tasks_app.domain.finding import Finding
-from tasks_app.runtime.operator import explain_task
+from tasks_app.runtime.api.tasks import explain_task
 
 
 @click.command()

@@ -10,7 +10,7 @@ from sqlalchemy.exc import ProgrammingError
 from tasks_app.cli import output
 from tasks_app.cli.database import transaction
 from tasks_app.domain.errors import TasksError
-from tasks_app.pool.grants import Kind, grants_sql
+from tasks_app.pool.operations.grants import Kind, grants_sql
 
 _NO_SUCH_ROLE = "42704"
 """SQLSTATE: undefined object."""

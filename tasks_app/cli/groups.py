@@ -10,9 +10,9 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, transaction
-from tasks_app.domain.group import Ended, GroupProgress
-from tasks_app.pool.groups import look
-from tasks_app.runtime.groups import cancel_group
+from tasks_app.domain.coordination.groups import Ended, GroupProgress
+from tasks_app.pool.groups import browse
+from tasks_app.runtime.api.groups import cancel_group
 
 SHOWN = 20
 group_id = click.argument("group_id", type=int, metavar="ID")
@@ -30,7 +30,7 @@ def groups() -> None:
 def list_(most: int, *, only_open: bool, json_: bool) -> None:
     """List groups, the newest first."""
     with transaction() as connection:
-        found = look.newest(connection, most, only_open=only_open)
+        found = browse.newest(connection, most, only_open=only_open)
     if json_:
         output.print_json(found)
         return
@@ -48,13 +48,13 @@ def list_(most: int, *, only_open: bool, json_: bool) -> None:
 def show(group_id: int, *, json_: bool) -> None:
     """Show how far a group is, and the first members that did not succeed."""
     with transaction() as connection:
-        found = look.get(connection, group_id)
+        found = browse.get(connection, group_id)
         if found is None:
             click.echo(f"There is no group {group_id}. Run: tasks-app groups list", err=True)
             sys.exit(1)
         states: Counter[str] = Counter()
         bad: list[Ended] = []
-        for ended in look.results(connection, found):
+        for ended in browse.results(connection, found):
             states[str(ended.state)] += 1
             if ended.error is not None and len(bad) < SHOWN:
                 bad.append(ended)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tasks_app.cli import output
-from tasks_app.runtime.pulse import ROLES, judge, probe
+from tasks_app.runtime.health_files import ROLES, judge, probe
 
 
 @click.command()

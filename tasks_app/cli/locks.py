@@ -9,10 +9,10 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, transaction
-from tasks_app.domain.locks import MOST_COUNTED, parts_of
+from tasks_app.domain.coordination.locks import MOST_COUNTED, parts_of
 from tasks_app.pool.locks import report as rows
 from tasks_app.pool.locks.report import Held
-from tasks_app.runtime.locks.govern import free_lock, limit_lock
+from tasks_app.runtime.locks.admin import free_lock, limit_lock
 
 most = click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
 of_resource = click.argument("resource", required=False)

@@ -9,7 +9,7 @@ def main() -> None:
     """Run a command. Probes in their usual forms are answered before anything else is imported."""
     match sys.argv[1:]:
         case ["healthz", "--role", ("worker" | "beat" | "db") as role, *more] if _is_node(more):
-            from tasks_app.runtime.pulse import probe  # noqa: PLC0415
+            from tasks_app.runtime.health_files import probe  # noqa: PLC0415
 
             sys.exit(probe(role, *more[1:]))
         case _:

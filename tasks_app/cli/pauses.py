@@ -9,10 +9,10 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, settings, transaction
 from tasks_app.cli.tasks import moment
-from tasks_app.pool import workers
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.runtime import queues as rows
-from tasks_app.runtime.operator import pause_queue, resume_queue
+from tasks_app.runtime.api import queues as rows
+from tasks_app.runtime.api.tasks import pause_queue, resume_queue
 
 every = click.option("--all", "every", is_flag=True, help="Every queue, also those of tomorrow.")
 
@@ -38,7 +38,7 @@ def pause(
     at = None if until is None else moment(until)
     with transaction() as connection:
         changed = pause_queue(connection, name, reason, resume_at=at, resume_in=span, by=caller())
-        alive = workers.live(connection, settings().lease)
+        alive = heartbeats.live(connection, settings().lease)
     served = sorted({each for worker in alive for each in worker.queues})
     is_served = bool(served) if every else name in served
     output.answer(

@@ -9,9 +9,9 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, settings, transaction
 from tasks_app.cli.endings import NO
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.doomed import doomed
-from tasks_app.runtime.retention import Pruned, Retention
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.retention import Pruned, Retention
+from tasks_app.runtime.leader.retention_preview import doomed
 
 
 @click.command()

@@ -11,8 +11,8 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, transaction
 from tasks_app.cli.pauses import pause, resume
-from tasks_app.domain.queue import Queue, QueueOptions
-from tasks_app.runtime import queues as rows
+from tasks_app.domain.queues.queue import Queue, QueueOptions
+from tasks_app.runtime.api import queues as rows
 
 _LISTED = ("queue", "now", "windows", "only while", "defaults")
 

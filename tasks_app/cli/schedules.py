@@ -13,11 +13,11 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, settings, transaction
 from tasks_app.cli.tasks import json_object, moment
-from tasks_app.domain.schedule import Schedule
-from tasks_app.runtime import rehearsal
-from tasks_app.runtime import schedules as rows
-from tasks_app.runtime.operator import get_task
-from tasks_app.runtime.registry import load_handlers
+from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.runtime.api.tasks import get_task
+from tasks_app.runtime.handlers.registry import load_handlers
+from tasks_app.runtime.schedules import preview as rehearsal
+from tasks_app.runtime.schedules import schedules as rows
 
 _LISTED = ("name", "task", "when", "enabled", "next_run_at", "last_run_at", "last_outcome", "from")
 

@@ -9,8 +9,8 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import settings
 from tasks_app.pool.schema import check_schema, migration_sql, newest
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.migration import migrate as upgrade
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tasks_app.cli import output
-from tasks_app.domain.schema_name import PREFIX
+from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.embedded import DEFAULT_FOLDER, read_state, read_urls
 
 if TYPE_CHECKING:

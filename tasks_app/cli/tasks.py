@@ -10,10 +10,10 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import settings, transaction
-from tasks_app.domain.task import TaskOptions
-from tasks_app.domain.unique import POLICIES, SCOPES, CreateOutcome
-from tasks_app.runtime.producer import create_task
-from tasks_app.runtime.registry import load_handlers
+from tasks_app.domain.tasks.records import TaskOptions
+from tasks_app.domain.tasks.unique_key import POLICIES, SCOPES, CreateOutcome
+from tasks_app.runtime.api.producer import create_task
+from tasks_app.runtime.handlers.registry import load_handlers
 
 
 @click.command()

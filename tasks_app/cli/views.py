@@ -11,14 +11,14 @@ import click
 
 from tasks_app.cli import listing, output
 from tasks_app.cli.database import transaction
-from tasks_app.domain.group import GroupProgress
-from tasks_app.domain.states import Pool, State
-from tasks_app.domain.task import Task
-from tasks_app.pool import browse, progress
-from tasks_app.pool.clock import instant
+from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.tasks.records import Task
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.flow_control.pause import paused
 from tasks_app.pool.groups.of_task import groups_of
-from tasks_app.pool.pause import paused
 from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.tasks import browse, checkpoint
 
 
 @click.command("list")
@@ -97,7 +97,7 @@ def show(task_id: int, *, json_: bool) -> None:
     with transaction() as connection:
         task = browse.get(connection, task_id)
         attempts = browse.attempts(connection, task_id)
-        kept = progress.read(connection, task_id)
+        kept = checkpoint.read(connection, task_id)
         groups = groups_of(connection, task_id, exists=task is not None)
     if task is None:
         awaited = groups.callback_of

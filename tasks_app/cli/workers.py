@@ -18,14 +18,14 @@ from tasks_app.cli import output
 from tasks_app.cli.database import settings, transaction
 from tasks_app.cli.drained import find_left, tell
 from tasks_app.cli.endings import NO
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.settings import Settings
-from tasks_app.pool.clock import instant
+from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.schema import check_schema
-from tasks_app.runtime.assembly import run_work
-from tasks_app.runtime.registry import HANDLERS, load_handlers
-from tasks_app.runtime.run_counts import RUN_COUNTS, read_counts
-from tasks_app.runtime.supervisor import supervise, work_command
+from tasks_app.runtime.execution.run_counts import RUN_COUNTS, read_counts
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.worker.supervisor import supervise, work_command
 
 MOST = 64
 """Processes of a worker, or threads in each."""
@@ -42,7 +42,7 @@ def cores() -> int:
 def scan(*, json_: bool) -> None:
     """Scan once: rescue what is over, publish what is due. Beat does it every second."""
     _ = settings().broker  # says what to do when there is none
-    from tasks_app.broker.processes import beat_keeper  # noqa: PLC0415  Celery only where used
+    from tasks_app.broker.worker.processes import beat_keeper  # noqa: PLC0415  Celery only where used
     from tasks_app.celery import app  # noqa: PLC0415
 
     with transaction() as connection:

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
-from tasks_app.domain.settings import Settings
-from tasks_app.domain.unreachable import why_unreachable
 from tasks_app.monitor import database as database_checks
 from tasks_app.monitor import locks as lock_checks
 from tasks_app.monitor import schedules as schedule_checks
 from tasks_app.monitor import sessions as session_checks
 from tasks_app.monitor import work as work_checks
 from tasks_app.monitor.database import Check
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.reactions import is_unanswered, sqlstate
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
 
 def examine(settings: Settings) -> list[Finding]:

@@ -7,12 +7,15 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.config.retention import format_age
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import rough
 from tasks_app.domain.errors import SchemaError
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.retention import format_age
-from tasks_app.domain.settings import Settings
-from tasks_app.pool import condition, days, maintain, workers
+from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.retention import days
+from tasks_app.pool.retention import partitions as maintain
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema, newest
 
 OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
@@ -30,7 +33,7 @@ Check = Callable[[Connection, Settings], list[Finding]]
 
 def version(connection: Connection, _settings: Settings) -> list[Finding]:
     """Is it one that we know?"""
-    server = condition.server(connection)
+    server = diagnostics.server(connection)
     name = f"PostgreSQL {server.version}"
     if server.major < OLDEST_MAJOR:
         return [fail("database", f"{name} is too old", f"Upgrade it to {NEWEST_MAJOR}.")]
@@ -60,8 +63,8 @@ def schema(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def privileges(connection: Connection, _settings: Settings) -> list[Finding]:
     """May this role do what a worker does?"""
-    server = condition.server(connection)
-    missing = [f"{what} on {table}" for table, what in condition.forbidden(connection)]
+    server = diagnostics.server(connection)
+    missing = [f"{what} on {table}" for table, what in diagnostics.forbidden(connection)]
     if missing:
         fact = f"{server.role} lacks {_some(missing)}"
         advice = "Ask as the role of the workers, or GRANT what docs/operations.md lists."
@@ -72,7 +75,7 @@ def privileges(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def durability(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does a commit outlive a crash of the server?"""
-    off = condition.server(connection).forgetful
+    off = diagnostics.server(connection).forgetful
     if off:
         advice = "Set it on: after a crash of the server committed tasks are lost, or run twice."
         return [warn("durability", f"{', '.join(off)} = off", advice)]
@@ -115,10 +118,10 @@ def retention(connection: Connection, settings: Settings) -> list[Finding]:
 
 def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does anybody clean up behind us?"""
-    if not condition.server(connection).autovacuum:
+    if not diagnostics.server(connection).autovacuum:
         advice = "Set autovacuum and track_counts on: the pending pool grows without end."
         return [fail("autovacuum", "is off", advice)]
-    off = condition.never_vacuumed(connection)
+    off = diagnostics.never_vacuumed(connection)
     if off:
         advice = f"ALTER TABLE {off[0]} RESET (autovacuum_enabled);"
         return [fail("autovacuum", f"is off for {_some(off)}", advice)]
@@ -127,8 +130,8 @@ def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def connections(connection: Connection, settings: Settings) -> list[Finding]:
     """Are there enough for all children that live?"""
-    children = len(workers.live(connection, settings.lease))
-    needed, most = children * CONNECTIONS_PER_CHILD, condition.server(connection).connections
+    children = len(heartbeats.live(connection, settings.lease))
+    needed, most = children * CONNECTIONS_PER_CHILD, diagnostics.server(connection).connections
     fact = f"{children} children take up to {needed} of {most}"
     if needed > most:
         advice = "Raise max_connections, start fewer children, or put a pooler between."
@@ -138,7 +141,7 @@ def connections(connection: Connection, settings: Settings) -> list[Finding]:
 
 def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does anybody keep vacuum from its work, or locks from everybody?"""
-    found = condition.open_transactions(connection)
+    found = diagnostics.open_transactions(connection)
     idle = [each for each in found if each.idle and each.open_for > LONG_IDLE]
     old = [each for each in found if not each.idle and each.open_for > LONG_OPEN]
     findings = []
@@ -150,7 +153,9 @@ def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
         findings.append(warn("transactions", f"long open: {_named(old)}", advice))
     if findings:
         return findings
-    blind = "" if condition.server(connection).sees_all else " (others' are hidden from this role)"
+    blind = (
+        "" if diagnostics.server(connection).sees_all else " (others' are hidden from this role)"
+    )
     return [ok("transactions", f"none is open for long{blind}")]
 
 
@@ -167,7 +172,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _named(found: list[condition.OpenTransaction]) -> str:
+def _named(found: list[diagnostics.OpenTransaction]) -> str:
     return _some([f"{t.who} of {t.role} for {rough(t.open_for)}" for t in found])
 
 

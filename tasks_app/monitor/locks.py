@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import rough
 from tasks_app.domain.finding import Finding, ok, warn
-from tasks_app.domain.settings import Settings
 from tasks_app.monitor.database import Check
 from tasks_app.pool.locks.report import Held, find
 

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.settings import Settings
 from tasks_app.monitor.database import Check
-from tasks_app.pool import workers
-from tasks_app.pool.schedules import clock, find
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.schedules.schedules import clock, find
 
 PATIENCE = timedelta(minutes=1)
 """What should have fired so long ago was missed."""
@@ -22,7 +22,7 @@ def firing(connection: Connection, settings: Settings) -> list[Finding]:
     now = clock(connection)
     schedules = [schedule for schedule in find(connection) if schedule.enabled]
     known = {
-        name for worker in workers.live(connection, settings.lease) for name in worker.handlers
+        name for worker in heartbeats.live(connection, settings.lease) for name in worker.handlers
     }
     findings: list[Finding] = []
     for schedule in schedules:

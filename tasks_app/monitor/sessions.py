@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, ok, warn
-from tasks_app.domain.settings import Settings
-from tasks_app.pool import condition
-from tasks_app.runtime.database import PLANNED
+from tasks_app.pool.operations import diagnostics
+from tasks_app.runtime.db.database import PLANNED
 
 Check = Callable[[Connection, Settings], list[Finding]]
 
@@ -20,7 +20,7 @@ SHORT_S = 60
 
 def planner(connection: Connection, _settings: Settings) -> list[Finding]:
     """Are our statements planned as we ask for when we connect?"""
-    found = condition.in_force(connection, PLANNED)
+    found = diagnostics.in_force(connection, PLANNED)
     other = [f"{name} = {value}" for name, value in found.items() if value != PLANNED[name]]
     if other:
         fact = f"what we set when we connect is not in force: {', '.join(sorted(other))}"
@@ -31,7 +31,7 @@ def planner(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does the server let handlers end their transactions?"""
-    found = condition.in_force(connection, (*CUTTING, "jit"))
+    found = diagnostics.in_force(connection, (*CUTTING, "jit"))
     short = [
         f"{name} = {int(found[name]) / 1000:g} s"
         for name in CUTTING

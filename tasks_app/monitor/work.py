@@ -6,15 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.breaker import BreakerState
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.settings import Settings
+from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.monitor.database import Check
-from tasks_app.pool import breaker, condition, lease, pause, queues, workers
-from tasks_app.pool.standstill import standing_still
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.flow_control import breaker, pause, queue_settings
+from tasks_app.pool.fragments.availability import standing_still
+from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
-from tasks_app.runtime.operator import LATE_SCANS, PATIENCE
+from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE
 
 RECENT = timedelta(hours=1)
 MOST_NAMED = 3
@@ -22,7 +25,7 @@ MOST_NAMED = 3
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
     """Is anybody there?"""
-    found = workers.live(connection, settings.lease)
+    found = heartbeats.live(connection, settings.lease)
     if not found:
         advice = "Start one: celery -A tasks_app worker -E --loglevel=info"
         return [warn("workers", "none is alive", advice)]
@@ -32,8 +35,8 @@ def living(connection: Connection, settings: Settings) -> list[Finding]:
 
 def reach(connection: Connection, settings: Settings) -> list[Finding]:
     """Can all that is due be carried out by somebody?"""
-    due = condition.due_work(connection)
-    found = workers.live(connection, settings.lease)
+    due = diagnostics.due_work(connection)
+    found = heartbeats.live(connection, settings.lease)
     served = {queue for worker in found for queue in worker.queues}
     known = {name for worker in found for name in worker.handlers}
     orphans = sorted({d.queue for d in due} - served)
@@ -63,9 +66,9 @@ def shared(connection: Connection, settings: Settings) -> list[Finding]:
     A worker tells all its handlers, not of which queue each is: only what is due shows that tasks
     are in the way. Without any it is said and no more.
     """
-    due = condition.due_work(connection)
+    due = diagnostics.due_work(connection)
     known: dict[str, list[set[str]]] = {}
-    for worker in workers.live(connection, settings.lease):
+    for worker in heartbeats.live(connection, settings.lease):
         for queue in worker.queues:
             known.setdefault(queue, []).append(set(worker.handlers))
     findings = []
@@ -87,13 +90,13 @@ def shared(connection: Connection, settings: Settings) -> list[Finding]:
 def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
     """How long does what is due wait?"""
     still = standing_still(connection)
-    found = condition.due_work(connection)
+    found = diagnostics.due_work(connection)
     due = [] if EVERY_QUEUE in still else [d for d in found if d.queue not in still]
     if not due:
         where = ", but in queues that stand still" if found else ""
         return [ok("due tasks", f"none waits{where}")]
     number, oldest = sum(d.number for d in due), due[0]
-    most = "at least " if number >= condition.MOST_DUE else ""
+    most = "at least " if number >= diagnostics.MOST_DUE else ""
     fact = f"{most}{number} waiting, {oldest.name} in {oldest.queue} for {rough(oldest.waits)}"
     if oldest.waits > PATIENCE:
         return [
@@ -108,7 +111,7 @@ def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does anybody take back what vanished workers held?"""
-    number, since = condition.beyond_lease(connection)
+    number, since = diagnostics.beyond_lease(connection)
     if since > PATIENCE:
         fact = f"{number} running beyond the lease, for {rough(since)}"
         return [fail("rescue", fact, "Nobody scans: start beat, and read its log.")]
@@ -117,22 +120,22 @@ def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     """Does anybody look for what is due?"""
-    duty = lease.read(connection, lease.SCAN)
+    duty = leader_lease.read(connection, leader_lease.SCAN)
     advice = "Start beat, unless you run tasks-app work only."
     if duty is None or duty.idle is None:
         return [warn("scan", "nobody has scanned yet", advice)]
     fact = f"the last one was {rough(duty.idle)} ago, by {duty.holder}"
     if duty.idle > LATE_SCANS * settings.scan_interval + PATIENCE:
-        late = any(due.waits > PATIENCE for due in condition.due_work(connection))
+        late = any(due.waits > PATIENCE for due in diagnostics.due_work(connection))
         return [(fail if late else warn)("scan", fact, advice)]
-    if duty.rank < lease.Rank.BEAT:
+    if duty.rank < leader_lease.Rank.BEAT:
         return [warn("scan", f"{fact}, which stands in", "No beat leads: start one.")]
     return [ok("scan", fact)]
 
 
 def publishing(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does the broker take what is due?"""
-    duty = lease.read(connection, lease.SCAN)
+    duty = leader_lease.read(connection, leader_lease.SCAN)
     if duty is None or duty.refused_since is None:
         return []
     why = f": {duty.refused_because}" if duty.refused_because else ""
@@ -142,7 +145,7 @@ def publishing(connection: Connection, _settings: Settings) -> list[Finding]:
 
 def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does another pool use the same broker?"""
-    seen = lease.strangers(connection, lease.SCAN, RECENT)
+    seen = leader_lease.strangers(connection, leader_lease.SCAN, RECENT)
     if seen is None:
         return []
     number, at = seen
@@ -162,7 +165,7 @@ def paused(connection: Connection, _settings: Settings) -> list[Finding]:
 def standing(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does a queue wait for its window, or for others?"""
     findings = []
-    for each in queues.find(connection):
+    for each in queue_settings.find(connection):
         opens_at = each.opens_at
         if not each.is_open and opens_at is None:
             advice = f"Change them: tasks-app queues set {each.queue} --window …"

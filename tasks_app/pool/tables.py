@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.schema_name import schema_name
-from tasks_app.domain.states import Event, Pool, State, sources, states_in
+from tasks_app.domain.config.schema_name import schema_name
+from tasks_app.domain.tasks.states import Event, Pool, State, sources, states_in
 
 SCHEMA = schema_name()
 """Fixed for the life of the process, so that each statement is one text and stays prepared."""

@@ -12,12 +12,12 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from tasks_app.domain.causes import brief
-from tasks_app.domain.decide import CONNECTION_LOST, INTERRUPTED, VANISHED
-from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import Cause, ClaimedTask, Settlement
-from tasks_app.pool.browse import Outline
+from tasks_app.domain.handlers.settlement import CONNECTION_LOST, INTERRUPTED, VANISHED
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.tasks.browse import Outline
 
 log = quiet_logger(__name__)
 

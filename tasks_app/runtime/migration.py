@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool import schema
 from tasks_app.pool.schema import Say
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 
 IN_USE = {"55P03", "40P01"}
 """lock_not_available, deadlock_detected: others had the table."""

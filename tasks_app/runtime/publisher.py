@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tasks_app.domain.errors import PublishError
-from tasks_app.pool.ledger import Dispatch
-from tasks_app.pool.upcoming import Upcoming
+from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.pool.dispatch.upcoming import Upcoming
 
 
 class Publisher(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks_app.domain.settings import Settings, load_settings
-from tasks_app.runtime.assembly import run_work
-from tasks_app.runtime.registry import HANDLERS, Registry
+from tasks_app.domain.config.settings import Settings, load_settings
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.worker.assembly import run_work
 
 
 def drain(

@@ -29,7 +29,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import between
 from tasks_app.domain.partition.records import Plan
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import store
+from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.measure import extent
 from tasks_app.pool.batch.relation import find
 from tests.batch.ownership import COLUMNS, ROWS, SOME, fill, make_table, read, some_keys
@@ -151,8 +151,8 @@ def test_lists(connection: Connection, key_type: KeyType, data: st.DataObject) -
     plan = planner.plan(connection, ROWS)
 
     assert_each_row_has_one_owner(connection, plan, len(keys))
-    store.remove(connection, "p", started=True)
-    store.insert(connection, "p", plan)
+    partitions.remove(connection, "p", started=True)
+    partitions.insert(connection, "p", plan)
     again = Repository("p").plan(connection, ROWS)
     assert_each_row_has_one_owner(connection, again, len(keys))
 
@@ -172,8 +172,8 @@ def test_ranges_that_somebody_gave_or_keeps_in_the_repository(
     plan = KeyRanges(given_ranges).plan(connection, ROWS)
 
     assert_each_row_has_one_owner(connection, plan, len(keys))
-    store.remove(connection, "p", started=True)
-    store.insert(connection, "p", plan)
+    partitions.remove(connection, "p", started=True)
+    partitions.insert(connection, "p", plan)
     again = Repository("p").plan(connection, ROWS)
     assert_each_row_has_one_owner(connection, again, len(keys))
 

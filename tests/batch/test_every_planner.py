@@ -28,7 +28,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.marker import Marker
 from tasks_app.domain.partition.records import Kind, Partition, Plan
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import buckets, marks, store
+from tasks_app.pool.batch import buckets, marks, partitions
 from tests.batch.ownership import COLUMNS, read
 
 PARTS = 4
@@ -83,7 +83,7 @@ def planner_of(connection: Connection, name: str, key_type: KeyType, folder: Pat
         buckets.add_bucket(connection, SOURCE, "the bucket", PARTS)
     if name == "repository":
         plan = Even(parts=PARTS).plan(connection, SOURCE)
-        store.insert(connection, "p", plan)
+        partitions.insert(connection, "p", plan)
     if name == "indicator beside":
         marks.fill(connection, "p", SOURCE)
     known: dict[str, Planner] = {

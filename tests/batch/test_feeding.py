@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tasks_app.batch import steal
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.hashed import Hash
-from tasks_app.domain.batch import pace
+from tasks_app.domain.batch import chunk_size
 from tasks_app.domain.batch.records import BatchStatus
 from tests.batch.yard import Yard
 
@@ -70,7 +70,7 @@ def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yar
 def test_who_is_given_half_of_the_rest_ends_there_too(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "WORTH_S", 0.0)
+    monkeypatch.setattr(chunk_size, "WORTH_S", 0.0)
     monkeypatch.setattr(steal, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(steal, "MEASURE_EVERY_S", 0.0)
     yard.rows(430)

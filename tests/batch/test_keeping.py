@@ -14,9 +14,9 @@ from tasks_app.batch.planners.keys import KeyList
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.pool.batch import lost
 from tasks_app.pool.batch import prune as batches
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.doomed import doomed
-from tasks_app.runtime.retention import Retention
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.retention import Retention
+from tasks_app.runtime.leader.retention_preview import doomed
 from tests.batch.yard import Yard
 from tests.pool.interleave import two
 from tests.pool.plans import prepared

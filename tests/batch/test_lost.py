@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app.domain.batch.records import BatchStatus, BatchView, StepStatus
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import instances, lost
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.requeue import requeue
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.lost_batches import end_lost
-from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.requeue import requeue
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.lost_batches import end_lost
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tests.batch.yard import Yard
 from tests.factory import claimer, ending
 from tests.pool.interleave import two

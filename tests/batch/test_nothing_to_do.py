@@ -22,7 +22,7 @@ from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.marker import Marker
 from tasks_app.domain.partition.sources import File, Format, Table
-from tasks_app.pool.batch import store
+from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.relation import Query
 from tests.batch.yard import TODO, Yard
 
@@ -143,7 +143,7 @@ def test_a_table_in_parts_or_without_any_is_done(yard: Yard, parts: int, each: A
 
 def test_ranges_that_people_keep_of_a_table_without_rows_are_done(yard: Yard) -> None:
     with yard.engine.begin() as connection:
-        store.insert(connection, "kept", planned(connection))
+        partitions.insert(connection, "kept", planned(connection))
 
     assert len(completes(yard, TODO, planner=Repository("kept"))) == 1
 

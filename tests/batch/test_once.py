@@ -24,11 +24,11 @@ from tasks_app.batch.replan import replan, share
 from tasks_app.batch.split import split
 from tasks_app.batch.steal import Stealing
 from tasks_app.batch.step import Step
-from tasks_app.domain.batch.pace import ChunkPace
+from tasks_app.domain.batch.chunk_size import ChunkPace
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan, StoredPartition
-from tasks_app.pool.batch import browse, divide, marks, store
+from tasks_app.pool.batch import divide, marks, partition_views, partitions
 from tests.batch.odd_tables import REFUSED, Odd, odd_tables
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
@@ -73,7 +73,7 @@ class Days:
         self.readers: dict[int, Any] = {}
 
     def parts(self) -> list[StoredPartition]:
-        found = browse.of_program(self.connection, PROGRAM)
+        found = partition_views.of_program(self.connection, PROGRAM)
         return [each for each in found if each.id not in self.ended]
 
     def to_the_end(self) -> None:
@@ -128,7 +128,7 @@ class Days:
             self.readers.pop(stored.id, None)
 
     def all(self) -> list[StoredPartition]:
-        return browse.of_program(self.connection, PROGRAM)
+        return partition_views.of_program(self.connection, PROGRAM)
 
     def read(self, stored: StoredPartition) -> tuple[list[Any], bool]:
         place = stored.checkpoint or {}
@@ -156,7 +156,7 @@ def planned(connection: Connection, odd: Odd, step: Step) -> Plan | None:
         if not re.search(known, str(error)):
             raise
         return None
-    store.insert(connection, PROGRAM, plan, batch_id=1, step="step")
+    partitions.insert(connection, PROGRAM, plan, batch_id=1, step="step")
     if isinstance(odd.planner, Indicator) and odd.planner.marker is None:
         try:
             marks.fill(connection, PROGRAM, odd.source)

@@ -14,18 +14,18 @@ from sqlalchemy import Connection, text
 from tasks_app.batch.control import abandon_job, restart_job, start_job, stop_job
 from tasks_app.batch.job import JOBS, BatchJob
 from tasks_app.batch.progress import Progress
-from tasks_app.domain.batch.decide import Move
+from tasks_app.domain.batch.decisions import Move
 from tasks_app.domain.batch.identity import identity
 from tasks_app.domain.batch.records import BatchStatus, JobRun
 from tasks_app.domain.errors import BatchStateError
 from tasks_app.domain.partition.records import Counts, Status
-from tasks_app.domain.task import ClaimedTask
-from tasks_app.pool.batch import advance, instances
-from tasks_app.pool.batch.advance import Word
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.rescue import rescue_expired
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.pool.batch import instances, partition_progress
+from tasks_app.pool.batch.partition_progress import Word
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.cancel import cancel
 from tests.batch.yard import Ranges, Yard
 from tests.factory import LEASE, claimer, ending
 from tests.pool.interleave import blocked, two
@@ -39,19 +39,23 @@ class Run:
         self.part_id = part.id
         with yard.engine.begin() as connection:
             (task,) = claim(connection, [part.task_id or 0], claimer("job:step"), uuid4())
-            assert advance.start(connection, part.id, task.fence) is Word.GO_ON
+            assert partition_progress.start(connection, part.id, task.fence) is Word.GO_ON
         self.task: ClaimedTask = task
 
     def tell(self, connection: Connection, *, last: bool = False) -> Word | None:
         """Write what a chunk did."""
         fence, place = self.task.fence, {"after": ["1"]}
-        return advance.progress(connection, self.part_id, fence, Counts(1, 1), place, last=last)
+        return partition_progress.progress(
+            connection, self.part_id, fence, Counts(1, 1), place, last=last
+        )
 
     def do_the_last_chunk(self, connection: Connection) -> Word | None:
         """Write what the last chunk did, and that the partition is complete."""
         word = self.tell(connection, last=True)
         if word is not None:
-            assert advance.end(connection, self.part_id, self.task.fence, Status.COMPLETED)
+            assert partition_progress.end(
+                connection, self.part_id, self.task.fence, Status.COMPLETED
+            )
         return word
 
     def end(self, connection: Connection) -> None:

@@ -17,7 +17,7 @@ from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import advance, browse, store
+from tasks_app.pool.batch import partition_progress, partition_views, partitions
 from tasks_app.pool.batch.measure import owned
 from tasks_app.pool.batch.relation import find
 from tests.batch.ownership import ROWS, fill, make_table
@@ -33,16 +33,16 @@ def rows(connection: Connection, kind: str, keys: str) -> None:
 
 def test_what_has_not_started_is_divided_and_nothing_else(connection: Connection) -> None:
     rows(connection, "bigint", "nullif(i, 100)")
-    ids = store.insert(
+    ids = partitions.insert(
         connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1, step="s"
     )
     task = claimed_task(connection)
-    store.assign(connection, {ids[1]: task.task_id})
-    assert advance.start(connection, ids[1], task.fence)
+    partitions.assign(connection, {ids[1]: task.task_id})
+    assert partition_progress.start(connection, ids[1], task.fence)
 
     made = replan(connection, "p#1", ROWS, Even(parts=4))
 
-    stored = browse.of_batch(connection, 1)
+    stored = partition_views.of_batch(connection, 1)
     assert [each.partition.number for each in stored] == [1, 2, 3, *made]
     assert list(made) == [4, 5, 6]
     assert {each.step for each in stored} == {"s"}
@@ -55,7 +55,7 @@ def test_what_has_not_started_is_divided_and_nothing_else(connection: Connection
 def test_what_was_begun_in_an_earlier_run_is_left_as_it_is(connection: Connection) -> None:
     """It waits as if it had not started, but its checkpoint is one of its whole range."""
     rows(connection, "bigint", "i")
-    ids = store.insert(connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1)
+    ids = partitions.insert(connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1)
     begun = {"after": ["7"], "state": {}}
     connection.execute(
         text("UPDATE task_partition SET checkpoint = CAST(:it AS jsonb) WHERE id = :id"),
@@ -67,7 +67,7 @@ def test_what_was_begun_in_an_earlier_run_is_left_as_it_is(connection: Connectio
 
 def test_only_some_are_divided(connection: Connection) -> None:
     rows(connection, "text", "i::text")
-    store.insert(connection, "p#1", Even(parts=3).plan(connection, ROWS), batch_id=1)
+    partitions.insert(connection, "p#1", Even(parts=3).plan(connection, ROWS), batch_id=1)
 
     made = replan(connection, "p#1", ROWS, Even(parts=2), {2, 9})
 
@@ -83,7 +83,7 @@ def test_nothing_that_waits_is_nothing_to_divide(connection: Connection) -> None
 
 def test_hashes_are_not_divided(connection: Connection) -> None:
     rows(connection, "bigint", "i")
-    store.insert(connection, "p#1", Hash(parts=2).plan(connection, ROWS), batch_id=1)
+    partitions.insert(connection, "p#1", Hash(parts=2).plan(connection, ROWS), batch_id=1)
 
     with pytest.raises(PlanError, match=r"partition 1 .* cannot be divided"):
         replan(connection, "p#1", ROWS, Even(parts=2))
@@ -104,17 +104,17 @@ def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
 ) -> None:
     with two(engine) as (a, b):
         plan = Even(parts=1).plan(a, letters)
-        ids = store.insert(a, "p#1", plan, batch_id=1)
+        ids = partitions.insert(a, "p#1", plan, batch_id=1)
         task = claimed_task(a)
-        store.assign(a, {ids[1]: task.task_id})
+        partitions.assign(a, {ids[1]: task.task_id})
         a.commit()
         replan(a, "p#1", letters, Even(parts=2))
-        waiting = blocked(engine, b, a, lambda c: advance.start(c, ids[1], task.fence))
+        waiting = blocked(engine, b, a, lambda c: partition_progress.start(c, ids[1], task.fence))
 
         a.commit()
 
         assert waiting.result() is not None
-        seen = browse.one(b, ids[1])
+        seen = partition_views.one(b, ids[1])
         assert seen is not None
         assert str(seen.partition) == "partition 1 (key < 5)"
 
@@ -124,11 +124,11 @@ def test_a_partition_that_a_run_starts_meanwhile_is_left_alone(
 ) -> None:
     with two(engine) as (a, b):
         plan = Even(parts=1).plan(a, letters)
-        ids = store.insert(a, "p#1", plan, batch_id=1)
+        ids = partitions.insert(a, "p#1", plan, batch_id=1)
         task = claimed_task(a)
-        store.assign(a, {ids[1]: task.task_id})
+        partitions.assign(a, {ids[1]: task.task_id})
         a.commit()
-        assert advance.start(a, ids[1], task.fence)
+        assert partition_progress.start(a, ids[1], task.fence)
         waiting = blocked(engine, b, a, lambda c: replan(c, "p#1", letters, Even(parts=2)))
 
         a.commit()

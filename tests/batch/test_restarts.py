@@ -14,9 +14,9 @@ from tasks_app.batch.control import abandon_job, list_jobs, start_job
 from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.errors import BatchStateError, InvalidJobError
 from tasks_app.domain.partition.records import Counts
-from tasks_app.pool.batch import advance
-from tasks_app.pool.claim import claim
-from tasks_app.pool.requeue import Requeued, requeue
+from tasks_app.pool.batch import partition_progress
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.batch.yard import Ranges, Yard
 from tests.factory import claimer
 
@@ -234,8 +234,10 @@ def test_a_run_that_was_left_behind_writes_nothing_any_more(yard: Yard) -> None:
     part = yard.parts(begun.batch_id)[0]
     with yard.engine.begin() as connection:
         (task,) = claim(connection, [part.task_id or 0], claimer("job:step"), uuid4())
-        assert advance.start(connection, part.id, task.fence)
-        assert advance.progress(connection, part.id, task.fence, Counts(1), {"after": ["1"]})
+        assert partition_progress.start(connection, part.id, task.fence)
+        assert partition_progress.progress(
+            connection, part.id, task.fence, Counts(1), {"after": ["1"]}
+        )
     with yard.engine.begin() as connection:
         connection.execute(
             text("UPDATE task_partition SET task_id = task_id + 1000 WHERE id = :id"),
@@ -243,8 +245,8 @@ def test_a_run_that_was_left_behind_writes_nothing_any_more(yard: Yard) -> None:
         )
 
     with yard.engine.begin() as connection:
-        assert advance.progress(connection, part.id, task.fence, Counts(1), {}) is None
-        assert advance.start(connection, part.id, task.fence) is None
+        assert partition_progress.progress(connection, part.id, task.fence, Counts(1), {}) is None
+        assert partition_progress.start(connection, part.id, task.fence) is None
 
 
 def test_a_step_that_is_new_in_the_code_of_a_run_is_done_in_it(yard: Yard) -> None:

@@ -27,24 +27,24 @@ from tasks_app.batch.replan import replan, share
 from tasks_app.batch.steal import NotNowError, Stealing
 from tasks_app.batch.step import Step
 from tasks_app.batch.validate import problems
-from tasks_app.domain.batch import pace
-from tasks_app.domain.batch.pace import ChunkPace
+from tasks_app.domain.batch import chunk_size
+from tasks_app.domain.batch.chunk_size import ChunkPace
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import BatchStateError, PlanError
 from tasks_app.domain.partition.keys import KeyType, write_key
 from tasks_app.domain.partition.records import Counts, Partition, Status
 from tasks_app.domain.partition.sources import Table as Source
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.pool.batch import advance, browse, store
-from tasks_app.pool.batch.advance import Word
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.batch import partition_progress, partition_views, partitions
 from tasks_app.pool.batch.measure import histogram
+from tasks_app.pool.batch.partition_progress import Word
 from tasks_app.pool.batch.predicate import predicate
 from tasks_app.pool.batch.relation import find, keys_of
-from tasks_app.pool.claim import claim
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime.registry import Registry
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.handlers.registry import Registry
 from tests.batch.ownership import COLUMNS, ROWS, fill, make_table, owners, some_keys
 from tests.batch.yard import TODO, Yard
 from tests.factory import claimer, ending
@@ -57,7 +57,7 @@ SKEWED = (11, 21, 31)
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of tests take no time."""
-    monkeypatch.setattr(pace, "WORTH_S", 0.0)
+    monkeypatch.setattr(chunk_size, "WORTH_S", 0.0)
     monkeypatch.setattr(steal, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(steal, "MEASURE_EVERY_S", 0.0)
 
@@ -260,14 +260,16 @@ class Table:
         with yard.engine.begin() as connection:
             self.tasks = claim(connection, ids, claimer("job:step"), uuid4())
             for part, task in zip(self.parts, self.tasks, strict=True):
-                assert advance.start(connection, part.id, task.fence) is Word.GO_ON
+                assert partition_progress.start(connection, part.id, task.fence) is Word.GO_ON
             self.tell(connection, Counts(10, 10))
         self.stealing = Stealing(self.job, self.job.steps["step"], None)
 
     def tell(self, connection: Connection, counts: Counts = NONE) -> Word | None:
         """Write what a chunk of the first one writes; None: it is not its run any more."""
         place = {"after": ["10"], "state": {}}
-        return advance.progress(connection, self.parts[0].id, self.tasks[0].fence, counts, place)
+        return partition_progress.progress(
+            connection, self.parts[0].id, self.tasks[0].fence, counts, place
+        )
 
     def give(self, connection: Connection) -> list[Partition]:
         """Give half of the first one away; the caller commits."""
@@ -279,7 +281,7 @@ class Table:
         """End a run as its worker does."""
         part, task = self.parts[number - 1], self.tasks[number - 1]
         if event is Event.SUCCEED:
-            assert advance.end(connection, part.id, task.fence, Status.COMPLETED)
+            assert partition_progress.end(connection, part.id, task.fence, Status.COMPLETED)
         assert settle_one(connection, ending(task, event, cause=Cause("E", "it")))
 
     @property
@@ -305,7 +307,9 @@ def test_what_is_given_away_is_there_when_the_commit_is(yard: Yard) -> None:
     table = Table(yard)
     with two(yard.engine) as (a, b):
         table.give(a)
-        assert [str(each.partition) for each in browse.of_batch(b, table.batch_id)] == WHOLE
+        assert [
+            str(each.partition) for each in partition_views.of_batch(b, table.batch_id)
+        ] == WHOLE
         assert table.tell(a) is Word.GO_ON
         a.commit()
 
@@ -445,12 +449,14 @@ def test_each_row_has_one_owner_after_any_divisions(
     keys = data.draw(some_keys(key_type))
     make_table(connection, COLUMNS[key_type])
     fill(connection, COLUMNS[key_type], keys)
-    store.remove(connection, "p#1", started=True)
-    store.insert(connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1, step="step")
+    partitions.remove(connection, "p#1", started=True)
+    partitions.insert(
+        connection, "p#1", Even(parts=2).plan(connection, ROWS), batch_id=1, step="step"
+    )
     stealing = Stealing(JOB, JOB.steps["step"], None)
 
     for _ in range(data.draw(st.integers(1, 4))):
-        stored = data.draw(st.sampled_from(browse.of_program(connection, "p#1")))
+        stored = data.draw(st.sampled_from(partition_views.of_program(connection, "p#1")))
         found = find(connection, ROWS)
         own = keys_of(ROWS, found, predicate(stored.partition, found.key, key_type))
         there = histogram(connection, find(connection, own), 100) or {}
@@ -464,9 +470,11 @@ def test_each_row_has_one_owner_after_any_divisions(
         connection.execute(begun, {"it": place, "id": stored.id})
         halves = stealing.halves(connection, stored.id, Greedy(CommitEvery(1)))
         if halves:
-            first = 1 + max(each.partition.number for each in browse.of_program(connection, "p#1"))
+            first = 1 + max(
+                each.partition.number for each in partition_views.of_program(connection, "p#1")
+            )
             share(connection, stored, halves, first)
-            kept = browse.one(connection, stored.id)
+            kept = partition_views.one(connection, stored.id)
             assert kept is not None
             assert kept.partition.range is not None
             assert last in kept.partition.range
@@ -518,7 +526,7 @@ def test_what_waits_is_divided_beside_what_runs(yard: Yard, waiting: Waiting) ->
     first = yard.parts(waiting.batch_id)[0]
     with two(yard.engine) as (a, b):
         (task,) = claim(a, [first.task_id or 0], claimer("job:step"), uuid4())
-        assert advance.start(a, first.id, task.fence) is Word.GO_ON
+        assert partition_progress.start(a, first.id, task.fence) is Word.GO_ON
         a.commit()
 
         assert replanned(waiting, b) == 2
@@ -550,11 +558,13 @@ def test_one_that_starts_just_then_waits_and_has_a_smaller_range(
         (task,) = claim(b, [first.task_id or 0], claimer("job:step"), uuid4())
         b.commit()
         assert replanned(waiting, a, 2) == 2
-        starts = blocked(yard.engine, b, a, lambda c: advance.start(c, first.id, task.fence))
+        starts = blocked(
+            yard.engine, b, a, lambda c: partition_progress.start(c, first.id, task.fence)
+        )
         a.commit()
 
         assert starts.result() is Word.GO_ON
-        seen = browse.one(b, first.id)
+        seen = partition_views.one(b, first.id)
         assert seen is not None
         assert str(seen.partition) == "partition 1 (key < 26)"
 

@@ -18,12 +18,12 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Partition, Plan, StoredPartition
 from tasks_app.domain.partition.sources import Table
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.pool.batch import browse
-from tasks_app.pool.claim import claim
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime.registry import Registry
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.batch import partition_views
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.handlers.registry import Registry
 from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
 
@@ -170,7 +170,7 @@ class Yard:
     def parts(self, batch_id: int) -> list[StoredPartition]:
         """Return its partitions."""
         with self.engine.connect() as connection:
-            return browse.of_batch(connection, batch_id)
+            return partition_views.of_batch(connection, batch_id)
 
     def statuses(self, batch_id: int) -> list[str]:
         """Return how its partitions stand."""

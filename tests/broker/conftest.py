@@ -13,8 +13,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.task import Attempt, Task
-from tasks_app.pool import browse
+from tasks_app.domain.tasks.records import Attempt, Task
+from tasks_app.pool.tasks import browse
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.rabbitmq import NO_RABBITMQ, Rabbit, virtual_host, why_not
 from tests.waiting import until

@@ -18,10 +18,10 @@ from sqlalchemy import Engine, text
 from tasks_app import Settings, Snooze, create_task, handler, requeue_task
 from tasks_app.broker.celery_tasks.adoption import load_tasks
 from tasks_app.celery_tasks import run_from_pool
-from tasks_app.domain import task as records
 from tasks_app.domain.errors import ConfigurationError, HandlerError
-from tasks_app.pool import browse
-from tasks_app.runtime.registry import HANDLERS
+from tasks_app.domain.tasks import records
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain
 
 app = Celery("office", broker="redis://nowhere", set_as_current=False)

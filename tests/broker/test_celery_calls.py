@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from tasks_app import InvalidTaskError, NewTask, acreate_task, create_task, create_tasks, get_task
 from tasks_app.broker.celery_tasks.values import from_json
-from tasks_app.domain.task import Task
-from tasks_app.runtime.registry import HANDLERS, handler
+from tasks_app.domain.tasks.records import Task
+from tasks_app.runtime.handlers.registry import HANDLERS, handler
 
 app = Celery("shop", broker="redis://nowhere")
 app.set_default()

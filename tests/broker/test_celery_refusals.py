@@ -15,11 +15,11 @@ from kombu.exceptions import DecodeError
 from kombu.message import Message
 
 from tasks_app.broker import control
-from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.refusal import OURS, guard_queues
-from tasks_app.broker.surroundings import check_surroundings
+from tasks_app.broker.checks.startup import check_surroundings
+from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.guard.refusal import OURS, guard_queues
 from tasks_app.broker.tasks import register
-from tasks_app.domain.settings import Settings
+from tasks_app.domain.config.settings import Settings
 from tests.broker.celery_page import (
     NEUTRALISED,
     REFUSED,

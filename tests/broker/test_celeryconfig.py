@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tasks_app.broker.config.defaults import celery_defaults
 from tasks_app.broker.consumer import PatientConsumer, RabbitConsumer
-from tasks_app.broker.defaults import celery_defaults
 
 CONFIG = """
 from __future__ import annotations

@@ -10,9 +10,9 @@ import pytest
 import redis
 from celery import Celery
 
-from tasks_app.broker.checkup import examine_access, examine_broker, examine_celery
-from tasks_app.broker.defaults import celery_defaults
-from tasks_app.broker.effective import effective_celery_settings
+from tasks_app.broker.checks.broker import examine_access, examine_broker, examine_celery
+from tasks_app.broker.config.defaults import celery_defaults
+from tasks_app.broker.config.effective import effective_celery_settings
 from tasks_app.domain.finding import Finding
 from tasks_app.embedded.valkey import Valkey
 

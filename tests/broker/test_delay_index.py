@@ -16,13 +16,13 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import text
 
-from tasks_app.broker import delay_index as room
-from tasks_app.broker.configuration import configuration
-from tasks_app.broker.delay_index import DelayIndex, Moved, delay_index
-from tasks_app.broker.strangers import POOL_VARIABLE
-from tasks_app.domain.settings import Settings
+from tasks_app.broker.config.configuration import configuration
+from tasks_app.broker.guard.foreign_messages import POOL_VARIABLE
+from tasks_app.broker.publish import delay_index as room
+from tasks_app.broker.publish.delay_index import DelayIndex, Moved, delay_index
+from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.dispatch.upcoming import Upcoming
 from tasks_app.pool.pool_name import pool_name
-from tasks_app.pool.upcoming import Upcoming
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until

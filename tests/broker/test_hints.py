@@ -16,11 +16,11 @@ import pytest
 from redis import Redis
 
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.hints import CeleryHints
-from tasks_app.domain.settings import Settings
-from tasks_app.runtime.hint_line import Counts
-from tasks_app.runtime.hinter import Hint, Hinter
-from tasks_app.runtime.hints import EXIT_PATIENCE_S
+from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.domain.config.settings import Settings
+from tasks_app.runtime.hints.channel import Counts
+from tasks_app.runtime.hints.hints import EXIT_PATIENCE_S
+from tasks_app.runtime.hints.sender import Hint, Hinter
 from tests.broker.conftest import House
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -33,7 +33,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 from tasks_app import create_task
-from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.hints.hints import HINTS
 
 engine = create_engine(os.environ["TASKS_APP_DATABASE_URL"], poolclass=NullPool)
 

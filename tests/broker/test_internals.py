@@ -11,11 +11,11 @@ from redis import Redis
 from tasks_app.broker import internals
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.celery_tasks.run import _current
-from tasks_app.broker.hints import CeleryHints
 from tasks_app.broker.internals import CURRENT_APP, KEPT_SOCKET, ONE_CLIENT, Need, Shortcut
-from tasks_app.broker.publisher import CeleryPublisher
+from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.broker.publish.publisher import CeleryPublisher
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
-from tasks_app.domain.settings import Settings
 from tests.broker.conftest import House
 from tests.broker.test_publisher import message
 from tests.renaming import in_all_processes

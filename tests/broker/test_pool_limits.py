@@ -12,14 +12,14 @@ import pytest
 from celery import Celery
 from celery.concurrency.base import BasePool
 
-from tasks_app.broker.defaults import EXECUTE
-from tasks_app.broker.pools import check_limits
+from tasks_app.broker.checks.pools import check_limits
+from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.config.time_limits import TimeLimits, take_limits
 from tasks_app.broker.tasks import register
-from tasks_app.broker.time_limits import TimeLimits, take_limits
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.settings import Settings
+from tasks_app.domain.handlers.spec import HandlerSpec
 
 LIMIT = timedelta(seconds=1)
 

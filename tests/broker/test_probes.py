@@ -12,11 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from tasks_app.broker import worker as worker_module
-from tasks_app.broker.worker import Watch
-from tasks_app.runtime.pulse import RUN_DIR_VARIABLE, judge
-from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+from tasks_app.broker.worker import worker as worker_module
+from tasks_app.broker.worker.worker import Watch
+from tasks_app.runtime.health_files import RUN_DIR_VARIABLE, judge
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.waiting import until

@@ -12,11 +12,11 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
-from tasks_app.broker.defaults import EXECUTE, celery_defaults
-from tasks_app.broker.publisher import CeleryPublisher
+from tasks_app.broker.config.defaults import EXECUTE, celery_defaults
+from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import PublishError
-from tasks_app.pool.ledger import Dispatch
+from tasks_app.pool.dispatch.ledger import Dispatch
 from tests.broker.conftest import House
 from torture.fault_proxy import FaultProxy
 

@@ -16,8 +16,8 @@ from tasks_app.broker.events import reporter as room
 from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
 from tasks_app.broker.events.reporter import BURST, Reporter, is_wanted
 from tasks_app.broker.events.writer import LATE, line_of
-from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
 
 
 class Wire:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.effective import effective_celery_settings
-from tasks_app.domain.effective import effective_settings
+from tasks_app.broker.config.effective import effective_celery_settings
+from tasks_app.domain.config.setting_sources import effective_settings
+from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.settings import Settings, load_settings
 
 pytestmark = pytest.mark.long
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 
-from tasks_app.broker import silence
-from tasks_app.broker.silence import Listening, SilentConsumerError
-from tasks_app.domain.task import Run
-from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+from tasks_app.broker.worker import silent_consumer
+from tasks_app.broker.worker.silent_consumer import Listening, SilentConsumerError
+from tasks_app.domain.tasks.records import Run
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_a_child_said_long_ago_says_nothing(
 ) -> None:
     """Its deputy is gone, or waits for a database that is away."""
     slots.take("one").hunger(True)
-    monkeypatch.setattr("tasks_app.runtime.watch.STALE_S", 0.0)
+    monkeypatch.setattr("tasks_app.runtime.scoreboard.watchdog.STALE_S", 0.0)
 
     assert not look()
 
@@ -90,7 +90,7 @@ def test_each_restart_in_vain_doubles_the_pause(
     child = slots.take("one")
     child.hunger(True)
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(silent_consumer, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     restarts = []
     for _ in range(400):

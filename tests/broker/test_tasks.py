@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from tasks_app.broker import tasks
-from tasks_app.broker.defaults import EXECUTE
+from tasks_app.broker.config.defaults import EXECUTE
 
 LARGEST = 2**63 - 1
 

@@ -16,16 +16,16 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.broker import strangers
-from tasks_app.broker.configuration import configuration
-from tasks_app.broker.delay_index import DelayIndex
-from tasks_app.broker.hints import CeleryHints
-from tasks_app.broker.strangers import POOL_VARIABLE, Strangers
-from tasks_app.domain.settings import Settings
+from tasks_app.broker.config.configuration import configuration
+from tasks_app.broker.guard import foreign_messages
+from tasks_app.broker.guard.foreign_messages import POOL_VARIABLE, Strangers
+from tasks_app.broker.publish.delay_index import DelayIndex
+from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.dispatch.upcoming import Upcoming
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.pool.schema import migrate
-from tasks_app.pool.upcoming import Upcoming
-from tasks_app.runtime.hints import HINTS, Hints
+from tasks_app.runtime.hints.hints import HINTS, Hints
 from tests.broker.conftest import House
 from tests.servers import Databases
 from tests.waiting import until
@@ -49,7 +49,7 @@ class TestOneMessage:
     @pytest.fixture(autouse=True)
     def _own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(POOL_VARIABLE, "ours")
-        monkeypatch.delenv(strangers.SLOTS_VARIABLE, raising=False)
+        monkeypatch.delenv(foreign_messages.SLOTS_VARIABLE, raising=False)
 
     def test_another_pools_is_refused(self) -> None:
         assert Strangers().refuses(NAMED)
@@ -108,13 +108,13 @@ def test_a_producer_asks_once_and_hints_at_one_pool_only(
     monkeypatch.setenv("TASKS_APP_BROKER_URL", "redis://nobody")
     hints, asked, told = Hints(), [], []
     monkeypatch.setattr(
-        "tasks_app.runtime.hints.pool_name", lambda c: asked.append(c) or pool_name(c)
+        "tasks_app.runtime.hints.hints.pool_name", lambda c: asked.append(c) or pool_name(c)
     )
     ear = SimpleNamespace(
         publish=lambda queue, ids: told.append(list(ids)), start=lambda *_: False, depth=lambda _: 0
     )
     hints.provide(lambda settings: ear)  # type: ignore[arg-type,return-value]
-    monkeypatch.setattr("tasks_app.runtime.producer.HINTS", hints)
+    monkeypatch.setattr("tasks_app.runtime.api.producer.HINTS", hints)
     ids = []
     for engine in (house.engine, house.engine, other, other):
         with Session(engine) as session, session.begin():

@@ -67,11 +67,11 @@ print(json.dumps(ids))
             "create_group(session, [NewTask('bare.short')] * 3)",
         ),
         (
-            "from tasks_app.runtime.producer import create_task",
+            "from tasks_app.runtime.api.producer import create_task",
             "create_task(session, 'bare.short')",
         ),
         (
-            "from tasks_app import NewTask; from tasks_app.runtime.groups import create_group",
+            "from tasks_app import NewTask; from tasks_app.runtime.api.groups import create_group",
             "create_group(session, [NewTask('bare.short')] * 3)",
         ),
     ],

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 from celery.worker.control import Panel
 
-from tasks_app.broker import control, stopping
+from tasks_app.broker import control
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.refusal import OURS
-from tasks_app.broker.stopping import PoolWorker
-from tasks_app.domain.settings import load_settings
-from tasks_app.runtime.registry import Registry, handler
+from tasks_app.broker.guard.refusal import OURS
+from tasks_app.broker.worker import shutdown
+from tasks_app.broker.worker.shutdown import PoolWorker
+from tasks_app.domain.config.settings import load_settings
+from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.broker.conftest import House
 from tests.waiting import until
 
@@ -111,7 +112,7 @@ def test_what_is_listed_is_registered_nowhere(monkeypatch: pytest.MonkeyPatch) -
     registry = Registry()
     handler("mail.send", queue="mail", registry=registry)(lambda ctx: None)
     monkeypatch.setattr(control, "HANDLERS", registry)
-    monkeypatch.setattr(stopping, "HANDLERS", registry)
+    monkeypatch.setattr(shutdown, "HANDLERS", registry)
     monkeypatch.setenv("TASKS_APP_BROKER_URL", "memory://")
     app = make_celery(load_settings())
     worker = PoolWorker.__new__(PoolWorker)

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, text
 from tasks_app import explain_task
 from tasks_app.cli.main import main
 from tasks_app.embedded import Valkey
-from tasks_app.pool import workers
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.old_days import NAME, drop_old_days, finished, old_day
@@ -141,7 +141,7 @@ def test_who_pauses_a_queue_that_nobody_serves_hears_which_are(
 ) -> None:
     with engine.begin() as connection:
         queues = ["default", "mail"]
-        workers.beat(connection, owner="w", node="n", queues=queues, handlers=["t"])
+        heartbeats.beat(connection, owner="w", node="n", queues=queues, handlers=["t"])
 
     known, unknown = shell("pause", "mail"), shell("pause", "nosuchqueue")
     told = shell.json("pause", "nosuchqueue")

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.embedded import Valkey
-from tasks_app.pool import workers
+from tasks_app.pool.runs import heartbeats
 
 pytestmark = pytest.mark.processes
 
@@ -73,7 +73,7 @@ def test_warnings_exit_with_0_and_say_what_to_do(shell: Shell, engine: Engine) -
 @pytest.mark.long
 def test_a_failure_exits_with_1_and_a_silent_end_with_3(shell: Shell, engine: Engine) -> None:
     with engine.begin() as connection:
-        workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+        heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     shell("create", "stranger")
 
     failing = shell("doctor", "--json")

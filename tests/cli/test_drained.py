@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.cli.drained import find_left, tell
-from tasks_app.pool.clock import instant
-from tasks_app.pool.park import park
-from tasks_app.pool.pause import pause
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.flow_control.pause import pause
 from tests.cli.test_commands import Shell
 from tests.factory import claimed_task, pending_task
 

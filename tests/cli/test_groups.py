@@ -7,11 +7,11 @@ import re
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, NewTask
-from tasks_app.pool.progress import Note, keep
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime.groups import create_group
+from tasks_app.domain.tasks.records import Cause, NewTask
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.checkpoint import Note, keep
+from tasks_app.runtime.api.groups import create_group
 from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
 from tests.factory import claimed_task, ending
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.runtime.pulse import Pulse
+from tasks_app.runtime.health_files import Pulse
 
 pytestmark = pytest.mark.processes
 
@@ -90,6 +90,6 @@ def test_it_imports_nothing_that_costs() -> None:
 
     modules = set(run(sys.executable, "-c", code).stdout.split())
 
-    assert "tasks_app.runtime.pulse" in modules
+    assert "tasks_app.runtime.health_files" in modules
     assert not modules & {"click", "sqlalchemy", "pydantic", "celery", "re", "pathlib", "typing"}
     assert os.environ["TASKS_APP_LEASE"] == "nonsense"

@@ -19,14 +19,14 @@ from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.batch.progress import Progress
 from tasks_app.batch.split import split
 from tasks_app.domain.partition.sources import Table
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import Stack
 from tasks_app.locks import LockLostError
-from tasks_app.pool import breaker
 from tasks_app.pool.batch import buckets, instances
-from tasks_app.pool.claim import claim
-from tasks_app.pool.settle import settle_one
+from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
 from tests.cli.test_arguments import commands
 from tests.cli.test_batch import run  # noqa: F401  a fixture
 from tests.cli.test_commands import Shell

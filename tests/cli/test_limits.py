@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.pool.claim import claim
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
 from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
 from tests.factory import claimer, ending, pending_task
 

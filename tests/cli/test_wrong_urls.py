@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from tasks_app.broker.surroundings import check_database
+from tasks_app.broker.checks.startup import check_database
+from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.settings import Settings, load_settings
 from tests.cli.test_commands import Shell
 
 SECRET = "s3cret"

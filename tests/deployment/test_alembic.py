@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from tasks_app.pool.tables import TABLES
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.migration import migrate
 
 pytestmark = pytest.mark.long

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tasks_app.broker import internals
-from tasks_app.domain.shortcut import Need, Shortcut
-from tasks_app.runtime import driver_internals
+from tasks_app.domain.private_api import Need, Shortcut
+from tasks_app.runtime.handler_db import driver_internals
 from tests.docs.reading import PROJECT, text_of
 
 pytestmark = pytest.mark.long

@@ -9,9 +9,9 @@ import textwrap
 from datetime import timedelta
 from pathlib import Path
 
-from tasks_app.domain import settings as settings_module
+from tasks_app.domain.config import settings as settings_module
+from tasks_app.domain.config.settings import PREFIX, Settings
 from tasks_app.domain.durations import format_duration
-from tasks_app.domain.settings import PREFIX, Settings
 
 PROJECT = Path(__file__).parents[2]
 OPERATIONS = PROJECT / "docs" / "operations.md"

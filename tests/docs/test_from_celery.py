@@ -12,8 +12,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from tasks_app import Settings, create_task
 from tasks_app.celery_tasks import run_from_pool
-from tasks_app.domain.retry import MOST_ATTEMPTS
-from tasks_app.runtime.registry import HANDLERS
+from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain
 from tests.broker.test_side_by_side import CASES
 from tests.docs.reading import blocks, text_of

@@ -18,8 +18,10 @@ from tasks_app import (
     create_tasks,
     get_task,
 )
-from tasks_app.pool import lease, ledger, maintain, workers
-from tasks_app.pool.grants import Kind, grants_sql
+from tasks_app.pool.dispatch import leader_lease, ledger
+from tasks_app.pool.operations.grants import Kind, grants_sql
+from tasks_app.pool.retention import partitions
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema
 from tests.docs.generated import settings_table, with_settings
 from tests.docs.reading import PROJECT, blocks, section, text_of
@@ -54,7 +56,7 @@ def test_its_sql_runs(connection: Connection, block: str) -> None:
     for role in Kind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     for day in re.findall(r"DETACH PARTITION task_completed_p(\d{4})(\d\d)(\d\d)", block):
-        maintain.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
+        partitions.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
     if "INSERT INTO task_completed SELECT" in block:
         connection.exec_driver_sql(
             "CREATE TABLE task_completed_strays AS SELECT * FROM task_completed_default"
@@ -76,12 +78,12 @@ def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connectio
     create_group(connection, [], then=NewTask("t"), on_failure=NewTask("t"), part_of=outer.id)
     connection.exec_driver_sql("SELECT task_create('t')")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
-    workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     ledger.add(connection, "default", [task_id], timedelta(seconds=1))
-    maintain.has_strays(connection)
+    partitions.has_strays(connection)
     token = uuid4()
-    lease.hold(connection, "scan", holder="h", token=token, rank=1, ttl=timedelta(seconds=1))
-    lease.release(connection, "scan", token)
+    leader_lease.hold(connection, "scan", holder="h", token=token, rank=1, ttl=timedelta(seconds=1))
+    leader_lease.release(connection, "scan", token)
     check_schema(connection)
     cancel_task(connection, task_id)
     connection.exec_driver_sql("SET LOCAL ROLE reader")

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from tasks_app import Settings, create_task, get_task
-from tasks_app.domain.states import State
-from tasks_app.runtime.registry import HANDLERS
+from tasks_app.domain.tasks.states import State
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain
 from tests.docs.reading import PROJECT, blocks, text_of
 

@@ -20,11 +20,11 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.cli.group import group
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.pool import breaker
-from tasks_app.pool.claim import claim
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
 from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
 from tests.docs.reading import PROJECT
 from tests.factory import claimer, ending

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from pydantic import BaseModel, Field
 
-from tasks_app.domain.batch.decide import (
+from tasks_app.domain.batch.chunk_size import FIRST, ChunkPace
+from tasks_app.domain.batch.decisions import (
     Move,
     after_compensation,
     after_partitions,
@@ -16,7 +17,6 @@ from tasks_app.domain.batch.decide import (
     status_of_batch,
 )
 from tasks_app.domain.batch.identity import checked_params, identity
-from tasks_app.domain.batch.pace import FIRST, ChunkPace
 from tasks_app.domain.batch.policies import (
     CommitEvery,
     parse_commit_every,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tasks_app.domain.batch.figures import bar, figures_of
+from tasks_app.domain.batch.statistics import bar, figures_of
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Counts, Partition, Status, StoredPartition
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.domain.breaker import (
+from tasks_app.domain.flow_control.circuit_breaker import (
     FIRST_RAMP,
     LONGEST_RAMP,
     Breaker,

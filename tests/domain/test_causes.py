@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tasks_app.domain.causes import LONGEST_MESSAGE, LONGEST_TRACEBACK, cause_of, clean
-from tasks_app.domain.task import Cause
+from tasks_app.domain.tasks.error_text import LONGEST_MESSAGE, LONGEST_TRACEBACK, cause_of, clean
+from tasks_app.domain.tasks.records import Cause
 
 
 def raised(error: BaseException) -> Cause:

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tasks_app.domain.cron import SHORTHANDS, check_cron, explain_cron, next_cron, zone_of
 from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.cron import SHORTHANDS, check_cron, explain_cron, next_cron, zone_of
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 ZONES = {

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from tasks_app.domain.decide import (
+from tasks_app.domain.handlers.outcomes import Cancel, Fail, Reaction, Retry, Skip, Snooze
+from tasks_app.domain.handlers.settlement import (
     charged,
     died,
     ended_by,
@@ -18,11 +19,10 @@ from tasks_app.domain.decide import (
     policy_of,
     succeeded,
 )
-from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.outcome import Cancel, Fail, Reaction, Retry, Skip, Snooze
-from tasks_app.domain.retry import DEFAULT_POLICY, Fixed, Levels
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, ClaimedTask, Fence
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, Fence
+from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, Fixed, Levels
+from tasks_app.domain.tasks.states import Event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CAUSE = Cause("ValueError", "no")

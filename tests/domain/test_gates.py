@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.gates import (
+from tasks_app.domain.flow_control.admission import (
     NEVER,
     Bucket,
     Gate,
@@ -19,7 +19,7 @@ from tasks_app.domain.gates import (
     admit,
     room_of,
 )
-from tasks_app.domain.limit import limit_of
+from tasks_app.domain.flow_control.limits import limit_of
 
 SECOND = timedelta(seconds=1)
 TENANT = Gate(Kind.KEY, "tenant:7")

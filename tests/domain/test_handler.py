@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel
 
-from tasks_app.domain.handler import Handler, HandlerSpec
-from tasks_app.domain.outcome import Cancel, Fail, Reaction, Retry, Skip, Snooze
-from tasks_app.domain.payload_type import PayloadType
+from tasks_app.domain.handlers.outcomes import Cancel, Fail, Reaction, Retry, Skip, Snooze
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
+from tasks_app.domain.tasks.payload_type import PayloadType
 
 
 class Order(BaseModel):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tasks_app.domain.keyset import pack, unpack
+from tasks_app.domain.partition.keyset import pack, unpack
 
 KEYS = [
     (5,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.locks import MOST_RESOURCES, Mode, Part, parts_of
+from tasks_app.domain.coordination.locks import MOST_RESOURCES, Mode, Part, parts_of
 from tasks_app.locks import InvalidLockError
 
 

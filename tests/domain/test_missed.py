@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.missed import (
+from tasks_app.domain.schedules.misfire import (
     ON_TIME,
     PER_PASS,
     FireAll,
@@ -19,7 +19,7 @@ from tasks_app.domain.missed import (
     first_at,
     parse_missed,
 )
-from tasks_app.domain.timing import Cron, Every, Timing
+from tasks_app.domain.schedules.timing import Cron, Every, Timing
 
 NOON = datetime(2026, 1, 10, 12, tzinfo=UTC)
 S, M, H, D = (timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.domain.overlap import Fired, Overlap, Verdict, judge
+from tasks_app.domain.schedules.overlap import Fired, Overlap, Verdict, judge
 
 A, B, C = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3))
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
+from tasks_app.domain.creation.patch import accepted, patch_of, patched, paths_of
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.patch import accepted, patch_of, patched, paths_of
-from tasks_app.domain.payload_type import PayloadType
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.payload_type import PayloadType
 
 
 class Mail(BaseModel):

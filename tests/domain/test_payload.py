@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
-from tasks_app.domain.payload import (
+from tasks_app.domain.tasks.payload import (
     _encode_checked,
     decode,
     encode,

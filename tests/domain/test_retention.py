@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from tasks_app import Settings
+from tasks_app.domain.config.retention import Keep, format_age, parse_keep
+from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.domain.retention import Keep, format_age, parse_keep
-from tasks_app.domain.settings import load_settings
 
 DAY = timedelta(days=1)
 

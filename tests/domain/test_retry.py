@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks_app.domain.durations import LONGEST
-from tasks_app.domain.retry import Exponential, Fixed, Levels, parse_policy
+from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels, parse_policy
 
 SPANS = st.timedeltas(timedelta(0), LONGEST)
 POLICIES = st.one_of(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.selection import MOST_IDS, Action, Selection, select
-from tasks_app.domain.states import Pool, State
+from tasks_app.domain.operations.selection import MOST_IDS, Action, Selection, select
+from tasks_app.domain.tasks.states import Pool, State
 
 
 def test_each_action_has_its_pool() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tasks_app.domain.shares import EVERY, Line, Shares
+from tasks_app.domain.flow_control.fair_share import EVERY, Line, Shares
 
 
 def waiting(**keys: int | dict[int, int]) -> dict[Line, list[int]]:
@@ -124,7 +124,7 @@ def test_what_did_not_have_to_wait_is_owed_nothing() -> None:
 
 
 def test_not_every_key_that_ever_was_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks_app.domain.shares.REMEMBERED", 10)
+    monkeypatch.setattr("tasks_app.domain.flow_control.fair_share.REMEMBERED", 10)
     shares = Shares()
     for number in range(100):
         shares.went(shares.order({Line(f"k{number}", 5): [number]}, 1))

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from sqlalchemy import Engine
 
 from tasks_app.domain.errors import HandlerError
-from tasks_app.domain.signature import signature_of
-from tasks_app.runtime.context import AsyncTaskContext, TaskContext
+from tasks_app.domain.handlers.signature import signature_of
+from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tasks_app.domain.errors import IllegalTransitionError
-from tasks_app.domain.lifecycle import page
-from tasks_app.domain.states import (
+from tasks_app.domain.tasks.lifecycle import page
+from tasks_app.domain.tasks.states import (
     TERMINAL,
     TRANSITIONS,
     Event,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.timing import Cron, Every, Kind, Once, between, timing_of, written
+from tasks_app.domain.schedules.timing import Cron, Every, Kind, Once, between, timing_of, written
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 S, H = timedelta(seconds=1), timedelta(hours=1)

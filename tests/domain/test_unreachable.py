@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.unreachable import why_unreachable
+from tasks_app.domain.config.unreachable import why_unreachable
 
 AT = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: '
 REFUSED = f"""{AT}Connection refused

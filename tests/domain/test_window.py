@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.window import Window, next_opening, parse_window
+from tasks_app.domain.queues.time_window import Window, next_opening, parse_window
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 CHANGES = {

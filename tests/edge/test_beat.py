@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 from sqlalchemy import Engine
 
-from tasks_app.pool import ledger
-from tasks_app.runtime.database import Database
+from tasks_app.pool.dispatch import ledger
+from tasks_app.runtime.db.database import Database
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.scans import Scans

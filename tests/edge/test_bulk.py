@@ -15,12 +15,12 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.pool import audit
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.settle import settle_group, settle_one
-from tasks_app.runtime.bulk import run_bulk, start_bulk
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.operations import audit
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.runtime.api.bulk import run_bulk, start_bulk
 from tests.factory import claimer, count, ending
 from tests.waiting import until
 

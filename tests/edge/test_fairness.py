@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.shares import EVERY
-from tasks_app.runtime.known_paces import KnownPaces
+from tasks_app.domain.flow_control.fair_share import EVERY
+from tasks_app.runtime.dispatch.known_run_times import KnownPaces
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
 from tests.runtime.test_fairness import Line, fill, share

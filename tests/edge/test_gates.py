@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.domain.limit import limit_of
-from tasks_app.domain.settings import Settings
-from tasks_app.pool import workers
-from tasks_app.pool.lease import Rank
-from tasks_app.pool.limits import set_limit
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.keeper import Keeper
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.limits import limit_of
+from tasks_app.pool.dispatch.leader_lease import Rank
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.leader import Keeper
 from tests.edge.gated_runs import Workers, most_at_once, overlaps
 from tests.runtime.memory import Memory
 from tests.waiting import until
@@ -141,7 +141,7 @@ def test_a_hundred_thousand_behind_a_closed_limit_cost_what_an_idle_pool_does(
     def alive() -> None:
         with engine.begin() as connection:
             known = {"queues": ["default"], "handlers": ["gated"]}
-            workers.beat(connection, owner="w", node="n", **known)
+            heartbeats.beat(connection, owner="w", node="n", **known)
 
     def load() -> float:
         """CPU of the server for so many seconds of scans."""

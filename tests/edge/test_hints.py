@@ -22,13 +22,13 @@ from redis import Redis
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.broker.hints import CeleryHints
-from tasks_app.domain.settings import Settings
+from tasks_app.broker.publish.hints import CeleryHints
+from tasks_app.domain.config.settings import Settings
 from tasks_app.embedded.valkey import Valkey
-from tasks_app.runtime.dispatcher import SPARE_MESSAGES
-from tasks_app.runtime.hint_line import DEEP, LOOK_EVERY
-from tasks_app.runtime.hinter import Hint, Hinter
-from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.dispatch.dispatcher import SPARE_MESSAGES
+from tasks_app.runtime.hints.channel import DEEP, LOOK_EVERY
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.sender import Hint, Hinter
 from tests.broker.conftest import House
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -42,7 +42,7 @@ import json, os, sys, time
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from tasks_app import NewTask, create_tasks
-from tasks_app.runtime.hints import HINTS
+from tasks_app.runtime.hints.hints import HINTS
 
 engine = create_engine(os.environ["TASKS_APP_DATABASE_URL"])
 rate, seconds = float(sys.argv[1]), float(sys.argv[2])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tasks_app.broker.pools import check_pool
+from tasks_app.broker.checks.pools import check_pool
 from tasks_app.domain.errors import ConfigurationError
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House

@@ -22,15 +22,15 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app import NewTask, create_tasks
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
-from tasks_app.domain.settings import Settings
 from tasks_app.monitor import database as checks
 from tasks_app.monitor.checkup import examine
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.scan import due
-from tasks_app.runtime.front import Front
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.runtime.scan.position import Front
 from tests.broker.conftest import House
 from tests.edge.test_broker_faults import DEFAULTS
 from tests.waiting import until

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.domain.states import State
-from tasks_app.domain.task import Task
+from tasks_app.domain.tasks.records import Task
+from tasks_app.domain.tasks.states import State
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
 from tests.broker.house.poisons import MAX_ATTEMPTS

@@ -17,10 +17,10 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from tasks_app import NewTask, Settings, create_tasks
-from tasks_app.pool.claim import claim
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.retention import Pruned, Retention
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.retention import Pruned, Retention
 from tests.factory import claimer, ending
 from tests.pool.old_days import DAY, NAME, NOON, ONE, drop_old_days, old_day
 from tests.waiting import until

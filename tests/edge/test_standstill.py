@@ -15,11 +15,11 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 from tasks_app import Breaker, NewTask, change_queue, create_tasks, pause_queue
-from tasks_app.domain.breaker import Mode
-from tasks_app.pool import breaker
-from tasks_app.pool.breaker_list import hold
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.keeper import Keeper
+from tasks_app.domain.flow_control.circuit_breaker import Mode
+from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control.breaker_waiting_list import hold
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.leader import Keeper
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until

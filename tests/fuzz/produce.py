@@ -9,8 +9,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
+from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.settings import load_settings
 
 
 def main(secret: str, names: list[str]) -> None:

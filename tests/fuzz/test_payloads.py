@@ -10,10 +10,10 @@ from sqlalchemy import Engine
 
 from tasks_app import create_task
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.payload import decode
-from tasks_app.pool import browse
-from tasks_app.pool.claim import claim
-from tasks_app.pool.scan import due
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks import browse
 from tests.factory import claimer
 from tests.fuzz.oddities import Oddities
 from tests.pool.test_payloads import as_json

@@ -15,10 +15,13 @@ from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.monitor import database, sessions, work
 from tasks_app.monitor.checkup import examine
-from tasks_app.pool import condition, lease, pause, workers
-from tasks_app.pool.grants import Kind
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.flow_control import pause
+from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.operations.grants import Kind
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task
 from tests.pool.old_days import NAME, old_day
@@ -47,24 +50,26 @@ Pretend = Callable[..., None]
 @pytest.fixture
 def pretend(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Pretend:
     """Make the server say something else of itself."""
-    true = condition.server(connection)
+    true = diagnostics.server(connection)
 
     def say(**other: object) -> None:
-        monkeypatch.setattr(condition, "server", lambda _: replace(true, **other))
+        monkeypatch.setattr(diagnostics, "server", lambda _: replace(true, **other))
 
     return say
 
 
 def a_child(connection: Connection, owner: str = "w", **given: list[str]) -> None:
     known = {"queues": ["default"], "handlers": ["t"], **given}
-    workers.beat(connection, owner=owner, node="n@host", **known)
+    heartbeats.beat(connection, owner=owner, node="n@host", **known)
 
 
-def a_scan(connection: Connection, rank: lease.Rank = lease.Rank.BEAT) -> None:
+def a_scan(connection: Connection, rank: leader_lease.Rank = leader_lease.Rank.BEAT) -> None:
     ttl = timedelta(seconds=5)
     token = uuid4()
-    lease.hold(connection, lease.SCAN, holder="b@host", token=token, rank=rank, ttl=ttl)
-    lease.done(connection, lease.SCAN, token, ttl)
+    leader_lease.hold(
+        connection, leader_lease.SCAN, holder="b@host", token=token, rank=rank, ttl=ttl
+    )
+    leader_lease.done(connection, leader_lease.SCAN, token, ttl)
 
 
 def test_a_healthy_database_has_nothing_to_complain_of(engine: Engine, settings: Settings) -> None:
@@ -265,8 +270,10 @@ def test_transactions_that_hold_vacuum_up_are_named(
 def test_a_statement_that_runs_for_long_is_named(
     connection: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy = condition.OpenTransaction("session 7", "report", idle=False, open_for=timedelta(hours=3))
-    monkeypatch.setattr(condition, "open_transactions", lambda _: [busy] * 5)
+    busy = diagnostics.OpenTransaction(
+        "session 7", "report", idle=False, open_for=timedelta(hours=3)
+    )
+    monkeypatch.setattr(diagnostics, "open_transactions", lambda _: [busy] * 5)
 
     (finding,) = database.transactions(connection, settings)
 
@@ -322,7 +329,7 @@ def test_services_that_share_a_queue_are_told(connection: Connection, settings: 
 def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) -> None:
     connection.exec_driver_sql("DELETE FROM task_lease")
     never = work.scanning(connection, settings)
-    a_scan(connection, lease.Rank.DEPUTY)
+    a_scan(connection, leader_lease.Rank.DEPUTY)
     deputy = work.scanning(connection, settings)
     a_scan(connection)
     beat = work.scanning(connection, settings)

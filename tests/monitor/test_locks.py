@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Settings
-from tasks_app.domain.locks import Ask, parts_of
+from tasks_app.domain.coordination.locks import Ask, parts_of
 from tasks_app.monitor.locks import held
 from tasks_app.pool.locks.acquire import acquire, open_up
 

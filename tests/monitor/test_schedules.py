@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app import Settings, create_schedule
 from tasks_app.monitor.schedules import firing
-from tasks_app.pool import workers
+from tasks_app.pool.runs import heartbeats
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def settings(database_url: str) -> Settings:
 @pytest.fixture
 def said(connection: Connection, settings: Settings):
     """The findings, when a schedule of ``t`` is there and a worker that knows it."""
-    workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     create_schedule(connection, "s", "t", every="1h")
     return lambda: [f"{f.level} {f.fact}" for f in firing(connection, settings)]
 
@@ -47,7 +47,7 @@ def test_one_that_is_broken(said, connection: Connection) -> None:
 
 
 def test_one_whose_task_nobody_knows(said, connection: Connection, settings: Settings) -> None:
-    workers.leave(connection, "w")
+    heartbeats.leave(connection, "w")
 
     assert said() == ["warn s makes tasks of t, known to no worker"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tests.pool.filled import Ask, bare_database, filled
 from tests.servers import Databases
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.maintain import add_partition, missing_partitions
+from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tests.pool.plans import Plan, prepared
 from tests.servers import Databases
 

@@ -14,9 +14,9 @@ import psycopg
 from sqlalchemy import Engine, text
 
 from tasks_app import NewTask, TaskId, create_task, create_tasks
-from tasks_app.domain.states import Event
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.settle import settle_group
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.settle import settle_group
 from tests.factory import claimer, ending
 
 BATCH = 10

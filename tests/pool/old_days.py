@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.pool.days import Partition, partitions
-from tasks_app.pool.maintain import add_partition
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.retention.days import Partition, partitions
+from tasks_app.pool.retention.partitions import add_partition
+from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 
 DAY = datetime(2020, 5, 6, tzinfo=UTC)

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.states import Event
-from tasks_app.pool.amend import amend
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.edit_payload import amend
 from tests.factory import claimed_task, ending, row_of
 
 

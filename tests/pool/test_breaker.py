@@ -8,14 +8,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.breaker import Breaker, BreakerState, Mode, Standing
-from tasks_app.pool import breaker
-from tasks_app.pool.breaker_list import hold
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.glance import glance
-from tasks_app.pool.scan import due
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerState, Mode, Standing
+from tasks_app.pool.dispatch.idle_check import glance
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control.breaker_waiting_list import hold
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import claimer, pending_task, row_of
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import Cause
-from tasks_app.pool.browse import attempts, find, get, stats
-from tasks_app.pool.release import release
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.browse import attempts, find, get, stats
 from tests.factory import claimed_task, ending, pending_task
 from tests.pool.interleave import two
 

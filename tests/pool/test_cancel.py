@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.domain.states import Event
-from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tests.factory import claimed_task, count, ending, pending_task, pool_of_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

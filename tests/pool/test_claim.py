@@ -8,13 +8,13 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.states import Event
-from tasks_app.pool.claim import claim, claims_of, fetch_payload
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.create import create_one
-from tasks_app.pool.park import park
-from tasks_app.pool.release import release
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.runs.claim import claim, claims_of, fetch_payload
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.create import create_one
 from tests.factory import LEASE, claimed_task, claimer, count, ending, pending_task, row_of
 from tests.pool.interleave import two
 from tests.pool.test_create import a_row

@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.task import HINT_WAIT, NewTask, TaskRow
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.create import create_one
-from tasks_app.pool.park import park
-from tasks_app.pool.places import Place
-from tasks_app.pool.scan import due
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.tasks.records import HINT_WAIT, NewTask, TaskRow
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.fragments.scan_position import Place
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.tasks.create import create_one
 from tests.factory import claimer, on_terms, pending_task, row_of
 from tests.pool.interleave import two
 

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.pool.claim import claim
-from tasks_app.pool.create import create_many
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks.create import create_many
 from tests.factory import claimer, pending_task
 from tests.pool.interleave import blocked, two
 from tests.pool.test_create import a_row
@@ -27,7 +27,7 @@ import os, sys
 from pathlib import Path
 from uuid import uuid4
 from sqlalchemy import create_engine
-from tasks_app.pool.claim import claim, claim_unhindered
+from tasks_app.pool.runs.claim import claim, claim_unhindered
 from tests.factory import claimer
 
 def race(me, url, messages):

@@ -10,14 +10,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.breaker import Breaker, Mode
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.domain.queue import check_options
-from tasks_app.pool import breaker, queues
-from tasks_app.pool.claim import claim, claim_unhindered
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.limits import set_limit
-from tasks_app.pool.pause import pause
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
+from tasks_app.domain.queues.queue import check_options
+from tasks_app.pool.flow_control import breaker, queue_settings
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.runs.claim import claim, claim_unhindered
+from tasks_app.pool.runs.claim_sql import Claimer
 from tests.factory import claimer, pending_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ def taken(connection: Connection, ids: list[int], who: Claimer | None = None) ->
 
 
 def said(connection: Connection, **options: Any) -> None:
-    queues.change(connection, "other", check_options(options))
+    queue_settings.change(connection, "other", check_options(options))
 
 
 def test_it_takes_and_tells_the_same_as_the_long_way(connection: Connection) -> None:

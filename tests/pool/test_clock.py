@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.states import Event, State
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.release import release
-from tasks_app.pool.renew import renew
-from tasks_app.pool.rescue import rescue_expired
-from tasks_app.pool.settle import settle_group, settle_one
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.settle import settle_group, settle_one
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, row_of
 
 YEAR = timedelta(days=365)

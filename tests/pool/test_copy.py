@@ -16,11 +16,11 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.task import HINT_WAIT, NewTask, TaskRow
-from tasks_app.pool import create
-from tasks_app.pool.create import create_many, create_one
-from tasks_app.pool.new_rows import copy_of
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.tasks.records import HINT_WAIT, NewTask, TaskRow
+from tasks_app.pool.tasks import create
+from tasks_app.pool.tasks.create import create_many, create_one
+from tasks_app.pool.tasks.insert import copy_of
 from tests.factory import count, on_terms, row_of
 from tests.pool.interleave import two
 

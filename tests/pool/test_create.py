@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.task import NewTask, TaskRow
-from tasks_app.pool import raw
-from tasks_app.pool.create import CHUNK, create_many, create_one
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.tasks.records import NewTask, TaskRow
+from tasks_app.pool.connection import psycopg_io
+from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
 from tests.factory import claimed_task, count, on_terms, pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
 
@@ -290,8 +290,8 @@ class TestBelowSqlalchemy:
     def sent(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What psycopg got past SQLAlchemy."""
         sent: list[str] = []
-        do = raw.do
-        monkeypatch.setattr(raw, "do", lambda c, step: sent.append(step.sql) or do(c, step))
+        do = psycopg_io.do
+        monkeypatch.setattr(psycopg_io, "do", lambda c, step: sent.append(step.sql) or do(c, step))
         return sent
 
     def test_the_transaction_is_begun_and_the_callers_to_end(

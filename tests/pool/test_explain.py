@@ -10,32 +10,23 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.coordination.locks import Ask, parts_of
 from tasks_app.domain.explain import due, groups, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.domain.locks import Ask, parts_of
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.domain.window import parse_window
-from tasks_app.pool import (
-    cancel,
-    lease,
-    ledger,
-    limits,
-    load_gate,
-    park,
-    pause,
-    queues,
-    rescue,
-    settle,
-    workers,
-)
-from tasks_app.pool.claim import claim
-from tasks_app.pool.explain import read_facts
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch import leader_lease, ledger, park
+from tasks_app.pool.flow_control import limits, load_gate, pause, queue_settings
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.release import release
+from tasks_app.pool.operations.explain import read_facts
+from tasks_app.pool.runs import heartbeats, rescue, settle
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks import cancel
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task
 from tests.pool.plans import prepared
 
@@ -59,13 +50,15 @@ def subjects(connection: Connection, task_id: int, now: datetime = NOON) -> list
 
 def a_child(connection: Connection, owner: str = "w1", now: datetime = NOON, **given: object):
     known = {"queues": ["default"], "handlers": ["t"], **given}
-    workers.beat(connection, owner=owner, node="celery@host", now=now, **known)
+    heartbeats.beat(connection, owner=owner, node="celery@host", now=now, **known)
 
 
 def a_scan(connection: Connection, now: datetime = NOON) -> None:
     token = uuid4()
-    lease.hold(connection, "scan", holder="beat h:1", token=token, rank=2, ttl=LEASE, now=now)
-    lease.done(connection, "scan", token, LEASE, now=now)
+    leader_lease.hold(
+        connection, "scan", holder="beat h:1", token=token, rank=2, ttl=LEASE, now=now
+    )
+    leader_lease.done(connection, "scan", token, LEASE, now=now)
 
 
 @pytest.fixture
@@ -375,8 +368,8 @@ class TestWaiting:
     def test_messages_that_do_not_go_out(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
         why = "The broker did not take a message (ConnectionRefusedError)"
-        lease.refused(healthy, "scan", "Another reason", now=NOON - HOUR)
-        lease.refused(healthy, "scan", why, now=NOON)
+        leader_lease.refused(healthy, "scan", "Another reason", now=NOON - HOUR)
+        leader_lease.refused(healthy, "scan", why, now=NOON)
 
         said = ask(healthy, task_id)
 
@@ -390,22 +383,22 @@ class TestWaiting:
     def test_a_hint_helps_nothing_while_messages_do_not_go_out(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         healthy.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
-        lease.refused(healthy, "scan", "", now=NOON)
+        leader_lease.refused(healthy, "scan", "", now=NOON)
 
         assert subjects(healthy, task_id) == ["broker"]
         assert answer(healthy, task_id).fact.endswith("just now (2040-01-01 12:00:00Z)")
 
     def test_messages_that_go_out_again(self, healthy: Connection) -> None:
         task_id = waits(healthy)
-        lease.refused(healthy, "scan", "It is away", now=NOON - HOUR)
-        lease.taken(healthy, "scan")
+        leader_lease.refused(healthy, "scan", "It is away", now=NOON - HOUR)
+        leader_lease.taken(healthy, "scan")
 
         assert subjects(healthy, task_id) == ["in line"]
 
     def test_nobody_says_of_the_broker_what_was_long_ago(self, connection: Connection) -> None:
         a_child(connection)
         a_scan(connection, now=NOON - HOUR)
-        lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
+        leader_lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
         task_id = waits(connection, HOUR)
 
         assert answer(connection, task_id).subject == "no scan"
@@ -570,7 +563,7 @@ def test_a_backlog_of_any_size_is_counted_to_ten_thousand_at_most(
     healthy.exec_driver_sql("SET LOCAL enable_seqscan = off")
     healthy.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
 
-    from tasks_app.pool import explain as room
+    from tasks_app.pool.operations import explain as room
 
     row = read_facts(healthy, task_id, lease=LEASE, late_after=MINUTE, now=NOON).row
     plan = prepared(healthy, f"ahead_{place}", lambda c: room._ahead(c, row, NOON)).run(healthy)
@@ -656,7 +649,7 @@ class TestGates:
 def ask_of_queue(connection: Connection, task_id: int, now: datetime = NOON) -> Explanation:
     """As :func:`ask`, with what is said of the task's queue."""
     facts = read_facts(connection, task_id, lease=LEASE, late_after=MINUTE, now=now)
-    (queue,) = queues.find(connection, now=now)
+    (queue,) = queue_settings.find(connection, now=now)
     return explain(replace(facts, queue=queue))
 
 
@@ -677,7 +670,7 @@ class TestQueues:
 
     def test_closed(self, healthy: Connection) -> None:
         task_id = waits(healthy)
-        queues.change(healthy, "default", {"windows": (parse_window("22:00-06:00"),)})
+        queue_settings.change(healthy, "default", {"windows": (parse_window("22:00-06:00"),)})
 
         said = ask_of_queue(healthy, task_id).findings
 
@@ -692,8 +685,10 @@ class TestQueues:
     def test_closed_for_ever(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         days = [NOON.date() + timedelta(days=n) for n in range(-5, 500)]
-        queues.set_calendar(healthy, "off", days)
-        queues.change(healthy, "default", {"windows": (parse_window("01:00-02:00 not on off"),)})
+        queue_settings.set_calendar(healthy, "off", days)
+        queue_settings.change(
+            healthy, "default", {"windows": (parse_window("01:00-02:00 not on off"),)}
+        )
 
         said = ask_of_queue(healthy, task_id).findings[0]
 
@@ -703,7 +698,7 @@ class TestQueues:
     def test_gate(self, healthy: Connection) -> None:
         task_id = waits(healthy)
         waits(healthy, queue="other", ago=HOUR)
-        queues.change(healthy, "default", {"waiting_below": MINUTE})
+        queue_settings.change(healthy, "default", {"waiting_below": MINUTE})
         load_gate.look_at_gates(healthy, now=NOON)
 
         said = ask_of_queue(healthy, task_id).findings

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.shares import Line
-from tasks_app.pool import fair
+from tasks_app.domain.flow_control.fair_share import Line
+from tasks_app.pool.flow_control import fair_queues
 from tests.factory import pending_task
 from tests.pool.plans import prepared
 
@@ -34,9 +34,9 @@ def backlog(connection: Connection) -> Connection:
 
 
 READ: dict[str, Callable[[Connection], Any]] = {
-    "lines": lambda c: fair.lines(c, "default"),
-    "heads": lambda c: fair.heads(c, "default", WANTED, {1: 0.0}),
-    "heads_locked": lambda c: fair.heads(c, "default", WANTED, {}, lock=True),
+    "lines": lambda c: fair_queues.lines(c, "default"),
+    "heads": lambda c: fair_queues.heads(c, "default", WANTED, {1: 0.0}),
+    "heads_locked": lambda c: fair_queues.heads(c, "default", WANTED, {}, lock=True),
 }
 
 
@@ -51,7 +51,7 @@ def test_a_backlog_is_not_read(backlog: Connection, name: str) -> None:
 
 
 def test_lines_are_those_with_something_that_waits(backlog: Connection) -> None:
-    found, on = fair.lines(backlog, "default")
+    found, on = fair_queues.lines(backlog, "default")
 
     assert [line for line in found if line.key] == [
         Line("big", 5),
@@ -62,8 +62,8 @@ def test_lines_are_those_with_something_that_waits(backlog: Connection) -> None:
 
 
 def test_heads_are_due_and_in_their_order(backlog: Connection) -> None:
-    found, _ = fair.lines(backlog, "default")
-    heads = fair.heads(backlog, "default", dict.fromkeys(found, 3), {})
+    found, _ = fair_queues.lines(backlog, "default")
+    heads = fair_queues.heads(backlog, "default", dict.fromkeys(found, 3), {})
 
     ids = {line: [head.id for head in some] for line, some in heads.items()}
     assert {line: len(some) for line, some in ids.items()} == {
@@ -76,15 +76,15 @@ def test_heads_are_due_and_in_their_order(backlog: Connection) -> None:
 def test_what_is_disabled_or_expired_is_told(connection: Connection) -> None:
     disabled = pending_task(connection, fair_key="a", enabled=False)
 
-    heads = fair.heads(connection, "default", {Line("a", 5): 3}, {})
+    heads = fair_queues.heads(connection, "default", {Line("a", 5): 3}, {})
 
     assert [(head.id, head.barred) for head in heads[Line("a", 5)]] == [(disabled, True)]
 
 
 def test_a_key_is_kept_through_a_life(connection: Connection) -> None:
     """Moves between pools carry it, and so does a requeue."""
-    from tasks_app.pool.cancel import cancel
-    from tasks_app.pool.requeue import requeue
+    from tasks_app.pool.tasks.cancel import cancel
+    from tasks_app.pool.tasks.requeue import requeue
 
     task_id = pending_task(connection, fair_key="tenant:7")
     cancel(connection, task_id)

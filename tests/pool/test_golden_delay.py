@@ -8,16 +8,16 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.decide import ended_by, succeeded
-from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.outcome import Snooze
-from tasks_app.domain.states import State
-from tasks_app.domain.task import Cause, ClaimedTask, NewTask
-from tasks_app.pool.claim import claim
-from tasks_app.pool.create import create_one
-from tasks_app.pool.scan import due
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.handlers.outcomes import Snooze
+from tasks_app.domain.handlers.settlement import ended_by, succeeded
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, NewTask
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.create import create_one
 from tests.factory import claimer, pool_of_task, row_of
 
 NINE = "5s,30s,1m,10m,30m,1h,6h,1d,2d"

@@ -22,34 +22,28 @@ from tasks_app import (
     explain_task,
     requeue_task,
 )
-from tasks_app.domain.locks import Ask, Granted, parts_of
+from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import between
 from tasks_app.domain.partition.records import Kind as PartitionKind
 from tasks_app.domain.partition.records import Partition, Plan, Status
-from tasks_app.domain.states import Event, Pool
-from tasks_app.domain.task import Cause
-from tasks_app.pool import (
-    audit,
-    browse,
-    keys,
-    lease,
-    ledger,
-    pause,
-    rescue,
-    scan,
-    schedules,
-    settle,
-    workers,
-)
-from tasks_app.pool.amend import edit
-from tasks_app.pool.batch import advance, marks, store
-from tasks_app.pool.batch import browse as partitions
-from tasks_app.pool.grants import Kind, grants_sql
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event, Pool
+from tasks_app.pool.batch import marks, partition_progress
+from tasks_app.pool.batch import partition_views as partitions
+from tasks_app.pool.batch import partitions as store
+from tasks_app.pool.dispatch import leader_lease, ledger, scan
+from tasks_app.pool.flow_control import pause
 from tasks_app.pool.locks.acquire import acquire, open_up
-from tasks_app.pool.locks.hold import guard, renew
 from tasks_app.pool.locks.release import release
+from tasks_app.pool.locks.renew import guard, renew
+from tasks_app.pool.operations import audit
+from tasks_app.pool.operations.grants import Kind, grants_sql
+from tasks_app.pool.runs import heartbeats, rescue, settle
+from tasks_app.pool.schedules import schedules
 from tasks_app.pool.schema import check_schema
+from tasks_app.pool.tasks import browse, unique_keys
+from tasks_app.pool.tasks.edit_payload import edit
 from tests.factory import claimed_task, ending, pending_task
 from tests.servers import named
 
@@ -98,12 +92,14 @@ class Rows:
 def run(connection: Connection, rows: Rows) -> None:
     """All that a worker's child does in a life."""
     check_schema(connection)
-    workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+    heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
     scan.due(connection, {"default": 10})
     ledger.add(connection, "default", [rows.waiting], timedelta(seconds=1))
     task = claimed_task(connection, rows.waiting)
     settle.settle_group(connection, [ending(task)])
-    lease.hold(connection, "scan", holder="h", token=uuid4(), rank=1, ttl=timedelta(seconds=1))
+    leader_lease.hold(
+        connection, "scan", holder="h", token=uuid4(), rank=1, ttl=timedelta(seconds=1)
+    )
     rescue.rescue_expired(connection, lease=timedelta(0), max_crashes=1)
 
 
@@ -113,7 +109,7 @@ def look(connection: Connection, rows: Rows) -> None:
     assert browse.find(connection)
     browse.attempts(connection, rows.failed)
     browse.stats(connection)
-    workers.live(connection, timedelta(seconds=1))
+    heartbeats.live(connection, timedelta(seconds=1))
     pause.paused(connection)
     assert explain_task(connection, rows.waiting).known
 
@@ -137,7 +133,7 @@ def split_a_batch(connection: Connection, _: Rows) -> None:
     store.insert(connection, "p", Plan("test", KeyType.TEXT, texts))
     listed = Partition(0, PartitionKind.VALUES, values=("a",))
     ids = store.insert(connection, "q", Plan("test", KeyType.TEXT, (listed,)))
-    advance.mark(connection, ids.values(), Status.ABANDONED, those=Status)
+    partition_progress.mark(connection, ids.values(), Status.ABANDONED, those=Status)
     store.remove(connection, "p")
     marks.clear(connection, "p")
 
@@ -153,7 +149,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
         create_task(c, "t", unique_key="k", on_conflict="reschedule") for _ in range(2)
     ],
     "create a group": lambda c, _: create_group(c, [NewTask("t")], then=NewTask("t")),
-    "prune keys": lambda c, _: keys.prune(c, 9),
+    "prune keys": lambda c, _: unique_keys.prune(c, 9),
     "create by SQL": lambda c, _: c.execute(text("SELECT task_create('t')")),
     "run": run,
     "see how a task stands": lambda c, rows: c.execute(text(STANDS), {"id": rows.waiting}).one(),

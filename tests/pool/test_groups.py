@@ -13,18 +13,18 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import Cause, NewTask
-from tasks_app.pool.cancel import Cancelled, cancel, cancel_these
-from tasks_app.pool.groups import look
+from tasks_app.domain.tasks.records import Cause, NewTask
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.groups import browse
 from tasks_app.pool.groups.prune import prune
-from tasks_app.pool.release import release
-from tasks_app.pool.requeue import Requeued, requeue
-from tasks_app.pool.rescue import rescue_claims, rescue_expired
-from tasks_app.pool.settle import settle_group, settle_one
-from tasks_app.pool.succeed import succeed
-from tasks_app.pool.sweep import sweep
-from tasks_app.runtime.groups import create_group
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.runs.settle_success import succeed
+from tasks_app.pool.tasks.cancel import Cancelled, cancel, cancel_these
+from tasks_app.pool.tasks.requeue import Requeued, requeue
+from tasks_app.runtime.api.groups import create_group
 from tests.factory import LEASE, claimed_task, count, ending, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
 
@@ -38,7 +38,7 @@ def group(connection: Connection, members: int = 2, **options: Any):
 
 
 def progress(connection: Connection, made) -> tuple[int, int, str | None]:
-    found = look.get(connection, made.id)
+    found = browse.get(connection, made.id)
     assert found is not None
     return found.succeeded, found.failed, found.outcome
 
@@ -358,19 +358,19 @@ def test_the_callback_of_an_inner_group_is_waited_for_by_the_outer_one(
     by_group(connection, claimed_task(connection, inner.callback_id, name="then"))
 
     assert called(connection, outer) == "outer"
-    ended = [e.task_id for e in look.results(connection, look.get(connection, outer.id))]
+    ended = [e.task_id for e in browse.results(connection, browse.get(connection, outer.id))]
     assert ended == [*outer.task_ids, inner.callback_id]
 
 
 def test_what_came_of_members_in_their_order(connection: Connection, monkeypatch) -> None:
-    monkeypatch.setattr("tasks_app.pool.groups.make.PAGE", 2)
+    monkeypatch.setattr("tasks_app.pool.groups.create.PAGE", 2)
     made = group(connection, 5)
     tasks = [claimed_task(connection, task_id) for task_id in made.task_ids[:4]]
     for n in (3, 0, 2):
         settle_group(connection, [ending(tasks[n], result=f"{n}")])
     by_group(connection, tasks[1], Event.FAIL)
 
-    ended = list(look.results(connection, look.get(connection, made.id)))
+    ended = list(browse.results(connection, browse.get(connection, made.id)))
 
     assert [e.task_id for e in ended] == made.task_ids
     assert [e.result for e in ended] == [0, None, 2, 3, None]
@@ -385,8 +385,8 @@ def test_groups_that_were_over_long_ago_are_forgotten(connection: Connection) ->
     assert prune(connection, timedelta(days=3), 10, now=later) == 0
     assert prune(connection, timedelta(days=1), 10, now=later) == 1
 
-    assert look.get(connection, over.id) is None
-    assert look.get(connection, goes_on.id) is not None
+    assert browse.get(connection, over.id) is None
+    assert browse.get(connection, goes_on.id) is not None
 
 
 def test_a_member_whose_group_was_forgotten_ends(connection: Connection) -> None:

@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, NewTask
-from tasks_app.pool.cancel import cancel, cancel_these
-from tasks_app.pool.claim import claim
-from tasks_app.pool.release import release
-from tasks_app.pool.requeue import requeue
-from tasks_app.pool.rescue import rescue_claims
-from tasks_app.pool.settle import settle_group, settle_one
-from tasks_app.pool.succeed import succeed
-from tasks_app.runtime.groups import create_group
+from tasks_app.domain.tasks.records import Cause, NewTask
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.runs.settle_success import succeed
+from tasks_app.pool.tasks.cancel import cancel, cancel_these
+from tasks_app.pool.tasks.requeue import requeue
+from tasks_app.runtime.api.groups import create_group
 from tests.factory import LEASE, claimer, ending
 
 THREADS, STEPS = 6, 120

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.pool import lease
-from tasks_app.pool.lease import SCAN, Lease, Rank
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import SCAN, Lease, Rank
 from tests.pool.interleave import blocked, two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -24,13 +24,13 @@ def s(seconds: float) -> datetime:
 
 
 def hold(connection: Connection, who: UUID, now: datetime | None = None) -> Lease | None:
-    return lease.hold(
+    return leader_lease.hold(
         connection, SCAN, holder=str(who)[:8], token=who, rank=RANKS[who], ttl=TTL, now=now
     )
 
 
 def holder(connection: Connection) -> UUID:
-    found = lease.read(connection, SCAN)
+    found = leader_lease.read(connection, SCAN)
     assert found is not None
     return found.token
 
@@ -46,7 +46,7 @@ def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
 
 
 def test_the_first_takes_it_and_the_next_waits_for_its_end(connection: Connection) -> None:
-    assert lease.read(connection, SCAN, now=NOON) is None
+    assert leader_lease.read(connection, SCAN, now=NOON) is None
 
     first = hold(connection, BEAT, NOON)
 
@@ -84,7 +84,7 @@ def test_what_is_open_is_seen_before_it_is_asked_for(connection: Connection) -> 
     hold(connection, BEAT, NOON)
 
     def open_to(who: UUID, now: datetime) -> bool:
-        found = lease.read(connection, SCAN, now=now)
+        found = leader_lease.read(connection, SCAN, now=now)
         assert found is not None
         return found.open_to(who, RANKS[who])
 
@@ -99,9 +99,9 @@ def test_what_is_given_back_is_free_at_once_and_only_the_holder_gives_it(
 ) -> None:
     hold(connection, BEAT, NOON)
 
-    lease.release(connection, SCAN, OTHER)
+    leader_lease.release(connection, SCAN, OTHER)
     assert hold(connection, OTHER, s(1)) is None
-    lease.release(connection, SCAN, BEAT)
+    leader_lease.release(connection, SCAN, BEAT)
     assert hold(connection, DEPUTY, s(1)) is not None
 
 
@@ -111,29 +111,29 @@ def test_the_holder_renews_it_with_what_it_writes_down_and_nobody_else(
     hold(connection, BEAT, NOON)
 
     answers = [
-        lease.done(connection, SCAN, BEAT, TTL, now=s(4)),
-        lease.done(connection, SCAN, OTHER, TTL, now=s(8)),
+        leader_lease.done(connection, SCAN, BEAT, TTL, now=s(4)),
+        leader_lease.done(connection, SCAN, OTHER, TTL, now=s(8)),
     ]
-    left = lease.read(connection, SCAN, now=s(8)).left
-    late = lease.done(connection, SCAN, BEAT, TTL, now=s(9))
+    left = leader_lease.read(connection, SCAN, now=s(8)).left
+    late = leader_lease.done(connection, SCAN, BEAT, TTL, now=s(9))
 
     assert (answers, left) == ([True, False], timedelta(seconds=1))
     assert not late
-    assert lease.read(connection, SCAN, now=s(9)).free
+    assert leader_lease.read(connection, SCAN, now=s(9)).free
 
 
 def test_when_it_was_done_and_what_was_noted_outlives_the_holder(connection: Connection) -> None:
     hold(connection, BEAT, NOON)
-    lease.done(connection, SCAN, OTHER, TTL, now=s(1))
-    assert lease.note(connection, SCAN, BEAT, {"daily": "then", "hourly": "early"})
-    assert lease.note(connection, SCAN, BEAT, {"hourly": "late"})
+    leader_lease.done(connection, SCAN, OTHER, TTL, now=s(1))
+    assert leader_lease.note(connection, SCAN, BEAT, {"daily": "then", "hourly": "early"})
+    assert leader_lease.note(connection, SCAN, BEAT, {"hourly": "late"})
 
     taken = hold(connection, OTHER, s(8))
 
     assert taken is not None
     assert taken.idle == timedelta(seconds=7)
     assert taken.notes == {"daily": "then", "hourly": "late"}
-    assert not lease.note(connection, SCAN, BEAT, {"daily": "again"})
+    assert not leader_lease.note(connection, SCAN, BEAT, {"daily": "again"})
 
 
 def test_two_take_what_nobody_had_then_one_has_it(
@@ -199,7 +199,7 @@ def test_it_is_given_back_while_another_asks_then_that_one_has_it(
     a, b = pair
     hold(a, BEAT)
     a.commit()
-    lease.release(a, SCAN, BEAT)
+    leader_lease.release(a, SCAN, BEAT)
     waiting = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
 
     a.commit()
@@ -231,7 +231,7 @@ def test_a_leader_that_was_asleep_notes_nothing_after_the_take_over(
     hold(a, BEAT, NOON)
     a.commit()
     hold(a, OTHER)
-    noting = blocked(engine, b, a, lambda c: lease.note(c, SCAN, BEAT, {"daily": "x"}))
+    noting = blocked(engine, b, a, lambda c: leader_lease.note(c, SCAN, BEAT, {"daily": "x"}))
 
     a.commit()
 

@@ -8,12 +8,20 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import TaskId
-from tasks_app.pool.ledger import add, add_all, finish, overdue, read, scanner_lock, untaken
-from tasks_app.pool.release import release
-from tasks_app.pool.requeue import requeue
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import TaskId
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch.ledger import (
+    add,
+    add_all,
+    finish,
+    overdue,
+    read,
+    scanner_lock,
+    untaken,
+)
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import claimed_task, ending, pending_task, row_of
 from tests.pool.interleave import two
 

@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.states import TERMINAL, TRANSITIONS, Event, State
-from tasks_app.domain.task import Cause
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.park import park
-from tasks_app.pool.release import release
-from tasks_app.pool.renew import renew
-from tasks_app.pool.requeue import requeue
-from tasks_app.pool.rescue import rescue_expired
-from tasks_app.pool.settle import settle_group, settle_one
-from tasks_app.pool.sweep import sweep
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, State
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import LEASE, claimer, ending, pending_task
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

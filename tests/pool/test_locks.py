@@ -10,14 +10,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.locks import Ask, Granted, Obstacle, parts_of
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Fence
+from tasks_app.domain.coordination.locks import Ask, Granted, Obstacle, parts_of
+from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
-from tasks_app.pool.locks.hold import guard, renew
 from tasks_app.pool.locks.prune import FORGET_AFTER, GONE_FOR, prune
 from tasks_app.pool.locks.release import give_up, release
-from tasks_app.pool.settle import settle_one
+from tasks_app.pool.locks.renew import guard, renew
+from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 from tests.pool.interleave import two
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.pool.browse import get
-from tasks_app.pool.park import park
-from tasks_app.pool.scan import due
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.tasks.browse import get
 from tests.factory import claimed_task, pending_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

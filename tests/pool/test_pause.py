@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.pool import browse
-from tasks_app.pool import claim_next as claims
-from tasks_app.pool.claim import claim
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.pause import Pause, pause, paused, resume
-from tasks_app.pool.places import place_values
+from tasks_app.pool.flow_control.pause import Pause, pause, paused, resume
+from tasks_app.pool.fragments.scan_position import place_values
+from tasks_app.pool.runs import claim_next as claims
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.tasks import browse
 from tests.factory import claimer, pending_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

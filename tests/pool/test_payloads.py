@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from tasks_app.domain.admission import admit
+from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.payload import decode
-from tasks_app.domain.task import NewTask
-from tasks_app.pool.browse import get
-from tasks_app.pool.claim import claim
-from tasks_app.pool.create import create_many, create_one
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks.browse import get
+from tasks_app.pool.tasks.create import create_many, create_one
 from tests.factory import claimer, count
 
 LIMIT = 64 * 1024

@@ -11,22 +11,24 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, Fence, Settlement
-from tasks_app.pool import breaker_list, ledger, settle
-from tasks_app.pool.browse import find, get
-from tasks_app.pool.claim import claim, claim_unhindered, waiting
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.condition import due_work
-from tasks_app.pool.elsewhere import of_others
-from tasks_app.pool.park import park
-from tasks_app.pool.release import release
-from tasks_app.pool.renew import renew
-from tasks_app.pool.rescue import rescue_claims, rescue_expired
-from tasks_app.pool.scan import due
-from tasks_app.pool.settle import still_held
-from tasks_app.pool.sweep import sweep
-from tasks_app.pool.upcoming import upcoming
+from tasks_app.domain.tasks.records import Cause, Fence, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.dispatch.elsewhere import of_others
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.dispatch.upcoming import upcoming
+from tasks_app.pool.flow_control import breaker_waiting_list
+from tasks_app.pool.operations.diagnostics import due_work
+from tasks_app.pool.runs import settle
+from tasks_app.pool.runs.claim import claim, claim_unhindered, waiting
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.settle import still_held
+from tasks_app.pool.tasks.browse import find, get
 from tests.factory import LEASE, claimer
 from tests.pool.filled import Ask, Verb, statistics
 
@@ -115,7 +117,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
         lambda c, _: rescue_expired(c, lease=LEASE, max_crashes=5),
         len(OVER),
     ),
-    "hold for a breaker": (lambda c, n: breaker_list.hold(c, DUE[:n]), GROUP),
+    "hold for a breaker": (lambda c, n: breaker_waiting_list.hold(c, DUE[:n]), GROUP),
     "park": (lambda c, n: park(c, DUE[:n], "why", LEASE), GROUP),
     "sweep": (lambda c, n: sweep(c, DUE[:n]), GROUP),
     "get": (lambda c, _: get(c, 1), 1),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.gates import Gate, Kind, Room
-from tasks_app.pool import gates, held, rooms, wake
-from tasks_app.pool.sweep import sweep_all
+from tasks_app.domain.flow_control.admission import Gate, Kind, Room
+from tasks_app.pool.dispatch.set_aside import sweep_all
+from tasks_app.pool.flow_control import capacity, order_and_limits, waiting_list, wake
 from tests.pool.filled import Ask, Verb, statistics
 from tests.pool.test_plans import (
     FILL,
@@ -66,26 +66,29 @@ def go_on(connection, some: list[Gate]):
 VERBS: dict[str, tuple[Verb, int]] = {
     "wishes": (
         lambda c, n: c.execute(
-            gates._WISHES, {"ids": IDS[:n], "names": list(NAMES), "now": None}
+            order_and_limits._WISHES, {"ids": IDS[:n], "names": list(NAMES), "now": None}
         ).all(),
         GROUP,
     ),
-    "lock": (lambda c, n: rooms.lock(c, of(Kind.ORDER, "k", n)), GROUP),
-    "who runs of order keys": (lambda c, n: rooms._running(c, of(Kind.ORDER, "k", n)), GROUP),
-    "who runs of limit keys": (lambda c, n: rooms._running(c, of(Kind.KEY, "tenant:", n)), GROUP),
-    "who runs of a name": (lambda c, _: rooms._running(c, [Gate(Kind.NAME, "n1")]), 1_500),
-    "heads": (lambda c, n: rooms._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
+    "lock": (lambda c, n: capacity.lock(c, of(Kind.ORDER, "k", n)), GROUP),
+    "who runs of order keys": (lambda c, n: capacity._running(c, of(Kind.ORDER, "k", n)), GROUP),
+    "who runs of limit keys": (
+        lambda c, n: capacity._running(c, of(Kind.KEY, "tenant:", n)),
+        GROUP,
+    ),
+    "who runs of a name": (lambda c, _: capacity._running(c, [Gate(Kind.NAME, "n1")]), 1_500),
+    "heads": (lambda c, n: capacity._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
     "park": (
-        lambda c, n: c.execute(held._PARK[Kind.ORDER], {"ids": IDS[:n], "now": None}),
+        lambda c, n: c.execute(waiting_list._PARK[Kind.ORDER], {"ids": IDS[:n], "now": None}),
         GROUP,
     ),
     "line": (lambda c, n: line(c, of(Kind.ORDER, "k", n)), GROUP),
     "go on": (lambda c, n: go_on(c, of(Kind.ORDER, "k", n)), GROUP),
-    "waited for": (lambda c, n: held.waited_for(c, of(Kind.ORDER, "k", n)), GROUP),
+    "waited for": (lambda c, n: waiting_list.waited_for(c, of(Kind.ORDER, "k", n)), GROUP),
     "sweep": (sweep_all, GROUP),
-    "passed by": (lambda c, n: gates.passed_by(c, IDS[:n]), GROUP),
-    "overdue": (held.overdue, GROUP),
-    "in front": (lambda c, _: gates.in_front(c, ["default", "q0"], NAMES), 1_100),
+    "passed by": (lambda c, n: order_and_limits.passed_by(c, IDS[:n]), GROUP),
+    "overdue": (waiting_list.overdue, GROUP),
+    "in front": (lambda c, _: order_and_limits.in_front(c, ["default", "q0"], NAMES), 1_100),
 }
 
 

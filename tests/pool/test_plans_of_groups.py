@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.pool import cancel, requeue, settle, succeed
-from tasks_app.pool.groups import look
+from tasks_app.pool.groups import browse
+from tasks_app.pool.runs import settle, settle_success
+from tasks_app.pool.tasks import cancel, requeue
 from tests.pool.filled import Ask, Verb, statistics
 from tests.pool.test_plans import (
     FILL,
@@ -37,7 +38,9 @@ def lock(connection, number: int):
 
 
 def member_succeeds(connection, _: int):
-    return connection.exec_driver_sql(succeed._MEMBER, {**_NAMED, "result": None, "run_ms": 1})
+    return connection.exec_driver_sql(
+        settle_success._MEMBER, {**_NAMED, "result": None, "run_ms": 1}
+    )
 
 
 VERBS: dict[str, tuple[Verb, int]] = {
@@ -52,8 +55,8 @@ VERBS: dict[str, tuple[Verb, int]] = {
         lambda c, n: c.execute(cancel._MOVE, {"ids": list(WAITING[:n]), "now": None}),
         GROUP,
     ),
-    "get": (lambda c, _: look.get(c, 7), 1),
-    "page": (lambda c, _: list(look.pages(c, 7)), 1),
+    "get": (lambda c, _: browse.get(c, 7), 1),
+    "page": (lambda c, _: list(browse.pages(c, 7)), 1),
     "take back": (
         lambda c, _: c.execute(requeue._TAKE_BACK, {"id": 7, "state": "FAILED"}),
         1,

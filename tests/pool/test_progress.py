@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, Fence
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.progress import Note, keep, prune, read
-from tasks_app.pool.release import release
-from tasks_app.pool.renew import renew
-from tasks_app.pool.requeue import requeue
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import Cause, Fence
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.checkpoint import Note, keep, prune, read
+from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import LEASE, claimed_task, claimer, ending, pending_task
 from tests.pool.interleave import blocked, two
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.retention import parse_keep
-from tasks_app.pool import prune
-from tasks_app.pool.browse import attempts, get
-from tasks_app.pool.days import Mark, due_names
+from tasks_app.domain.config.retention import parse_keep
+from tasks_app.pool.retention import prune
+from tasks_app.pool.retention.days import Mark, due_names
 from tasks_app.pool.tables import ERROR
+from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import count
 from tests.pool.interleave import two
 from tests.pool.old_days import DAY, NOON, ONE, day_of, failed, finished, old_day

@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.queue import check_options
-from tasks_app.domain.window import parse_window
-from tasks_app.pool import queues
-from tasks_app.pool.claim import claim, claims_of
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.glance import glance
-from tasks_app.pool.load_gate import look_at_gates
-from tasks_app.pool.pause import pause, paused, resume
-from tasks_app.pool.standstill import OPEN, standing_still
+from tasks_app.domain.queues.queue import check_options
+from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.pool.dispatch.idle_check import glance
+from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool.flow_control.load_gate import look_at_gates
+from tasks_app.pool.flow_control.pause import pause, paused, resume
+from tasks_app.pool.fragments.availability import OPEN, standing_still
+from tasks_app.pool.runs.claim import claim, claims_of
+from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.tables import NOW
 from tests.domain.test_window import CHANGES, WRITTEN, brute_force, in_zone, minutes_around
 from tests.factory import claimed_task, claimer, pending_task
@@ -32,7 +32,7 @@ OPEN_AT = text(f"""
 
 
 def change(connection: Connection, queue: str = "q", **options: object) -> None:
-    queues.change(connection, queue, check_options(options))
+    queue_settings.change(connection, queue, check_options(options))
 
 
 def taken(connection: Connection, ids: list[int], now: datetime = NOON) -> list[int]:
@@ -62,12 +62,12 @@ class TestWindows:
         assert standing_still(connection, now=NOON) == set()
 
     def test_not_on_the_days_of_a_calendar(self, connection: Connection) -> None:
-        queues.set_calendar(connection, "de", [NOON.date()])
+        queue_settings.set_calendar(connection, "de", [NOON.date()])
         change(connection, windows=["00:00-24:00 not on de"])
 
         assert standing_still(connection, now=NOON) == {"q"}
         assert standing_still(connection, now=NOON + 12 * HOUR) == set()
-        queues.set_calendar(connection, "de", [date(2026, 12, 25)])
+        queue_settings.set_calendar(connection, "de", [date(2026, 12, 25)])
         assert standing_still(connection, now=NOON) == set()
 
     @pytest.mark.parametrize("zone", CHANGES)
@@ -76,20 +76,20 @@ class TestWindows:
     ) -> None:
         """On both days of a year when clocks are changed, and around them."""
         for day in CHANGES[zone]:
-            queues.set_calendar(connection, "off", [day])
+            queue_settings.set_calendar(connection, "off", [day])
             minutes = minutes_around(zone, day)
             for written in WRITTEN:
-                queues.change(connection, "q", {"windows": (in_zone(written, zone),)})
+                queue_settings.change(connection, "q", {"windows": (in_zone(written, zone),)})
                 rows = connection.execute(OPEN_AT, {"minutes": minutes})
                 found = {row.at: row.is_open for row in rows}
                 assert found == {at: brute_force(written, zone, at, {day}) for at in minutes}
 
     def test_they_come_back_as_they_were_written(self, connection: Connection) -> None:
-        queues.set_calendar(connection, "de", [])
+        queue_settings.set_calendar(connection, "de", [])
         written = ["mon-fri 22:00-06:00 Europe/Berlin not on de", "sat,sun 00:00-24:00"]
         change(connection, windows=written)
 
-        (found,) = queues.find(connection, now=NOON)
+        (found,) = queue_settings.find(connection, now=NOON)
 
         assert set(found.windows) == set(map(parse_window, written))
         assert not found.is_open
@@ -97,10 +97,10 @@ class TestWindows:
 
     def test_the_next_opening_is_told_after_a_holiday(self, connection: Connection) -> None:
         today = NOON.date()
-        queues.set_calendar(connection, "off", [today, today + timedelta(days=1)])
+        queue_settings.set_calendar(connection, "off", [today, today + timedelta(days=1)])
         change(connection, windows=["09:00-17:00 not on off"])
 
-        (found,) = queues.find(connection, now=NOON)
+        (found,) = queue_settings.find(connection, now=NOON)
 
         assert found.opens_at == NOON + timedelta(days=2) - 3 * HOUR
 
@@ -224,15 +224,15 @@ class TestDefaults:
 def test_what_is_not_said_stays_and_none_takes_back(connection: Connection) -> None:
     change(connection, windows=["01:00-02:00"], running_below=5, timeout=9)
     change(connection, waiting_below="30s")
-    (before,) = queues.find(connection)
+    (before,) = queue_settings.find(connection)
     change(connection, windows=None, running_below=None, waiting_below=None)
-    (after,) = queues.find(connection)
+    (after,) = queue_settings.find(connection)
     change(connection, timeout=None)
 
     assert (before.running_below, before.waiting_below) == (5, timedelta(seconds=30))
     assert before.windows
     assert (after.windows, after.gate, after.defaults) == ((), "", {"timeout_ms": 9_000})
-    assert queues.find(connection) == []
+    assert queue_settings.find(connection) == []
 
 
 def test_an_idle_scanner_sees_nothing_in_queues_that_stand_still(connection: Connection) -> None:

@@ -10,18 +10,18 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import Cause, ClaimedTask
-from tasks_app.pool.cancel import Cancelled, CancelledMany, cancel, cancel_many
-from tasks_app.pool.claim import claim, claim_unhindered
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.park import park
-from tasks_app.pool.release import release, release_token
-from tasks_app.pool.renew import renew
-from tasks_app.pool.requeue import Requeued, requeue
-from tasks_app.pool.rescue import rescue_claims, rescue_expired
-from tasks_app.pool.settle import settle_group, settle_one, still_held
-from tasks_app.pool.sweep import sweep
+from tasks_app.domain.tasks.records import Cause, ClaimedTask
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.runs.claim import claim, claim_unhindered
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.release import release, release_token
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
+from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
+from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import (
     LEASE,
     claimed_task,

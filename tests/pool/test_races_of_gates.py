@@ -9,17 +9,17 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.gates import Gate, Kind, Limit
-from tasks_app.domain.states import State
-from tasks_app.pool import gates, held
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.limits import set_limit
-from tasks_app.pool.release import release
-from tasks_app.pool.rooms import enter, lock, rooms_of
-from tasks_app.pool.settle import settle_one
-from tasks_app.pool.wake import wake as wake_held
-from tasks_app.runtime.gatekeeper import let_pass
+from tasks_app.domain.flow_control.admission import Gate, Kind, Limit
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.flow_control import order_and_limits, waiting_list
+from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.wake import wake as wake_held
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, ending, pending_task, row_of
 from tests.pool.interleave import blocked, two
 
@@ -40,7 +40,7 @@ def made(connection: Connection, *keys: str, **options) -> list[int]:
 
 def passing(connection: Connection, ids: Sequence[int]):
     """What passes; the locks are held until the transaction ends."""
-    found = gates.wishes(connection, ids)
+    found = order_and_limits.wishes(connection, ids)
     enter(connection, found.gates)
     connection.commit()
     return let_pass(connection, found, claimer(), uuid4())[0]
@@ -52,8 +52,8 @@ def passed(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 def wake(connection: Connection, *some: Gate) -> list[int]:
     """What the end of runs behind these gates wakes."""
-    waited = held.waited_for(connection, some)
-    limits = gates.limits_of(connection)
+    waited = waiting_list.waited_for(connection, some)
+    limits = order_and_limits.limits_of(connection)
     rooms = rooms_of(connection, lock(connection, waited), limits)
     woken = wake_held(connection, rooms, limits)
     connection.commit()
@@ -247,7 +247,7 @@ def test_a_gate_that_was_removed_meanwhile_lets_nobody_pass_until_it_is_there_ag
 ) -> None:
     a, b = pair
     (first,) = made(a, "k")
-    found = gates.wishes(a, [first])
+    found = order_and_limits.wishes(a, [first])
 
     assert let_pass(a, found, claimer(), uuid4())[0] == []
     assert passed(b, [first]) == [first]

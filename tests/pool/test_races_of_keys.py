@@ -9,17 +9,18 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.admission import admit
+from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import NewTask, TaskId, TaskRow
-from tasks_app.domain.unique import CreateOutcome
-from tasks_app.pool import create, drivers, keys
-from tasks_app.pool.claim import claim
-from tasks_app.pool.create import create_many, create_one
-from tasks_app.pool.plan import Plan
-from tasks_app.pool.release import release
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import NewTask, TaskId, TaskRow
+from tasks_app.domain.tasks.states import Event
+from tasks_app.domain.tasks.unique_key import CreateOutcome
+from tasks_app.pool.connection import execute
+from tasks_app.pool.connection.steps import Plan
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks import create, unique_keys
+from tasks_app.pool.tasks.create import create_many, create_one
 from tests.factory import claimed_task, claimer, count, ending, row_of
 from tests.pool.interleave import blocked, gate, two
 
@@ -74,7 +75,7 @@ class Steps:
         if self.result is not None:
             return False
         try:
-            self._next = self._plan.send(drivers.below(self._connection, self._next))
+            self._next = self._plan.send(execute.below(self._connection, self._next))
         except StopIteration as end:
             self.result = end.value
         return True
@@ -334,7 +335,7 @@ def test_a_prune_is_open_then_a_create_waits_for_it(engine: Engine, pair: Pair, 
     old = freed(a, scope)
     a.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": old})
     a.commit()
-    assert keys.prune(a, 9) == 1
+    assert unique_keys.prune(a, 9) == 1
     waiting = blocked(engine, b, a, lambda c: create_one(c, keyed(scope)))
 
     a.commit()
@@ -350,10 +351,10 @@ def test_a_key_that_is_being_given_away_is_not_pruned(pair: Pair, scope: str) ->
     a.commit()
     second = create_one(a, keyed(scope))
 
-    assert keys.prune(b, 9) == 0
+    assert unique_keys.prune(b, 9) == 0
     b.rollback()
     a.commit()
-    assert keys.prune(b, 9) == 0
+    assert unique_keys.prune(b, 9) == 0
     assert create_one(b, keyed(scope)) == second
 
 
@@ -367,7 +368,7 @@ def test_prune_reads_then_the_key_is_given_away_then_it_leaves_it(
     a.execute(text("DELETE FROM task_pending WHERE id = :id"), {"id": old})
     a.commit()
     with gate(engine) as stop:
-        half_way = stop(b, lambda c: keys.prune(c, 9))
+        half_way = stop(b, lambda c: unique_keys.prune(c, 9))
         second = committed(a, create_one, keyed(scope))
 
     assert half_way.result() == 1

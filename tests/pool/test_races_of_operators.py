@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import ClaimedTask
-from tasks_app.pool.amend import amend
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.park import park
-from tasks_app.pool.pause import pause, resume
-from tasks_app.pool.release import release
-from tasks_app.pool.renew import renew
-from tasks_app.pool.requeue import Requeued, requeue
-from tasks_app.pool.rescue import rescue_claims
-from tasks_app.pool.settle import settle_group, settle_one
-from tasks_app.pool.sweep import sweep
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.settle import settle_group, settle_one
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.edit_payload import amend
+from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import LEASE, claimed_task, ending, pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
 from tests.pool.test_races import OVER, Pair, committed, failing, rescue, take

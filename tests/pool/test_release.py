@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.release import release, release_token
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.release import release, release_token
+from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

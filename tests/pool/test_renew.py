@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.release import release
-from tasks_app.pool.renew import renew
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import LEASE, claimed_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

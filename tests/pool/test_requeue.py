@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause
-from tasks_app.pool.browse import attempts
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.requeue import Requeued, requeue
-from tasks_app.pool.settle import settle_one
-from tasks_app.pool.sweep import sweep
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.factory import claimed_task, count, ending, pending_task, pool_of_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.domain.states import State
-from tasks_app.pool.browse import attempts
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.release import release
-from tasks_app.pool.rescue import rescue_claims, rescue_expired
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
+from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import LEASE, claimed_task, count, pending_task, pool_of_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
-from tasks_app.domain.states import State
-from tasks_app.pool import days, retire
-from tasks_app.pool.browse import attempts, get
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.retention import days, drop_partition
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import claimed_task, count, ending
 from tests.pool.interleave import Blocked, blocked, two
 from tests.pool.old_days import DAY, NAME, NOON, ONE, day_of, drop_old_days, finished, old_day
@@ -35,14 +35,14 @@ def test_a_day_goes_in_three_steps(connection: Connection) -> None:
     day = old_day(connection)
     gone, kept = finished(connection), finished(connection, now=NOON + ONE)
 
-    retire.detach(connection, day)
+    drop_partition.detach(connection, day)
     detached = day_of(connection)
     assert (detached.attached, detached.mark.detached) == (False, True)
     assert get(connection, gone) is None
     assert attempts(connection, gone)
-    assert retire.forget_history(connection, detached, 0) is None
+    assert drop_partition.forget_history(connection, detached, 0) is None
     assert attempts(connection, gone) == []
-    retire.drop(connection, detached)
+    drop_partition.drop(connection, detached)
 
     assert not exists(connection)
     assert get(connection, kept) is not None
@@ -52,16 +52,16 @@ def test_a_day_goes_in_three_steps(connection: Connection) -> None:
 def test_the_history_goes_bit_by_bit_and_somebody_else_goes_on(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retire, "LOOKED_AT", 2)
+    monkeypatch.setattr(drop_partition, "LOOKED_AT", 2)
     day = old_day(connection)
     ids = [finished(connection) for _ in range(5)]
-    retire.detach(connection, day)
+    drop_partition.detach(connection, day)
 
-    first = retire.forget_history(connection, day, 0)
+    first = drop_partition.forget_history(connection, day, 0)
     left = count(connection, "task_attempt")
     seen = day_of(connection)
-    second = retire.forget_history(connection, seen, seen.mark.after)
-    third = retire.forget_history(connection, seen, second)
+    second = drop_partition.forget_history(connection, seen, seen.mark.after)
+    third = drop_partition.forget_history(connection, seen, second)
 
     assert (first, second, third) == (ids[1], ids[3], None)
     assert left == 3
@@ -87,10 +87,10 @@ def test_a_settle_is_open_then_a_day_is_not_detached_and_later_is(committed_day:
         settle_one(a, ending(task))
 
         with pytest.raises(OperationalError, match="lock timeout"):
-            retire.detach(b, day_of(b))
+            drop_partition.detach(b, day_of(b))
         b.rollback()
         a.commit()
-        retire.detach(b, day_of(b))
+        drop_partition.detach(b, day_of(b))
         b.commit()
 
         assert not day_of(b).attached
@@ -100,14 +100,16 @@ def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
     committed_day: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody's transaction stays open all the time."""
-    monkeypatch.setattr(retire, "LOCK_WAIT", "2s")  # long enough to see who waits for whom
+    monkeypatch.setattr(drop_partition, "LOCK_WAIT", "2s")  # long enough to see who waits for whom
     with two(committed_day) as (a, b), committed_day.connect() as c:
         settled, second = claimed_task(a), claimed_task(a)
         a.commit()
         day = day_of(b)
         settle_one(a, ending(settled))
 
-        waits = blocked(committed_day, b, a, lambda connection: retire.detach(connection, day))
+        waits = blocked(
+            committed_day, b, a, lambda connection: drop_partition.detach(connection, day)
+        )
         behind = Blocked(
             committed_day, c, b, lambda connection: settle_one(connection, ending(second))
         )
@@ -122,14 +124,16 @@ def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
 def test_who_reads_the_old_day_itself_keeps_it_and_no_settle_waits(
     committed_day: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retire, "LOCK_WAIT", "10s")
+    monkeypatch.setattr(drop_partition, "LOCK_WAIT", "10s")
     with two(committed_day) as (a, b), committed_day.connect() as c:
         task = claimed_task(c)
         c.commit()
         day = day_of(b)
         a.execute(text(f"SELECT count(*) FROM {NAME}"))
 
-        waits = blocked(committed_day, b, a, lambda connection: retire.detach(connection, day))
+        waits = blocked(
+            committed_day, b, a, lambda connection: drop_partition.detach(connection, day)
+        )
         c.execute(text("SET LOCAL lock_timeout = '1s'"))
         settled = settle_one(c, ending(task))
         c.commit()
@@ -141,4 +145,4 @@ def test_who_reads_the_old_day_itself_keeps_it_and_no_settle_waits(
 
 def test_the_wait_for_the_lock_is_a_tenth_of_a_second() -> None:
     """Settles stand behind it so long, where somebody's transaction holds the table."""
-    assert retire.LOCK_WAIT == "100ms"
+    assert drop_partition.LOCK_WAIT == "100ms"

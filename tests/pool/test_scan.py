@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
-from tasks_app.pool.create import create_many
-from tasks_app.pool.scan import due
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.tasks.create import create_many
 from tests.factory import claimed_task, pending_task, row_of
 from tests.pool.interleave import two
 from tests.pool.test_create import a_row

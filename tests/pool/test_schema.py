@@ -28,7 +28,7 @@ from tasks_app.pool.schema import (
     newest,
 )
 from tasks_app.runtime import migration
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.interleave import PATIENCE_S, pid_of, two
 from tests.servers import Databases
@@ -306,14 +306,14 @@ import sys
 from uuid import uuid4
 from sqlalchemy import create_engine
 from tasks_app.pool import maintain, schema
-from tasks_app.pool.browse import get
-from tasks_app.pool.create import create_many
-from tasks_app.domain.admission import admit
-from tasks_app.domain.task import NewTask
+from tasks_app.pool.tasks.browse import get
+from tasks_app.pool.tasks.create import create_many
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.tasks.records import NewTask
 from tasks_app.runtime import migration
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tests.factory import claimed_task, ending, pending_task
-from tasks_app.pool.settle import settle_one
+from tasks_app.pool.runs.settle import settle_one
 
 engine = create_engine(sys.argv[1])
 with engine.begin() as connection:
@@ -370,7 +370,7 @@ def test_with_a_schema_of_its_own_everything_lies_and_works_in_it(
 
 STEPS = """
 import sys
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 
 print(*migrate(Database(sys.argv[1])))

@@ -23,7 +23,7 @@ from sqlalchemy import create_engine
 from tasks_app import Settings, create_task, get_task, handler
 from tasks_app.pool import schema
 from tasks_app.pool.tables import table
-from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.testing import drain
 
 engine, registry = create_engine(sys.argv[1]), Registry()

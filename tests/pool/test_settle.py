@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError
 
-from tasks_app.domain.states import Event, State
-from tasks_app.domain.task import Cause, ClaimedTask, Settlement
-from tasks_app.pool.browse import attempts
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.release import release
-from tasks_app.pool.settle import settle_group, settle_one, still_held
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
+from tasks_app.pool.tasks.browse import attempts
+from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import claimed_task, count, ending, pending_task, pool_of_task, row_of
 from tests.pool.interleave import two
 

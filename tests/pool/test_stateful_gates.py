@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import Engine
 
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tests.pool.stateful.rules_of_crowds import RulesOfCrowds
 from tests.pool.test_stateful import EXAMPLES, STEPS
 

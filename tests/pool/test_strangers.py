@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from tasks_app.pool.browse import get
-from tasks_app.pool.claim import claim
-from tasks_app.pool.scan import due
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks.browse import get
 from tests.factory import claimed_task, claimer, count, pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.states import Event, State
-from tasks_app.pool.settle import settle_one
-from tasks_app.pool.sweep import sweep
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, count, ending, pending_task, pool_of_task, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.admission import admit
+from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, NewTask, TaskId, TaskRow
-from tasks_app.domain.unique import CreateOutcome
-from tasks_app.pool import keys
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.create import create_many, create_one
-from tasks_app.pool.requeue import requeue
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.records import Cause, NewTask, TaskId, TaskRow
+from tasks_app.domain.tasks.states import Event
+from tasks_app.domain.tasks.unique_key import CreateOutcome
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks import unique_keys
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.create import create_many, create_one
+from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import claimed_task, count, ending, row_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -300,7 +300,7 @@ class TestMany:
     def test_more_keys_than_one_statement_holds(
         self, connection: Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tasks_app.pool.create.CHUNK", 3)
+        monkeypatch.setattr("tasks_app.pool.tasks.create.CHUNK", 3)
         rows = [keyed("forever", {"n": n}, f"k{n % 8}") for n in range(20)]
 
         ids = create_many(connection, rows)
@@ -318,7 +318,7 @@ class TestPrune:
                     run(connection, task_id, end)
         run(connection, made(connection, "queued", key="runs"))
 
-        assert keys.prune(connection, 100, now=NOON + HOUR) == 3
+        assert unique_keys.prune(connection, 100, now=NOON + HOUR) == 3
 
         left = connection.execute(text("SELECT unique_key FROM task_key ORDER BY 1")).scalars()
         assert set(left) == {
@@ -329,8 +329,8 @@ class TestPrune:
     def test_no_more_than_was_asked_for(self, connection: Connection) -> None:
         create_many(connection, [keyed("for_period 1s", key=str(n)) for n in range(5)], now=NOON)
 
-        assert keys.prune(connection, 3, now=NOON + HOUR) == 3
-        assert keys.prune(connection, 3, now=NOON + HOUR) == 2
+        assert unique_keys.prune(connection, 3, now=NOON + HOUR) == 3
+        assert unique_keys.prune(connection, 3, now=NOON + HOUR) == 2
 
 
 @pytest.mark.parametrize(

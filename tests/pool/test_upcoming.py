@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.create import create_many
-from tasks_app.pool.park import park
-from tasks_app.pool.upcoming import upcoming
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.upcoming import upcoming
+from tasks_app.pool.tasks.create import create_many
 from tests.factory import claimed_task, on_terms, pending_task
 from tests.pool.test_create import a_row
 

@@ -10,17 +10,17 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.breaker import Breaker, Mode
-from tasks_app.domain.gates import Gate, Kind, Limit
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import ClaimedTask
-from tasks_app.domain.window import parse_window
-from tasks_app.pool import breaker, gates, queues, wake
-from tasks_app.pool.limits import set_limit
-from tasks_app.pool.pause import pause
-from tasks_app.pool.rooms import enter, lock, rooms_of
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime.gatekeeper import let_pass
+from tasks_app.domain.flow_control.admission import Gate, Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
+from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.flow_control import breaker, order_and_limits, queue_settings, wake
+from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.flow_control.pause import pause
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, ending, pending_task, row_of
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ CLAIMER = claimer("t", "bank.pay")
 
 
 def shut(connection: Connection) -> None:
-    queues.change(connection, "a", {"windows": (parse_window("22:00-06:00"),)})
+    queue_settings.change(connection, "a", {"windows": (parse_window("22:00-06:00"),)})
 
 
 def broken(connection: Connection) -> None:
@@ -57,7 +57,7 @@ def made(connection: Connection, number: int, name: str = "t", **options: Any) -
 
 
 def passing(connection: Connection, *ids: int, now: datetime = NOON) -> list[ClaimedTask]:
-    found = gates.wishes(connection, ids, now=now)
+    found = order_and_limits.wishes(connection, ids, now=now)
     enter(connection, found.gates)
     return let_pass(connection, found, CLAIMER, uuid4(), now=now)[0]
 
@@ -71,7 +71,7 @@ def ended(connection: Connection, run: ClaimedTask, now: datetime = NOON) -> lis
 def woken(
     connection: Connection, most: dict[Gate, int] | None = None, now: datetime = NOON
 ) -> list[int]:
-    limits = gates.limits_of(connection)
+    limits = order_and_limits.limits_of(connection)
     rooms = rooms_of(connection, lock(connection, [KEY]), limits, now=now)
     return [task_id for _, task_id in wake.wake(connection, rooms, limits, most, now=now)]
 
@@ -167,7 +167,7 @@ def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
     assert look_at == until
     assert passing(connection, behind, now=until) == []  # it is held until it is looked at
     order = Gate(Kind.ORDER, "k")
-    rooms = rooms_of(connection, [order], gates.limits_of(connection), now=until)
-    assert wake.wake(connection, rooms, gates.limits_of(connection), now=until) == [
+    rooms = rooms_of(connection, [order], order_and_limits.limits_of(connection), now=until)
+    assert wake.wake(connection, rooms, order_and_limits.limits_of(connection), now=until) == [
         ("default", behind)
     ]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.pool.workers import beat, leave, live, prune
+from tasks_app.pool.runs.heartbeats import beat, leave, live, prune
 from tests.factory import count
 from tests.pool.interleave import two
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
-from tasks_app.domain.settings import Settings
-from tasks_app.domain.task import Attempt, Task, TaskId
-from tasks_app.pool import browse
-from tasks_app.runtime.child import Child
-from tasks_app.runtime.pace import HOLD_S
-from tasks_app.runtime.producer import create_task
-from tasks_app.runtime.registry import Registry, handler
-from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.work import Work
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.tasks.records import Attempt, Task, TaskId
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.producer import create_task
+from tasks_app.runtime.execution.run_times import HOLD_S
+from tasks_app.runtime.handlers.registry import Registry, handler
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.standalone import Work
 
 QUEUE = "default"
 EFFECT = "INSERT INTO effect (task_id, note) VALUES (:id, :note)"

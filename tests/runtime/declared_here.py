@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks_app.runtime.declared import schedule
-from tasks_app.runtime.registry import Registry
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.schedules.declared import schedule
 
 
 def declare(registry: Registry, name: str = "night", task: str = "t", **options: Any) -> None:

@@ -6,10 +6,10 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tasks_app.pool.lease import Rank
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.deputy import Deputy
-from tasks_app.runtime.keeper import Keeper
+from tasks_app.pool.dispatch.leader_lease import Rank
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.worker.standby import Deputy
 from tests.factory import claimed_task, pending_task
 from tests.runtime.bench import Bench, effect
 from tests.runtime.memory import Memory

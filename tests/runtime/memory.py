@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks_app.domain.errors import NoQueueError, PublishError
-from tasks_app.pool.ledger import Dispatch
+from tasks_app.pool.dispatch.ledger import Dispatch
 
 
 class Memory:

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tasks_app.domain.task import Run
-from tasks_app.runtime.slot import SlotFile
+from tasks_app.domain.tasks.records import Run
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
 
 
 class Mortal:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.runtime.aftermath import BROKEN_STATUS, Aftermath
+from tasks_app.runtime.execution.process_guard import BROKEN_STATUS, Aftermath
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
@@ -215,7 +215,7 @@ def test_a_daemon_of_a_dead_child_does_not_hold_its_locks(bench: Bench) -> None:
     daemons: list[int] = []
 
     def dies_leaving_a_daemon() -> None:
-        from tasks_app.runtime.database import Database
+        from tasks_app.runtime.db.database import Database
 
         database = Database(bench.url)
         connection = database.handler_engine.connect()

@@ -22,11 +22,11 @@ from tasks_app import (
     requeue_task,
     resume_queue,
 )
-from tasks_app.pool import audit
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.mailbox import Do, Mailbox, Wish
-from tasks_app.runtime.retention import Retention
-from tasks_app.runtime.wishes import Wishes
+from tasks_app.pool.operations import audit
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.retention import Retention
+from tasks_app.runtime.worker.control_commands import Wishes
+from tasks_app.runtime.worker.control_inbox import Do, Mailbox, Wish
 from tests.factory import claimed_task, pending_task
 from tests.runtime.bench import Bench
 

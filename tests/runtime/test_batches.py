@@ -15,12 +15,12 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
 from tasks_app import create_task
-from tasks_app.domain.outcome import Skip
-from tasks_app.pool.rescue import rescue_expired
-from tasks_app.runtime import batches, pace
-from tasks_app.runtime.child import Child
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.undertaker import Undertaker
+from tasks_app.domain.handlers.outcomes import Skip
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.execution import batch_commit, run_times
+from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.reaper import Undertaker
 from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, QUEUE, Bench, effect
 from tests.runtime.mortal import forked
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.timeout(60, method="thread")
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is fast on any machine is fast here, too, whatever else it does just now."""
-    monkeypatch.setattr(pace, "FAST_S", 10.0)
-    monkeypatch.setattr(batches, "HOLD_S", 10.0)
+    monkeypatch.setattr(run_times, "FAST_S", 10.0)
+    monkeypatch.setattr(batch_commit, "HOLD_S", 10.0)
 
 
 def known(child: Child, name: str = "t") -> Child:
@@ -266,7 +266,7 @@ def test_what_one_sets_the_next_does_not_meet(bench: Bench, statement: str) -> N
 def test_a_batch_ends_after_a_moment_so_that_locks_are_short(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "HOLD_S", 0.0)
+    monkeypatch.setattr(batch_commit, "HOLD_S", 0.0)
 
     @bench.handler(commit="batch")
     def h(ctx: Any) -> None:
@@ -348,7 +348,7 @@ class TestSomebodyElse:
             # The clerk may be at it, too.
             bench.sql("SELECT id FROM task_pending WHERE id = :id FOR UPDATE", id=ids[2])
 
-        monkeypatch.setattr(batches, "pause", let_go)
+        monkeypatch.setattr(batch_commit, "pause", let_go)
 
         @bench.handler(commit="batch")
         def h(ctx: Any) -> None:

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, TaskBuffer, TaskBufferFullError, TasksError
-from tasks_app.runtime import buffer as buffer_room
-from tasks_app.runtime import delivery as delivery_room
+from tasks_app.runtime.api import buffer as buffer_room
+from tasks_app.runtime.api import buffer_writer as delivery_room
 from tests.factory import on_terms
 from tests.runtime.bench import Bench
 from tests.runtime.test_hints import Ear, ear, told  # noqa: F401  a fixture

@@ -12,18 +12,18 @@ from pydantic import BaseModel, field_validator
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, NewTask
-from tasks_app.pool import audit
-from tasks_app.pool.browse import get
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.settle import settle_one
-from tasks_app.runtime import bulk_step
-from tasks_app.runtime.bulk import run_bulk, start_bulk
-from tasks_app.runtime.bulk_step import HELD, KEY_TAKEN
-from tasks_app.runtime.foreseen import foresee_bulk, foresee_rest
-from tasks_app.runtime.groups import create_group
-from tasks_app.runtime.registry import Registry, handler
+from tasks_app.domain.tasks.records import Cause, NewTask
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.operations import audit
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.browse import get
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.runtime.api import bulk_step
+from tasks_app.runtime.api.bulk import run_bulk, start_bulk
+from tasks_app.runtime.api.bulk_preview import foresee_bulk, foresee_rest
+from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.factory import claimed_task, ending, pending_task, pool_of_task
 from tests.pool.interleave import pid_of
 from tests.waiting import until
@@ -237,8 +237,8 @@ def test_what_fails_after_the_start_is_not_requeued_with_the_rest(engine: Engine
 def test_steps_are_short_and_each_is_a_line(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks_app.runtime.bulk.STEP", 4)
-    monkeypatch.setattr("tasks_app.pool.chosen.LOOKED_AT", 5)
+    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 4)
+    monkeypatch.setattr("tasks_app.pool.operations.selection.LOOKED_AT", 5)
     make(engine, 3, name="other")
     ids = make(engine, 10)
     make(engine, 20, name="other")
@@ -256,7 +256,7 @@ def test_steps_are_short_and_each_is_a_line(
 def test_a_killed_one_is_taken_up_after_its_last_step(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks_app.runtime.bulk.STEP", 4)
+    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 4)
     ids = make(engine, 10)
     token = start_bulk(engine, "cancel", name="t")
     real, calls = audit.note, []
@@ -283,7 +283,7 @@ def test_a_killed_one_is_taken_up_after_its_last_step(
 def test_two_that_go_on_at_once_share_the_work(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks_app.runtime.bulk.STEP", 3)
+    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 3)
     ids = make(engine, 60)
     token = start_bulk(engine, "cancel", name="t")
 

@@ -9,11 +9,11 @@ from sqlalchemy import event, text
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
-from tasks_app.domain.outcome import Retry, Snooze
-from tasks_app.domain.task import Fence
-from tasks_app.pool.progress import read
-from tasks_app.pool.rescue import rescue_claims
-from tasks_app.runtime.producer import create_task
+from tasks_app.domain.handlers.outcomes import Retry, Snooze
+from tasks_app.domain.tasks.records import Fence
+from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.tasks.checkpoint import read
+from tasks_app.runtime.api.producer import create_task
 from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.test_effects import KILL_ME

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.pool.limits import drop_limit, set_limit
-from tasks_app.runtime import claims
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.pool.flow_control.limits import drop_limit, set_limit
+from tasks_app.runtime.inflight import fetcher
 from tests.runtime.bench import Bench
 
 UNHINDERED, LONG = "claim_unhindered", "claim"
@@ -21,14 +21,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def watch(name: str) -> None:
-        way = getattr(claims, name)
+        way = getattr(fetcher, name)
 
         def watched(connection: Any, ids: Sequence[int], *more: Any) -> Any:
             if ids:  # else the clerk rehearses
                 names.append(name)
             return way(connection, ids, *more)
 
-        monkeypatch.setattr(claims, name, watched)
+        monkeypatch.setattr(fetcher, name, watched)
 
     watch(UNHINDERED)
     watch(LONG)
@@ -61,7 +61,7 @@ def test_while_something_stands_somewhere_the_short_way_is_tried_now_and_then(
     bench.succeeding()
     executor = bench.child().executor
     limit(bench, there=True)
-    monkeypatch.setattr(claims, "HINDERED_S", 3600.0)
+    monkeypatch.setattr(fetcher, "HINDERED_S", 3600.0)
 
     for _ in range(2):
         executor.execute(None, [bench.create()])

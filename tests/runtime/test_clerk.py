@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from tasks_app import cancel_task
 from tasks_app.embedded.postgres import Postgres
-from tasks_app.pool import ledger
+from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.schema import migrate
 from tests.factory import LEASE
 from tests.runtime.bench import Bench
@@ -368,8 +368,8 @@ def test_the_clerk_outlives_whatever_a_round_raises(
         raise MemoryError
 
     monkeypatch.setattr(child._undertaker, "look", bury)
-    monkeypatch.setattr("tasks_app.runtime.clerk.brief", lambda error: 1 / 0)
-    monkeypatch.setattr("tasks_app.runtime.clerk.BURY_EVERY_S", 0.0)
+    monkeypatch.setattr("tasks_app.runtime.worker.housekeeper.brief", lambda error: 1 / 0)
+    monkeypatch.setattr("tasks_app.runtime.worker.housekeeper.BURY_EVERY_S", 0.0)
     child.start()
 
     until(lambda: len(rounds) > 2)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.runtime import crew
-from tasks_app.runtime.child import Child
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.middleware import Middleware
-from tasks_app.runtime.undertaker import Undertaker
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.execution import async_pool
+from tasks_app.runtime.handlers.middleware import Middleware
+from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.reaper import Undertaker
 from tests.runtime.bench import EFFECT, QUEUE, Bench
 from tests.runtime.mortal import forked
 from tests.waiting import until
@@ -223,7 +223,7 @@ class TestWhatOneDoesToTheLoop:
     def test_who_keeps_it_from_the_others_is_named_once(
         self, bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(crew, "BLOCKED_S", 0.05)
+        monkeypatch.setattr(async_pool, "BLOCKED_S", 0.05)
 
         @bench.handler("blocks")
         async def blocks(ctx: Any) -> None:

@@ -11,10 +11,10 @@ from psycopg.errors import InvalidSqlStatementName
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.pool.claim import claim
-from tasks_app.pool.settle import settle_group
-from tasks_app.runtime.database import Database, is_lost
-from tasks_app.runtime.reactions import is_unanswered
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_group
+from tasks_app.runtime.db.database import Database, is_lost
+from tasks_app.runtime.db.errors import is_unanswered
 from tests.factory import claimer, ending, pending_task, pool_of_task
 
 OFTEN = 12

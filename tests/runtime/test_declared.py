@@ -12,13 +12,13 @@ from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tasks_app.domain.errors import HandlerError
-from tasks_app.domain.schedule import Schedule
-from tasks_app.pool import schedules
-from tasks_app.runtime import declared
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.declared import bring_in_schedules, schedule, synchronise
-from tasks_app.runtime.registry import Registry, handler
-from tasks_app.runtime.schedules import create_schedule
+from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.pool.schedules import schedules
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import Registry, handler
+from tasks_app.runtime.schedules import declared
+from tasks_app.runtime.schedules.declared import bring_in_schedules, schedule, synchronise
+from tasks_app.runtime.schedules.schedules import create_schedule
 from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 from tests.runtime.declared_here import declare
@@ -230,7 +230,7 @@ def test_two_modules_cannot_declare_one_name() -> None:
 
 
 def test_a_worker_without_a_broker_brings_them_in(bench: Bench) -> None:
-    from tasks_app.runtime.assembly import run_work
+    from tasks_app.runtime.worker.assembly import run_work
 
     @bench.handler("t", every="1h")
     def t(ctx: Any) -> None: ...

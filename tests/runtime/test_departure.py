@@ -12,11 +12,13 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
-from tasks_app.domain.task import NewTask
-from tasks_app.pool import ledger
-from tasks_app.runtime import departure, handler_connections, settler
-from tasks_app.runtime.child import Child
-from tasks_app.runtime.groups import create_group
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.pool.dispatch import ledger
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.execution import settler
+from tasks_app.runtime.handler_db import handler_connections
+from tasks_app.runtime.worker import shutdown
+from tasks_app.runtime.worker.child import Child
 from tests.factory import LEASE
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
@@ -51,7 +53,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         ended.set()
         raise SystemExit
 
-    monkeypatch.setattr(departure, "end_process", end)
+    monkeypatch.setattr(shutdown, "end_process", end)
     return ended
 
 
@@ -199,7 +201,7 @@ def test_a_task_that_was_to_be_cancelled_does_not_come_back(
 def test_a_commit_in_progress_is_waited_for(
     bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(departure, "COMMITS_S", 10)
+    monkeypatch.setattr(shutdown, "COMMITS_S", 10)
     at_the_end: list[str] = []
 
     def end(_status: int) -> None:
@@ -207,7 +209,7 @@ def test_a_commit_in_progress_is_waited_for(
         ended.set()
         raise SystemExit
 
-    monkeypatch.setattr(departure, "end_process", end)
+    monkeypatch.setattr(shutdown, "end_process", end)
     commits, go_on = threading.Event(), bench.event()
 
     @bench.handler()
@@ -223,7 +225,7 @@ def test_a_commit_in_progress_is_waited_for(
     _, thread = running(bench, [task_id])
     assert commits.wait(10)
     waits = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: go_on.set())
-    monkeypatch.setattr(departure, "time", waits)  # the commit goes on when it is waited for
+    monkeypatch.setattr(shutdown, "time", waits)  # the commit goes on when it is waited for
 
     bench.slots.leave()
 
@@ -408,7 +410,7 @@ def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
 def test_the_end_comes_although_the_database_does_not_answer(
     bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(departure, "LONGEST_LEAVE_S", 0.3)
+    monkeypatch.setattr(shutdown, "LONGEST_LEAVE_S", 0.3)
     held = Held(bench)
     task_id = bench.create("held")
     child, _ = running(bench, [task_id])

@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.pool import lease
-from tasks_app.pool.lease import SCAN, Rank
-from tasks_app.runtime import deputy as room
-from tasks_app.runtime.child import Child
-from tasks_app.runtime.deputy import Deputy
-from tasks_app.runtime.keeper import Keeper
-from tasks_app.runtime.watch import starving
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
+from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.scoreboard.watchdog import starving
+from tasks_app.runtime.worker import standby as room
+from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.standby import Deputy
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until
@@ -52,7 +52,7 @@ def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
 
 def beat_leads(bench: Bench, seconds: float) -> None:
     with bench.engine.begin() as connection:
-        assert lease.hold(
+        assert leader_lease.hold(
             connection, SCAN, holder="beat", token=BEAT, rank=Rank.BEAT,
             ttl=timedelta(seconds=seconds),
         )  # fmt: skip
@@ -116,8 +116,8 @@ def test_it_asks_again_when_the_leaders_lease_could_be_over(
     bench: Bench, appoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    read = lease.read
-    monkeypatch.setattr(lease, "read", lambda *given: looks.append(1) or read(*given))
+    read = leader_lease.read
+    monkeypatch.setattr(leader_lease, "read", lambda *given: looks.append(1) or read(*given))
     beat_leads(bench, 1.5)
 
     _, memory = appoint()

@@ -6,9 +6,9 @@ import threading
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import ClaimedTask, Fence, Settlement
-from tasks_app.runtime.desk import Desk
+from tasks_app.domain.tasks.records import ClaimedTask, Fence, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.runtime.inflight.inflight import Desk
 from tests.factory import LEASE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,14 +12,15 @@ import pytest
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.errors import PublishError
-from tasks_app.pool import ledger, pace, workers
-from tasks_app.pool.ledger import Dispatch
-from tasks_app.runtime import dispatcher as room
-from tasks_app.runtime import front
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.dispatcher import SPARE_MESSAGES, Dispatcher
+from tasks_app.pool.dispatch import ledger, run_times
+from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.dispatch import dispatcher as room
+from tasks_app.runtime.dispatch.dispatcher import SPARE_MESSAGES, Dispatcher
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.scanned import Scanned
+from tasks_app.runtime.scan import position
+from tasks_app.runtime.scan.result import Scanned
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until
@@ -62,7 +63,7 @@ class Scene:
     ) -> None:
         with self.bench.engine.begin() as connection:
             for number in range(children):
-                workers.beat(
+                heartbeats.beat(
                     connection, owner=f"{queue} {number} {names}", node="n", queues=[queue],
                     handlers=names or ("t",), threads=threads, now=now,
                 )  # fmt: skip
@@ -247,7 +248,7 @@ def test_where_the_front_is_slow_to_read_some_passes_look_for_new_rows_only(
 ) -> None:
     monkeypatch.setattr(room, "SLOW_S", 0.0)
     monkeypatch.setattr(room, "REST", 1_000_000)
-    monkeypatch.setattr(front, "LONGEST_REST_S", 4.0)
+    monkeypatch.setattr(position, "LONGEST_REST_S", 4.0)
     scene = Scene(bench, memory)
     scene.worker()
     for _ in range(2):  # one slow pass says nothing
@@ -518,7 +519,7 @@ class TestTheSizeOfMessages:
     def sizes(scene: Scene, *names: str, **paces: float) -> list[int]:
         scene.worker(*set(names))
         with scene.bench.engine.begin() as connection:
-            pace.learn(connection, paces)
+            run_times.learn(connection, paces)
         ids = [scene.bench.create(name) for name in names]
 
         scene.dispatcher.run_once()
@@ -549,7 +550,7 @@ class TestTheSizeOfMessages:
     def test_what_was_learned_meanwhile_counts(self, scene: Scene) -> None:
         self.sizes(scene, *["t"] * 300)
         with scene.bench.engine.begin() as connection:
-            pace.learn(connection, {"t": 0.001})
+            run_times.learn(connection, {"t": 0.001})
         scene.memory.take()
         scene.finish()
 
@@ -570,7 +571,7 @@ def test_fast_tasks_are_published_as_far_ahead_as_they_are_worked_off(
     scene = Scene(bench, memory, message_size=10, ledger_ids=10_000)
     scene.worker("t")
     with bench.engine.begin() as connection:
-        pace.learn(connection, {"t": 0.001})
+        run_times.learn(connection, {"t": 0.001})
         create_tasks(connection, [NewTask("t")] * 5000)
     passes = []
     for _ in range(4):
@@ -598,7 +599,7 @@ def test_what_there_was_no_room_for_is_not_forgotten_until_the_next_interval(
     """All due rows are found, for the ids that are out were claimed meanwhile."""
     scene.worker("t")
     with scene.bench.engine.begin() as connection:
-        pace.learn(connection, {"t": 0.0001})
+        run_times.learn(connection, {"t": 0.0001})
         create_tasks(connection, [NewTask("t")] * 5_000)
     first = scene.dispatcher.run_once()
     scene.bench.sql(f"{CLAIM} WHERE id IN (SELECT unnest(ids) FROM task_dispatch)")

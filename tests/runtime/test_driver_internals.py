@@ -16,8 +16,8 @@ from sqlalchemy import Engine, text
 
 from tasks_app import create_task, get_task
 from tasks_app.domain.finding import Level
-from tasks_app.runtime import driver_internals
-from tasks_app.runtime.driver_internals import SHARED_SESSIONS
+from tasks_app.runtime.handler_db import driver_internals
+from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
 from tests.renaming import in_all_processes, rename
 from tests.runtime.bench import EFFECT, Bench, effect
 

@@ -8,7 +8,7 @@ from queue import Empty
 
 import pytest
 
-from tasks_app.runtime.due_queue import DueQueue
+from tasks_app.runtime.hints.delay_queue import DueQueue
 
 
 def test_what_may_come_out_does_so_in_the_order_of_its_instants() -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.pool.rescue import rescue_expired
+from tasks_app.pool.runs.rescue import rescue_expired
 from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.waiting import until

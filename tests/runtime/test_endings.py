@@ -15,12 +15,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_tasks
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Fence, NewTask, Settlement, TaskId
-from tasks_app.pool import succeed
-from tasks_app.runtime import pace
-from tasks_app.runtime.groups import create_group
-from tasks_app.runtime.handler_connections import HandlerConnection
+from tasks_app.domain.tasks.records import Fence, NewTask, Settlement, TaskId
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs import settle_success
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.execution import run_times
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
 from tests.runtime.test_sprint import carry_out, warm
 from tests.waiting import until
@@ -37,7 +37,7 @@ def write(ctx: Any, through: str = "connection") -> None:
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "FAST_S", 10.0)
+    monkeypatch.setattr(run_times, "FAST_S", 10.0)
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_of_an_end_that_is_broken_off_nobody_reads_the_rest(bench: Bench) -> Non
     with HandlerConnection.connect(conninfo.render_as_string(hide_password=False)) as connection:
         connection.names = set()
         connection.execute("SELECT 1")
-        steps = connection.end(succeed.last_word(settlement), begins_next=False)
+        steps = connection.end(settle_success.last_word(settlement), begins_next=False)
         waits = next(steps)
         while connection.pgconn.pipeline_status == PipelineStatus.OFF:
             waits = steps.send(_is_there(connection, waits))
@@ -410,9 +410,9 @@ def test_a_lost_claim_writes_no_result_into_the_servers_log(bench: Bench) -> Non
         psycopg.connect(conninfo) as connection,
         pytest.raises(psycopg.errors.NotNullViolation) as raised,
     ):
-        connection.execute(succeed._LAST, values)
+        connection.execute(settle_success._LAST, values)
 
-    assert succeed.is_fence_lost(raised.value)
+    assert settle_success.is_fence_lost(raised.value)
     assert "secret" not in str(raised.value)
 
 
@@ -425,4 +425,4 @@ def test_a_claim_is_lost_where_the_row_without_an_id_is_refused_and_nowhere_else
         with pytest.raises(psycopg.errors.NotNullViolation) as raised:
             connection.execute("INSERT INTO other VALUES (1, NULL)")
 
-    assert not succeed.is_fence_lost(raised.value)
+    assert not settle_success.is_fence_lost(raised.value)

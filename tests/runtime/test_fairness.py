@@ -11,17 +11,18 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.shares import EVERY
-from tasks_app.pool import ledger, workers
-from tasks_app.pool.claim import claim
-from tasks_app.pool.fair import fair_queues
-from tasks_app.pool.ledger import Dispatch
-from tasks_app.pool.settle import settle_group
-from tasks_app.runtime import known_paces
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.dispatcher import Dispatcher
-from tasks_app.runtime.fairness import Fairness
-from tasks_app.runtime.operator import share_queue, unshare_queue
+from tasks_app.domain.flow_control.fair_share import EVERY
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.pool.flow_control.fair_queues import fair_queues
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_group
+from tasks_app.runtime.api.tasks import share_queue, unshare_queue
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.dispatch import known_run_times
+from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
 
@@ -54,7 +55,7 @@ class Line:
     def turn(self) -> list[int]:
         """One pass of the scan, and one message of the worker; return what ran."""
         with self._engine.begin() as connection:
-            workers.beat(connection, owner="w1", node="n", queues=[QUEUE], handlers=["t"])
+            heartbeats.beat(connection, owner="w1", node="n", queues=[QUEUE], handlers=["t"])
         self._dispatcher.run_once()
         self.longest = max(self.longest, sum(len(each.ids) for each in self._messages))
         if not self._messages:
@@ -76,7 +77,7 @@ class Line:
 @pytest.fixture
 def line(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     monkeypatch.setattr(
-        known_paces.KnownPaces, "of", lambda _, __, names: dict.fromkeys(names, 0.02)
+        known_run_times.KnownPaces, "of", lambda _, __, names: dict.fromkeys(names, 0.02)
     )
     line = Line(engine, bench)
     yield line
@@ -223,7 +224,7 @@ def test_two_who_claim_at_once_take_different_ones(engine: Engine) -> None:
 def test_more_keys_than_one_pass_reads_have_their_turn(
     engine: Engine, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks_app.pool.fair.MOST_LINES", 5)
+    monkeypatch.setattr("tasks_app.pool.flow_control.fair_queues.MOST_LINES", 5)
     share(engine)
     whose = fill(engine, **{f"k{n:02}": 20 for n in range(30)})
 
@@ -249,8 +250,8 @@ def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:
 
 
 def test_what_has_a_share_is_not_hinted() -> None:
-    from tasks_app.domain.admission import admit
-    from tasks_app.runtime.hints import _is_due, _is_near
+    from tasks_app.domain.creation.validation import admit
+    from tasks_app.runtime.hints.hints import _is_due, _is_near
 
     keyed = admit(NewTask("t", None, {"fair_key": "a"}), None, 100).terms
     plain = admit(NewTask("t"), None, 100).terms

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tasks_app.pool.ledger import Dispatch
-from tasks_app.runtime.flow import AHEAD_S, GROWTH, Flow
+from tasks_app.pool.dispatch.ledger import Dispatch
+from tasks_app.runtime.dispatch.queue_throughput import AHEAD_S, GROWTH, Flow
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

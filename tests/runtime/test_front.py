@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime import front as fronts
-from tasks_app.runtime.front import LONGEST_REST_S, MARGIN_S, Front
+from tasks_app.runtime.scan import position as fronts
+from tasks_app.runtime.scan.position import LONGEST_REST_S, MARGIN_S, Front
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

@@ -10,15 +10,15 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.claim import claim
-from tasks_app.pool.held import LOOK_AGAIN_S, hold
-from tasks_app.pool.limits import drop_limit, set_limit
-from tasks_app.pool.settle import settle_group
-from tasks_app.runtime import gatekeeper
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.gatekeeper import Gatekeeper
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.pool.flow_control.limits import drop_limit, set_limit
+from tasks_app.pool.flow_control.waiting_list import LOOK_AGAIN_S, hold
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.settle import settle_group
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.flow_control import admission
+from tasks_app.runtime.flow_control.admission import Gatekeeper
 from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -158,7 +158,7 @@ def test_a_head_that_failed_for_good_blocks_until_it_is_requeued(bench: Bench) -
 
     wrong.clear()
     with bench.engine.begin() as connection:
-        from tasks_app.pool.requeue import requeue
+        from tasks_app.pool.tasks.requeue import requeue
 
         requeue(connection, head)
     bench.drain()
@@ -252,7 +252,7 @@ def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(
         one.ended([run.fence])
         one.pass_on()
 
-    monkeypatch.setattr(gatekeeper, "hold", hold_late)
+    monkeypatch.setattr(admission, "hold", hold_late)
 
     assert other.claim([second], claimer(), uuid4()) == []
     assert bench.task(second).parked is None

@@ -11,16 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import InvalidTaskError, TasksError, UniqueKeyTakenError
-from tasks_app.domain.outcome import Fail, Snooze
-from tasks_app.domain.task import NewTask
-from tasks_app.runtime.groups import (
+from tasks_app.domain.handlers.outcomes import Fail, Snooze
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.runtime.api.groups import (
     acreate_group,
     cancel_group,
     create_group,
     get_group,
     group_results,
 )
-from tasks_app.runtime.operator import explain_task, get_task
+from tasks_app.runtime.api.tasks import explain_task, get_task
 from tests.runtime.bench import Bench, effect
 from tests.runtime.refusing import Refusals
 

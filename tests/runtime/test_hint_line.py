@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from tasks_app.runtime import hint_line
-from tasks_app.runtime.hint_line import Counts
-from tasks_app.runtime.hinter import MOST_AT_ONCE, Hint, Hinter
+from tasks_app.runtime.hints import channel
+from tasks_app.runtime.hints.channel import Counts
+from tasks_app.runtime.hints.sender import MOST_AT_ONCE, Hint, Hinter
 from tests.waiting import until
 
 
@@ -157,12 +157,12 @@ def test_a_queue_is_looked_at_before_anything_is_started_into_it(
 def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
     hinter: Hinter, line: Line
 ) -> None:
-    line.depths = hint_line.DEEP
-    for n in range(1, 2 * hint_line.LOOK_EVERY):
+    line.depths = channel.DEEP
+    for n in range(1, 2 * channel.LOOK_EVERY):
         offer(hinter, n)
 
-    assert len(line.started) == hint_line.LOOK_EVERY - 1
-    assert hinter.counts.silent == hint_line.LOOK_EVERY
+    assert len(line.started) == channel.LOOK_EVERY - 1
+    assert hinter.counts.silent == channel.LOOK_EVERY
 
 
 def test_many_at_once_and_those_of_several_queues_go_the_other_way(

@@ -19,14 +19,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from tasks_app import Fail, NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
-from tasks_app.domain.task import HINT_WAIT
-from tasks_app.runtime import hint_line as line_room
-from tasks_app.runtime import hinter as hinter_room
-from tasks_app.runtime import hints as hints_room
-from tasks_app.runtime.groups import create_group
-from tasks_app.runtime.hint_line import Counts
-from tasks_app.runtime.hinter import Hint, Hinter
-from tasks_app.runtime.hints import HINTS
+from tasks_app.domain.tasks.records import HINT_WAIT
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.hints import channel as line_room
+from tasks_app.runtime.hints import hints as hints_room
+from tasks_app.runtime.hints import sender as hinter_room
+from tasks_app.runtime.hints.channel import Counts
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.sender import Hint, Hinter
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
@@ -687,13 +687,13 @@ def test_a_callback_that_is_for_later_or_for_a_fair_queue_is_the_scans(
 
 def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
     """What a plain settle returns, and what it costs, is as it was."""
-    from tasks_app.pool import settle, succeed
+    from tasks_app.pool.runs import settle, settle_success
 
     for statement in (
         settle._GROUP.text,
         settle._ONE.text,
         settle._SUCCEEDED.text,
-        succeed._SUCCEED,
+        settle_success._SUCCEED,
     ):
         assert "called" not in statement
         assert "task_group" not in statement

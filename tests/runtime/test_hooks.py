@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from tasks_app import Cancel, Fail, Notice, Retry, Skip, Snooze
-from tasks_app.pool.claim import claim
+from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.hooks import HOOKS, Hooks, Kind
-from tasks_app.runtime.rescuer import Rescuer
+from tasks_app.runtime.leader.rescuer import Rescuer
 from tests.factory import claimed_task, claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal

@@ -11,12 +11,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.errors import PublishError, RefusedError
-from tasks_app.pool import lease, workers
-from tasks_app.pool.lease import MAINTAIN, SCAN, Rank
-from tasks_app.runtime import leadership, maintainer
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.keeper import Keeper
-from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import MAINTAIN, SCAN, Rank
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader import leadership, maintainer
+from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
@@ -39,7 +40,7 @@ def keeper(
 def served(bench: Bench) -> None:
     """A worker lives, as far as the scan can tell."""
     with bench.engine.begin() as connection:
-        workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
+        heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["t"])
 
 
 def test_of_two_one_leads_until_it_gives_the_lease_back(bench: Bench) -> None:
@@ -163,9 +164,9 @@ class TestABrokerThatRefuses:
         assert f"nothing is published since {first:%Y-%m-%d}" in caplog.text
 
 
-def the_lease(bench: Bench) -> lease.Lease:
+def the_lease(bench: Bench) -> leader_lease.Lease:
     with bench.engine.begin() as connection:
-        seen = lease.read(connection, SCAN)
+        seen = leader_lease.read(connection, SCAN)
     assert seen is not None
     return seen
 
@@ -207,11 +208,16 @@ def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
     with bench.engine.begin() as connection:
         claimed_task(connection, now=PAST)
         if idle_s:
-            lease.hold(
-                connection, SCAN, holder="x", token=lease.UUID(int=1), rank=1, ttl=timedelta(0)
+            leader_lease.hold(
+                connection,
+                SCAN,
+                holder="x",
+                token=leader_lease.UUID(int=1),
+                rank=1,
+                ttl=timedelta(0),
             )
             scanned = datetime.now(UTC) - timedelta(seconds=idle_s)
-            lease.done(connection, SCAN, lease.UUID(int=1), timedelta(0), now=scanned)
+            leader_lease.done(connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned)
     fresh = keeper(bench, Memory(), "fresh", lease=1.5)
     running = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING'"
 
@@ -242,7 +248,7 @@ def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescu
         with bench.engine.begin() as connection:
             claimed_task(connection, now=PAST)
             scanned = datetime.now(UTC) - timedelta(seconds=60)
-            lease.done(connection, SCAN, lease.UUID(int=1), timedelta(0), now=scanned)
+            leader_lease.done(connection, SCAN, leader_lease.UUID(int=1), timedelta(0), now=scanned)
         proxy.refusing = False
 
         assert only.hold()
@@ -429,8 +435,8 @@ def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench:
 
 def test_while_one_maintains_another_does_not(bench: Bench) -> None:
     with bench.engine.begin() as connection:
-        lease.hold(
-            connection, MAINTAIN, holder="x", token=lease.UUID(int=1), rank=1,
+        leader_lease.hold(
+            connection, MAINTAIN, holder="x", token=leader_lease.UUID(int=1), rank=1,
             ttl=timedelta(minutes=1),
         )  # fmt: skip
 

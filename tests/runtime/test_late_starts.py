@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tasks_app import Notice
-from tasks_app.runtime.child import Child
 from tasks_app.runtime.hooks import HOOKS, Kind
-from tasks_app.runtime.rescuer import Rescuer
+from tasks_app.runtime.leader.rescuer import Rescuer
+from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

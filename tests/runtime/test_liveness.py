@@ -12,9 +12,9 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.runtime.child import Child
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.liveness import IDLE_S
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handler_db.connection_liveness import IDLE_S
+from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import EFFECT, Bench
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy

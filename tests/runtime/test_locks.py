@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
-from tasks_app.runtime.locks import line, renewer
+from tasks_app.runtime.locks import acquire, renewer
 from tasks_app.runtime.locks.renewer import BACKGROUND
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
@@ -92,7 +92,7 @@ class TestOnline:
             if len(naps) == 30:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(line, "nap", nap)
+        monkeypatch.setattr(acquire, "nap", nap)
         with locks.hold(engine, exclusive="a"):
             with suppress(KeyboardInterrupt):
                 _elsewhere(lambda: locks.hold(engine, exclusive="a", wait="1h").take())
@@ -103,14 +103,14 @@ class TestOnline:
     def test_a_grant_that_was_not_answered_is_given_back(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        take = line.acquire
+        take = acquire.acquire
 
         def unanswered(connection: Any, *given: Any, **more: Any) -> None:
             take(connection, *given, **more)
             connection.commit()
             raise OperationalError("COMMIT", None, ConnectionError())
 
-        monkeypatch.setattr(line, "acquire", unanswered)
+        monkeypatch.setattr(acquire, "acquire", unanswered)
         with pytest.raises(OperationalError):
             locks.hold(engine, exclusive="a").take()
 
@@ -119,7 +119,7 @@ class TestOnline:
     def test_who_was_passed_by_stands_in_line_again(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(line, "WAIT_LEASE", timedelta(milliseconds=30))
+        monkeypatch.setattr(acquire, "WAIT_LEASE", timedelta(milliseconds=30))
         got = threading.Event()
 
         def other() -> None:

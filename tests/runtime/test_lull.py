@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tasks_app.pool.claiming import Claimer
-from tasks_app.runtime import lull as lulls
-from tasks_app.runtime.claims import Claims
-from tasks_app.runtime.lull import LONGEST_REST_S, REST, Lull
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.runtime.inflight.fetcher import Claims
+from tasks_app.runtime.scan import empty_poll_backoff as lulls
+from tasks_app.runtime.scan.empty_poll_backoff import LONGEST_REST_S, REST, Lull
 from tests.runtime.bench import Bench
 
 

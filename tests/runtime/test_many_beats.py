@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.schedule import Schedule
-from tasks_app.domain.timing import between
-from tasks_app.runtime import database as connections
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.scheduler import Scheduler
+from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.domain.schedules.timing import between
+from tasks_app.runtime.db import database as connections
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, scheduled, standing, tasks
 from tests.waiting import until

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.schema import _config, current, newest
-from tasks_app.runtime.database import Database
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 from tests.factory import pending_task
 from tests.servers import Databases

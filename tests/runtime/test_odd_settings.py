@@ -48,11 +48,11 @@ from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.finding import Level
 from tasks_app.monitor.checkup import examine
-from tasks_app.pool import workers
+from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.keeper import Keeper
-from tasks_app.runtime.maintainer import Maintainer
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tests.batch.yard import Yard
 from tests.conftest import TABLES
 from tests.runtime.bench import Bench
@@ -236,7 +236,7 @@ class Odd:
         bench, memory = self.bench, Memory()
         database = Database(bench.url, prepare=prepare)
         with database.begin() as connection:
-            workers.beat(connection, owner="w", node="n", queues=["default"], handlers=["ok"])
+            heartbeats.beat(connection, owner="w", node="n", queues=["default"], handlers=["ok"])
         task_id = bench.create("ok")
         keeper = Keeper(bench.settings(), database, memory, "one")
         try:

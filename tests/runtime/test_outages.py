@@ -9,14 +9,14 @@ import pytest
 
 from tasks_app import Breaker, DependencyDown, Retry, Skip, explain_task, requeue_task
 from tasks_app.domain.errors import HandlerError
-from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.outage import OutageRule, Outages, parse_limit
-from tasks_app.domain.outcome import Reaction
-from tasks_app.pool import breaker as rows
-from tasks_app.runtime.breakers import Breakers, bring_in_breakers
-from tasks_app.runtime.outcome_report import OutcomeReport
-from tasks_app.runtime.registry import Registry, handler
-from tasks_app.runtime.tally import Tally, speaks_of_dependency
+from tasks_app.domain.handlers.outages import OutageRule, Outages, parse_limit
+from tasks_app.domain.handlers.outcomes import Reaction
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.pool.flow_control import breaker as rows
+from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
+from tasks_app.runtime.flow_control.dependency_report import Tally, speaks_of_dependency
+from tasks_app.runtime.flow_control.outcome_report import OutcomeReport
+from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.runtime.bench import Bench
 from tests.runtime.test_outcomes import NOW_DUE, due_in_s
 from tests.waiting import until

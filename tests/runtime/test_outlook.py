@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.pool.upcoming import Upcoming
-from tasks_app.runtime import outlook as room
-from tasks_app.runtime.dispatcher import Dispatcher
+from tasks_app.pool.dispatch.upcoming import Upcoming
+from tasks_app.runtime.dispatch import delay_lookahead as room
+from tasks_app.runtime.dispatch.dispatcher import Dispatcher
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.runtime.test_dispatcher import Scene

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from tasks_app.runtime.pace import FEW, GROWTH, HOLD_S, MOST_NAMES, Pace
+from tasks_app.runtime.execution.run_times import FEW, GROWTH, HOLD_S, MOST_NAMES, Pace
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

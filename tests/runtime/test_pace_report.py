@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from tasks_app.runtime import pace_report as room
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.pace import FEW
-from tasks_app.runtime.pace_report import FASTEST_S, PaceReport
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.dispatch import run_time_report as room
+from tasks_app.runtime.dispatch.run_time_report import FASTEST_S, PaceReport
+from tasks_app.runtime.execution.run_times import FEW
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.runtime import front as fronts
-from tasks_app.runtime import passes as passes_room
-from tasks_app.runtime.front import LONGEST_REST_S
-from tasks_app.runtime.passes import Passes, Start
+from tasks_app.runtime.scan import passes as passes_room
+from tasks_app.runtime.scan import position as fronts
+from tasks_app.runtime.scan.passes import Passes, Start
+from tasks_app.runtime.scan.position import LONGEST_REST_S
 from tests.runtime.bench import Bench
 
 WHOLE, GOES_ON = Start(), Start(goes_on=True)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tasks_app.domain.task import TaskId
-from tasks_app.pool import workers
-from tasks_app.runtime.operator import pause_queue
-from tasks_app.runtime.passing_on import WAITS_S
+from tasks_app.domain.tasks.records import TaskId
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.api.tasks import pause_queue
+from tasks_app.runtime.inflight.passing_on import WAITS_S
 from tests.runtime.bench import QUEUE, Bench
 from tests.runtime.test_hints import Ear, ear, told  # noqa: F401  the fixture
 from tests.waiting import until
@@ -20,7 +20,7 @@ from tests.waiting import until
 def lives(bench: Bench, *handlers: str, queues: Sequence[str] = (QUEUE,)) -> None:
     """Let another service's child live."""
     with bench.engine.begin() as connection:
-        workers.beat(connection, owner="theirs", node="n", queues=queues, handlers=handlers)
+        heartbeats.beat(connection, owner="theirs", node="n", queues=queues, handlers=handlers)
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from tasks_app import (
     get_task,
     requeue_task,
 )
-from tasks_app.runtime import producer
-from tasks_app.runtime.producer import _admitted_many, admitted
+from tasks_app.runtime.api import producer
+from tasks_app.runtime.api.producer import _admitted_many, admitted
 from tests.runtime.bench import Bench
 
 

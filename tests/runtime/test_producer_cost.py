@@ -22,9 +22,9 @@ from tasks_app import (
     create_task,
     create_tasks,
 )
-from tasks_app.runtime import producer
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.uncollected import uncollected
+from tasks_app.runtime.api import producer
+from tasks_app.runtime.gc_pause import uncollected
+from tasks_app.runtime.hints.hints import HINTS
 from tests.runtime.bench import Bench
 
 BARE = text("INSERT INTO task_pending (name, payload) VALUES (:name, :payload) RETURNING id")

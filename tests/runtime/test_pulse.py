@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.runtime import pulse
-from tasks_app.runtime.pulse import Pulse, judge
+from tasks_app.runtime import health_files
+from tasks_app.runtime.health_files import Pulse, judge
 from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(pulse.RUN_DIR_VARIABLE, str(tmp_path / "run"))
+    monkeypatch.setenv(health_files.RUN_DIR_VARIABLE, str(tmp_path / "run"))
     return tmp_path / "run"
 
 
 def written_by_somebody_who_died(name: str, **environment: str) -> None:
-    code = f"from tasks_app.runtime.pulse import *; Pulse('worker', {name!r}, good_for_s=60).beat()"
+    beat = f"Pulse('worker', {name!r}, good_for_s=60).beat()"
+    code = f"from tasks_app.runtime.health_files import *; {beat}"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
 
 
@@ -90,7 +91,7 @@ def test_who_was_killed_is_passed_over_as_long_as_another_lives() -> None:
 
 
 def test_the_database_belongs_to_nobody_and_outlives_who_asked_it(folder: Path) -> None:
-    code = "from tasks_app.runtime.pulse import *; Pulse('db', good_for_s=60).beat()"
+    code = "from tasks_app.runtime.health_files import *; Pulse('db', good_for_s=60).beat()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
     assert judge("db")[0]
@@ -113,7 +114,7 @@ def test_a_file_from_before_a_restart_of_the_machine_is_stale(
 ) -> None:
     now = time.monotonic()
     Pulse("worker", "a", good_for_s=60).beat()
-    monkeypatch.setattr(pulse.time, "monotonic", lambda: now - 1000)
+    monkeypatch.setattr(health_files.time, "monotonic", lambda: now - 1000)
 
     assert not judge("worker")[0]
 
@@ -130,7 +131,7 @@ def test_a_disk_that_takes_nothing_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(pulse.RUN_DIR_VARIABLE, str(tmp_path / "file" / "run"))
+    monkeypatch.setenv(health_files.RUN_DIR_VARIABLE, str(tmp_path / "file" / "run"))
 
     Pulse("worker", "a", good_for_s=60).beat()
 
@@ -155,7 +156,7 @@ def test_a_folder_of_somebody_else_is_neither_written_nor_believed(
     Pulse("worker", "a", good_for_s=60).beat()
     before = (folder / "worker-a").read_text()
     elsewhere = folder.rename(tmp_path / f"tasks_app-{os.getuid() + 1}")
-    monkeypatch.setattr(pulse.os, "getuid", lambda: elsewhere.stat().st_uid + 1)
+    monkeypatch.setattr(health_files.os, "getuid", lambda: elsewhere.stat().st_uid + 1)
 
     Pulse("worker", "a", good_for_s=60).beat()
 
@@ -165,7 +166,7 @@ def test_a_folder_of_somebody_else_is_neither_written_nor_believed(
 
 
 def ours_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv(pulse.RUN_DIR_VARIABLE)
+    monkeypatch.delenv(health_files.RUN_DIR_VARIABLE)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path / f"tasks_app-{os.getuid()}"
 

@@ -21,7 +21,7 @@ from tasks_app import (
     resume_queue,
     set_calendar,
 )
-from tasks_app.pool.load_gate import look_at_gates
+from tasks_app.pool.flow_control.load_gate import look_at_gates
 from tests.factory import claimed_task, pending_task
 from tests.runtime.bench import Bench
 from tests.waiting import until

@@ -21,7 +21,7 @@ from tasks_app import (
     hint_tasks,
     pause_queue,
 )
-from tasks_app.pool import create
+from tasks_app.pool.tasks import create
 from tests.runtime.bench import Bench
 from tests.runtime.test_hints import Ear, ear, told, wait_of  # noqa: F401  a fixture
 

@@ -11,7 +11,7 @@ import pytest
 from psycopg import errors
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.runtime.reactions import Remedy, remedy_for
+from tasks_app.runtime.db.errors import Remedy, remedy_for
 from tests.runtime.bench import Bench
 from tests.runtime.refusing import WITH_BROKER, Refusals, endure, get_over
 

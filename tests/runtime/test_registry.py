@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from tasks_app.domain.errors import ConfigurationError, HandlerError
-from tasks_app.runtime.registry import Handler, Registry, handler, load_handlers
+from tasks_app.runtime.handlers.registry import Handler, Registry, handler, load_handlers
 
 
 class Order(BaseModel):

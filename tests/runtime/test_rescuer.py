@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from tasks_app.pool.renew import renew
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.rescuer import Rescuer
+from tasks_app.pool.runs.renew import renew
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.rescuer import Rescuer
 from tests.factory import LEASE, claimed_task
 from tests.runtime.bench import Bench
 from tests.waiting import until

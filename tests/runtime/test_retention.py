@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import Connection, Engine, make_url, text
 
 from tasks_app import Settings, get_task
-from tasks_app.pool import prune, retire
-from tasks_app.pool.days import partitions
-from tasks_app.pool.grants import Kind, grants_sql
-from tasks_app.runtime import maintainer
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.doomed import doomed
-from tasks_app.runtime.maintainer import Maintainer
-from tasks_app.runtime.retention import Retention
+from tasks_app.pool.operations.grants import Kind, grants_sql
+from tasks_app.pool.retention import drop_partition, prune
+from tasks_app.pool.retention.days import partitions
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader import maintainer
+from tasks_app.runtime.leader.maintainer import Maintainer
+from tasks_app.runtime.leader.retention import Retention
+from tasks_app.runtime.leader.retention_preview import doomed
 from tests.factory import count
 from tests.pool.old_days import (
     DAY,
@@ -188,7 +188,7 @@ def test_time_is_up_after_any_step_and_somebody_else_goes_on(
     old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run does one step, and knows nothing of the others."""
-    monkeypatch.setattr(retire, "LOOKED_AT", 1)
+    monkeypatch.setattr(drop_partition, "LOOKED_AT", 1)
     days, runs = [], 0
     while True:
         pruned = Retention(ages(), database).run(0)
@@ -248,7 +248,7 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
     url = make_url(database_url).set(username=hand, password="p")
     database = Database(url.render_as_string(hide_password=False))
     retention = Retention(ages(keep_errors="365d"), database)
-    monkeypatch.setattr(logging.getLogger("tasks_app.runtime.retention"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("tasks_app.runtime.leader.retention"), "propagate", True)
     caplog.set_level(logging.WARNING)
 
     try:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
 from tasks_app import locks
-from tasks_app.pool.locks.rows import RowKey, take
+from tasks_app.pool.locks.row_locks import RowKey, take
 from tests.pool.interleave import blocked, two
 from tests.runtime.bench import Bench
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.pool.cancel import cancel
+from tasks_app.pool.tasks.cancel import cancel
 from tests.factory import claimed_task
 from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, fires, scheduled, scheduler, standing, tasks

@@ -23,7 +23,7 @@ from tasks_app import (
     preview_schedule,
     remove_schedule,
 )
-from tasks_app.pool import fire
+from tasks_app.pool.schedules import fire
 from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, fires, scheduled, scheduler, standing, tasks
 

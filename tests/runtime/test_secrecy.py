@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from tasks_app.domain.causes import brief
+from tasks_app.domain.tasks.error_text import brief
 from tests.runtime.bench import Bench
 
 INSERT = text("INSERT INTO task_pending (name, priority, payload) VALUES ('t', 11, :payload)")

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks_app.domain.task import Run
-from tasks_app.runtime import watch
-from tasks_app.runtime.slot import SlotFile, Stage
-from tasks_app.runtime.slot_layout import MOST_RUNS, MOST_STRANDED, SLOTS
-from tasks_app.runtime.watch import kill_holdouts, kill_overdue, silent_clerk
+from tasks_app.domain.tasks.records import Run
+from tasks_app.runtime.scoreboard import watchdog
+from tasks_app.runtime.scoreboard.layout import MOST_RUNS, MOST_STRANDED, SLOTS
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+from tasks_app.runtime.scoreboard.watchdog import kill_holdouts, kill_overdue, silent_clerk
 from tests.runtime.mortal import Mortal
 from tests.waiting import until
 
@@ -249,7 +249,7 @@ def test_the_watch_kills_a_child_whose_clerk_is_silent(
     slots: SlotFile, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = stranger("silent")
-    monkeypatch.setattr(watch, "SILENT_S", 0.0)
+    monkeypatch.setattr(watchdog, "SILENT_S", 0.0)
 
     killed = kill_overdue(slots)
 
@@ -271,7 +271,7 @@ def test_a_child_that_lives_without_its_clerk_is_named_and_a_dead_one_is_not(
 ) -> None:
     process = stranger("silent")
     patient = silent_clerk(slots)
-    monkeypatch.setattr(watch, "SILENT_S", 0.0)
+    monkeypatch.setattr(watchdog, "SILENT_S", 0.0)
 
     named = silent_clerk(slots)
     process.kill()
@@ -304,7 +304,7 @@ def test_a_run_that_follows_another_stands_in_its_place(slots: SlotFile) -> None
 def test_a_run_can_follow_one_that_the_list_had_no_room_for(
     slots: SlotFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks_app.runtime.slot.MOST_RUNS", 1)
+    monkeypatch.setattr("tasks_app.runtime.scoreboard.scoreboard.MOST_RUNS", 1)
     slot = slots.take("me")
     slot.start(Run(1, 1), 60)
     slot.start(Run(2, 1), 60)

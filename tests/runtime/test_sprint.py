@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tasks_app.domain.outcome import Fail, Retry
-from tasks_app.runtime import pace
-from tasks_app.runtime.child import Child
+from tasks_app.domain.handlers.outcomes import Fail, Retry
+from tasks_app.runtime.execution import run_times
+from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench, effect
 from tests.waiting import until
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(60, method="thread")
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is short on any machine is short here, too."""
-    monkeypatch.setattr(pace, "FAST_S", 10.0)
+    monkeypatch.setattr(run_times, "FAST_S", 10.0)
 
 
 def warm(child: Child, name: str = "t") -> Child:
@@ -143,7 +143,7 @@ def test_a_task_that_turns_out_slow_goes_the_long_way_from_then_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outcomes of the others are written before it: they shall not wait for it."""
-    monkeypatch.setattr(pace, "FAST_S", 0.05)
+    monkeypatch.setattr(run_times, "FAST_S", 0.05)
 
     @bench.handler()
     def slow(ctx: Any) -> None:

@@ -8,18 +8,18 @@ from uuid import uuid4
 
 import pytest
 
-from tasks_app.domain.breaker import Breaker, Mode
-from tasks_app.domain.task import NewTask
-from tasks_app.domain.window import parse_window
-from tasks_app.pool import breaker, queues
-from tasks_app.pool.fair import set_fair
-from tasks_app.pool.lease import Rank
-from tasks_app.pool.pause import pause
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.gatekeeper import Gatekeeper
-from tasks_app.runtime.groups import create_group
-from tasks_app.runtime.keeper import Keeper
-from tasks_app.runtime.sweeper import MOST, ROUNDS, Sweeper
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
+from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.pool.dispatch.leader_lease import Rank
+from tasks_app.pool.flow_control import breaker, queue_settings
+from tasks_app.pool.flow_control.fair_queues import set_fair
+from tasks_app.pool.flow_control.pause import pause
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.leader.sweeper import MOST, ROUNDS, Sweeper
 from tests.factory import claimer
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
@@ -56,7 +56,7 @@ def behind_a_closed_window(bench: Bench) -> None:
     hour = bench.sql("SELECT extract(hour FROM now() AT TIME ZONE 'UTC')")
     hours = "22:00-23:00" if 6 < hour < 18 else "12:00-13:00"
     with bench.engine.begin() as connection:
-        queues.change(connection, "default", {"windows": (parse_window(hours),)})
+        queue_settings.change(connection, "default", {"windows": (parse_window(hours),)})
 
 
 def behind_an_open_breaker(bench: Bench) -> None:

@@ -11,14 +11,15 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from tasks_app.domain.task import ClaimedTask
-from tasks_app.pool import ledger, workers
-from tasks_app.pool.claim import claim, claims_of
-from tasks_app.pool.release import release
-from tasks_app.runtime import slot
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.hints import HINTS
-from tasks_app.runtime.undertaker import Undertaker
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.claim import claim, claims_of
+from tasks_app.pool.runs.release import release
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.scoreboard import scoreboard
+from tasks_app.runtime.worker.reaper import Undertaker
 from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
 from tests.runtime.mortal import Mortal
@@ -61,7 +62,7 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     ids = [bench.create() for _ in range(10)]
     with bench.engine.begin() as connection:
         message = ledger.add(connection, "default", ids, LEASE)
-        workers.beat(connection, owner="dead", node="n", queues=["default"], handlers=["t"])
+        heartbeats.beat(connection, owner="dead", node="n", queues=["default"], handlers=["t"])
     dead(ids, running=1, dispatch_id=message.id)
 
     undertaker(bench).look()
@@ -138,7 +139,7 @@ def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead
 def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_charged(
     bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slot, "MOST_RUNS", 1)
+    monkeypatch.setattr(scoreboard, "MOST_RUNS", 1)
     ids = [bench.create() for _ in range(3)]
     dead(ids, running=2)
 

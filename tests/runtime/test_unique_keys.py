@@ -22,7 +22,7 @@ from tasks_app import (
     create_task,
     create_tasks,
 )
-from tasks_app.runtime import maintainer
+from tasks_app.runtime.leader import maintainer
 from tests.runtime.bench import Bench
 from tests.runtime.test_keeper import own_maintainer
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.mailbox import Do, Mailbox, Wish
+from tasks_app.runtime.worker.control_inbox import Do, Mailbox, Wish
 from tests.runtime.bench import Bench
 from tests.waiting import until
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.domain.task import NewTask
-from tasks_app.pool.limits import set_limit
-from tasks_app.runtime.groups import create_group
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import Bench
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy

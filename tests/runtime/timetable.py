@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tasks_app.domain.admission import admit
-from tasks_app.domain.schedule import Schedule, plan_of
-from tasks_app.domain.task import NewTask
-from tasks_app.pool import schedules
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.scheduler import Scheduler
+from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.schedules.schedule import Schedule, plan_of
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.pool.schedules import schedules
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.schedules.scheduler import Scheduler
 from tests.runtime.bench import Bench
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -68,9 +68,9 @@ import socket, sys, torture.failpoints as f
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
 f.set_up()
-from tasks_app.runtime import tidy
+from tasks_app.runtime.scan import triage
 try:
-    tidy.sweep(None, [])
+    triage.sweep(None, [])
 except Exception as error:
     print(type(error).__name__)
 client.settimeout(5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 RUN = "tasks_app/batch/partition_run.py"
-ADVANCE = "tasks_app/pool/batch/advance.py"
+ADVANCE = "tasks_app/pool/batch/partition_progress.py"
 JOBS = "tests/batch/test_runs.py::test_"
 CHUNKS = "tests/batch/test_chunks.py::test_"
 RESTARTS = "tests/batch/test_restarts.py::test_"

@@ -14,7 +14,7 @@ BROKER = (
     mutant(
         "Celery's limits stay on the pool",
         "A time limit of Celery bounds a task, never a message of many.",
-        "tasks_app/broker/time_limits.py",
+        "tasks_app/broker/config/time_limits.py",
         "    worker.soft_time_limit = worker.time_limit = None\n",
         "",
         f"{LIMITS}of_celerys_limit_and_ours_the_shorter_holds_for_a_task",
@@ -46,7 +46,7 @@ BROKER = (
     mutant(
         "a message is read before its kind is known",
         "Nothing but JSON is read, whatever accept_content lets in.",
-        "tasks_app/broker/refusal.py",
+        "tasks_app/broker/guard/refusal.py",
         "    if message.content_type != JSON or not (is_name",
         "    if not (is_name",
         f"{REFUSALS}what_is_no_json_is_not_even_read",
@@ -54,7 +54,7 @@ BROKER = (
     mutant(
         "a sprint knows no default limit",
         "TASKS_APP_TIMEOUT bounds the shortest tasks, too.",
-        "tasks_app/runtime/sprint.py",
+        "tasks_app/runtime/execution/fast_path.py",
         "or allowance.limit_s(spec))",
         "or spec.timeout)",
         "tests/runtime/test_sprint.py::test_a_limit_for_all_holds_within_a_row",
@@ -62,7 +62,7 @@ BROKER = (
     mutant(
         "a broker that refuses ends the leader's duties",
         "What needs no broker goes on while it refuses messages.",
-        "tasks_app/runtime/keeper.py",
+        "tasks_app/runtime/leader/leader.py",
         "            trouble = self._publish()\n",
         "            self._give_up(trouble := self._publish())\n",
         f"{KEEPER}it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done",
@@ -70,7 +70,7 @@ BROKER = (
     mutant(
         "a broker that refuses everybody changes the leader",
         "Who leads goes on where nobody's messages are taken.",
-        "tasks_app/runtime/keeper.py",
+        "tasks_app/runtime/leader/leader.py",
         "        if not isinstance(trouble, RefusedError):\n",
         "        if trouble is not None:\n",
         f"{KEEPER}who_leads_stays_when_nobodys_messages_are_taken",
@@ -78,7 +78,7 @@ BROKER = (
     mutant(
         "who leads next enters before it asks",
         "Nothing is entered in the ledger for a broker that refused the last leader.",
-        "tasks_app/runtime/keeper.py",
+        "tasks_app/runtime/leader/leader.py",
         "                self._dispatcher.doubt()\n",
         "                pass\n",
         f"{KEEPER}who_leads_next_asks_before_it_enters_anything",
@@ -86,7 +86,7 @@ BROKER = (
     mutant(
         "a stranger's message is taken",
         "A message of another pool is refused.",
-        "tasks_app/broker/strangers.py",
+        "tasks_app/broker/guard/foreign_messages.py",
         "if named is None or own is None or named == own:",
         "if True:",
         f"{POOLS}TestOneMessage::test_another_pools_is_refused",
@@ -94,7 +94,7 @@ BROKER = (
     mutant(
         "a message without a name is refused",
         "A message of the version before is taken: workers are replaced one by one.",
-        "tasks_app/broker/strangers.py",
+        "tasks_app/broker/guard/foreign_messages.py",
         "if named is None or own",
         "if own",
         f"{POOLS}TestOneMessage::test_ours_is_taken_and_so_is_one_of_the_version_before",
@@ -102,7 +102,7 @@ BROKER = (
     mutant(
         "one delay index for all pools",
         "The keys of the delay index carry the pool's name.",
-        "tasks_app/broker/delay_index.py",
+        "tasks_app/broker/publish/delay_index.py",
         'f"delay.{pool}" if pool else "delay"',
         '"delay"',
         f"{POOLS}test_each_pool_has_a_delay_index_of_its_own",
@@ -110,7 +110,7 @@ BROKER = (
     mutant(
         "hints at a pool under another's name",
         "A producer of two pools hints at the one whose name it says.",
-        "tasks_app/runtime/hints.py",
+        "tasks_app/runtime/hints/hints.py",
         "return hinting if name in (None, self.pool) else None",
         "return hinting",
         f"{POOLS}test_a_producer_asks_once_and_hints_at_one_pool_only",

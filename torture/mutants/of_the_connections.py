@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torture.mutants.change import mutant
 
-LIVENESS = "tasks_app/runtime/liveness.py"
-RUNNER = "tasks_app/runtime/runner.py"
-CALLS = "tasks_app/runtime/calls.py"
-VERDICTS = "tasks_app/runtime/verdicts.py"
-CLERK = "tasks_app/runtime/clerk.py"
+LIVENESS = "tasks_app/runtime/handler_db/connection_liveness.py"
+RUNNER = "tasks_app/runtime/execution/runner.py"
+CALLS = "tasks_app/runtime/execution/invocation.py"
+VERDICTS = "tasks_app/runtime/execution/failure_policy.py"
+CLERK = "tasks_app/runtime/worker/housekeeper.py"
 IDLE = "tests/runtime/test_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 LATE = "tests/runtime/test_late_starts.py::"
@@ -20,7 +20,7 @@ CONNECTIONS = (
     mutant(
         "statements of ours are compiled",
         "No statement whose plan we force is compiled by a server that has JIT.",
-        "tasks_app/runtime/database.py",
+        "tasks_app/runtime/db/database.py",
         '    "jit": "off",\n',
         "",
         "tests/runtime/test_database.py::test_our_settings_hold_in_all_that_we_do",
@@ -52,7 +52,7 @@ CONNECTIONS = (
     mutant(
         "a session looks when it is made",
         "A session's connection is looked at again when it is used.",
-        "tasks_app/runtime/handler_sessions.py",
+        "tasks_app/runtime/handler_db/handler_sessions.py",
         "        look_again(self._works_on)\n",
         "",
         f"{IDLE}test_a_session_asks_again_when_it_is_used_at_last",
@@ -86,7 +86,7 @@ CONNECTIONS = (
     mutant(
         "no lost connection is an unknown outcome",
         "The outcome is unknown where a COMMIT was sent and not answered.",
-        "tasks_app/runtime/transaction.py",
+        "tasks_app/runtime/db/transaction.py",
         "    setattr(error, _OF_COMMIT, True)\n",
         "",
         f"{IDLE}test_of_a_commit_that_was_not_answered_the_outcome_is_unknown",
@@ -119,7 +119,7 @@ CONNECTIONS = (
     mutant(
         "a lease counts from the answer",
         "A lease counts from when its claim was sent.",
-        "tasks_app/runtime/claims.py",
+        "tasks_app/runtime/inflight/fetcher.py",
         "began + self._settings.lease.total_seconds())",
         "max(began, time.monotonic()) + self._settings.lease.total_seconds())",
         f"{LATE}test_a_claim_counts_from_when_it_was_sent",
@@ -135,7 +135,7 @@ CONNECTIONS = (
     mutant(
         "a clock that jumps ends all leases",
         "When the database's clock jumps forward, workers renew before any rescue.",
-        "tasks_app/runtime/rescuer.py",
+        "tasks_app/runtime/leader/rescuer.py",
         "                if self.heard(clock.tell(connection, now=now), asked_at):\n",
         "                if clock.tell(connection, now=now) < asked_at:\n",
         f"{RESCUER}TestTheClock::test_workers_renew_before_any_rescue_when_it_jumps_forward",
@@ -143,7 +143,7 @@ CONNECTIONS = (
     mutant(
         "who only looks knows no time",
         "A leader of an idle pool notices a jump of the clock, too.",
-        "tasks_app/runtime/keeper.py",
+        "tasks_app/runtime/leader/leader.py",
         "        self._rescuer.heard(seen.at_s, asked_at)\n",
         "        assert asked_at\n",
         "tests/runtime/test_keeper.py::test_a_leader_that_only_looked_notices_that_the_clock_jumps",
@@ -151,7 +151,7 @@ CONNECTIONS = (
     mutant(
         "a psycopg that is not as we know it shares sessions",
         "Where its insides have other names, each run has a session of its own.",
-        "tasks_app/runtime/lending.py",
+        "tasks_app/runtime/handler_db/lending.py",
         "if spoiled or not SHARED_SESSIONS.works:",
         "if spoiled:",
         f"{INTERNALS}test_each_run_has_a_session_of_its_own",
@@ -159,7 +159,7 @@ CONNECTIONS = (
     mutant(
         "a psycopg that we cannot see through is taken all the same",
         "Without what shows the end of a transaction no worker starts.",
-        "tasks_app/runtime/driver_internals.py",
+        "tasks_app/runtime/handler_db/driver_internals.py",
         "if not _NEEDED.works:",
         "if not _NEEDED:",
         f"{INTERNALS}test_a_psycopg_that_cannot_be_seen_through_is_refused_in_one_sentence",
@@ -167,7 +167,7 @@ CONNECTIONS = (
     mutant(
         "a worker starts with queues that nobody guards",
         "A Celery that would not ask us what a message may start is refused.",
-        "tasks_app/broker/worker.py",
+        "tasks_app/broker/worker/worker.py",
         "        check_guard()\n",
         "",
         "tests/broker/test_internals.py::"

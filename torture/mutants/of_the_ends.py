@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torture.mutants.change import mutant
 
-CONNECTIONS = "tasks_app/runtime/handler_connections.py"
-END = "tasks_app/runtime/end_of_run.py"
-RUNNER = "tasks_app/runtime/runner.py"
-ENDINGS = "tasks_app/runtime/endings.py"
-SUCCEED = "tasks_app/pool/succeed.py"
+CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
+END = "tasks_app/runtime/handler_db/end_of_run.py"
+RUNNER = "tasks_app/runtime/execution/runner.py"
+ENDINGS = "tasks_app/runtime/execution/completion.py"
+SUCCEED = "tasks_app/pool/runs/settle_success.py"
 ODD = "tests/runtime/test_handler_connections.py::test_"
 CONFLICT = f"{ODD}a_conflict_of_transactions_is_tried_again_uncharged_a_few_times"
 EFFECTS = "tests/runtime/test_effects.py::"
@@ -130,7 +130,7 @@ ENDS_OF_RUNS = (
     mutant(
         "a COMMIT of libpq's is not seen",
         "A run whose transaction is gone has failed for good, whoever ended it.",
-        "tasks_app/runtime/handler_driver.py",
+        "tasks_app/runtime/handler_db/handler_driver.py",
         "        if self._was_open and self.pgconn.transaction_status == _IDLE:\n"
         "            self.ended = True\n        return",
         "        return",
@@ -139,7 +139,7 @@ ENDS_OF_RUNS = (
     mutant(
         "the dead keep those who came after them",
         "Who keeps a connection of a run's keeps that alone.",
-        "tasks_app/runtime/plain_transaction.py",
+        "tasks_app/runtime/db/sync_transaction.py",
         "            heir, self._driver.heir = self._driver.heir, None\n",
         "            heir = self._driver.heir\n",
         "tests/runtime/test_handler_connections.py::test_who_keeps_a_dead_connection_keeps_no_other",
@@ -147,7 +147,7 @@ ENDS_OF_RUNS = (
     mutant(
         "what was begun ahead stays open",
         "No session waits in a transaction for a run that does not come.",
-        "tasks_app/runtime/sprint.py",
+        "tasks_app/runtime/execution/fast_path.py",
         "            self._runner.rest()\n",
         "",
         "tests/runtime/test_handler_connections.py::"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torture.mutants.change import mutant
 
-ROOMS = "tasks_app/pool/rooms.py"
-KEEPER = "tasks_app/runtime/gatekeeper.py"
+ROOMS = "tasks_app/pool/flow_control/capacity.py"
+KEEPER = "tasks_app/runtime/flow_control/admission.py"
 RACES = "tests/pool/test_races_of_gates.py::test_"
 LIMITS = "tests/pool/test_limits.py::test_"
 RUNS = "tests/runtime/test_gates.py::test_"
 SHARES = "tests/runtime/test_fairness.py::test_"
 BREAKER = "tests/pool/test_breaker.py::"
-WAKE = "tasks_app/pool/wake.py"
+WAKE = "tasks_app/pool/flow_control/wake.py"
 WAKES = "tests/pool/test_wakes.py::test_"
 SWEEPS = "tests/runtime/test_sweeper.py::test_"
 
@@ -35,7 +35,7 @@ GATES = (
     mutant(
         "a limit that counts nobody",
         "What runs counts, whoever runs it.",
-        "tasks_app/domain/gates.py",
+        "tasks_app/domain/flow_control/admission.py",
         "max(0.0, limit.most - running)",
         "max(0.0, limit.most)",
         f"{RUNS}no_more_than_the_limit_run_at_a_time",
@@ -43,7 +43,7 @@ GATES = (
     mutant(
         "an order key without a head",
         "Of a key the first goes, and nobody else.",
-        "tasks_app/domain/gates.py",
+        "tasks_app/domain/flow_control/admission.py",
         "(not self.ordered or task_id == self.head)",
         "True",
         "tests/domain/test_gates.py::test_of_an_order_key_the_head_passes_alone",
@@ -91,7 +91,7 @@ GATES = (
     mutant(
         "strict order without turns",
         "Producers of a strict key take turns until they commit.",
-        "tasks_app/pool/strict_order.py",
+        "tasks_app/pool/tasks/strict_order.py",
         "SELECT pg_advisory_xact_lock(k.hash) FROM",
         "SELECT pg_advisory_xact_lock_shared(k.hash) FROM",
         "tests/pool/test_strict_order.py::"
@@ -100,7 +100,7 @@ GATES = (
     mutant(
         "shares without weights",
         "A key's share is its weight.",
-        "tasks_app/domain/shares.py",
+        "tasks_app/domain/flow_control/fair_share.py",
         "return self.weights.get(key, 1.0)",
         "return 1.0",
         f"{SHARES}weights_are_shares",
@@ -108,7 +108,7 @@ GATES = (
     mutant(
         "shares that are not charged",
         "Who had something is behind those who had nothing.",
-        "tasks_app/domain/shares.py",
+        "tasks_app/domain/flow_control/fair_share.py",
         "self._had[key] = self._at + self._price(key)",
         "self._had[key] = 0.0",
         f"{SHARES}keys_share_a_queue_whoever_came_first",
@@ -116,7 +116,7 @@ GATES = (
     mutant(
         "priorities without a floor",
         "Each priority that waits is owed a task of twenty.",
-        "tasks_app/domain/shares.py",
+        "tasks_app/domain/flow_control/fair_share.py",
         "owed[waiting] = owed.get(waiting, 0) + 1",
         "owed[waiting] = 0",
         f"{SHARES}each_priority_has_its_floor",
@@ -124,7 +124,7 @@ GATES = (
     mutant(
         "a breaker that holds nothing",
         "What depends on something that is down is not claimed.",
-        "tasks_app/pool/standstill.py",
+        "tasks_app/pool/fragments/availability.py",
         "unnest(b.names) FROM {BREAKER} b WHERE b.state <> 'closed')",
         "unnest(b.names) FROM {BREAKER} b WHERE b.state = 'none')",
         f"{BREAKER}TestHolding::test_its_tasks_are_not_claimed_and_others_are",
@@ -132,7 +132,7 @@ GATES = (
     mutant(
         "a breaker that lets all through at once",
         "A breaker that was open lets a few probes through first.",
-        "tasks_app/pool/breaker.py",
+        "tasks_app/pool/flow_control/breaker.py",
         "wanted = standing.breaker.probes - number",
         "wanted = 1_000",
         f"{BREAKER}TestProbing::test_as_many_as_declared_are_let_through_and_no_more",
@@ -140,7 +140,7 @@ GATES = (
     mutant(
         "windows that the claim does not know",
         "Nothing of a queue is claimed outside of its windows.",
-        "tasks_app/pool/standstill.py",
+        "tasks_app/pool/fragments/availability.py",
         "GROUP BY w.queue HAVING NOT bool_or({OPEN})",
         "GROUP BY w.queue HAVING false",
         "tests/pool/test_queues.py::TestWindows::"
@@ -182,7 +182,7 @@ GATES = (
     mutant(
         "a place that is left behind",
         "Who is held by one gate leaves its place at the others to the next.",
-        "tasks_app/domain/gates.py",
+        "tasks_app/domain/flow_control/admission.py",
         "admission.behind.update(gates)",
         "admission.behind.add(gate)",
         f"{RUNS}who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_next",
@@ -190,7 +190,7 @@ GATES = (
     mutant(
         "a head that is cancelled and holds its key",
         "Who waits behind a task that is cancelled goes on.",
-        "tasks_app/pool/cancel.py",
+        "tasks_app/pool/tasks/cancel.py",
         "    if keys:  #",
         "    if False:  #",
         f"{RUNS}a_head_that_is_cancelled_while_it_waits_lets_the_next_go_on",
@@ -198,7 +198,7 @@ GATES = (
     mutant(
         "what expired is swept where the scan comes by",
         "What must not run leaves wherever it stands.",
-        "tasks_app/pool/sweep.py",
+        "tasks_app/pool/dispatch/set_aside.py",
         '{_LEAVES_AT} <= {NOW}"""',
         '{_LEAVES_AT} <= {NOW} AND p.scan_at <= {NOW}"""',
         f"{SWEEPS}what_must_not_run_leaves_wherever_it_stands",
@@ -206,7 +206,7 @@ GATES = (
     mutant(
         "a keeper that sees nothing to sweep",
         "A pool in which a task has expired is not quiet.",
-        "tasks_app/pool/glance.py",
+        "tasks_app/pool/dispatch/idle_check.py",
         "or self.barred or near",
         "or near",
         f"{SWEEPS}a_quiet_keeper_notices_that_a_task_has_expired",
@@ -214,7 +214,7 @@ GATES = (
     mutant(
         "a head that is swept and holds its key",
         "Who waits behind a task that is swept goes on.",
-        "tasks_app/runtime/sweeper.py",
+        "tasks_app/runtime/leader/sweeper.py",
         "self._gatekeeper.gone(swept, now=now)",
         "pass",
         f"{SWEEPS}whoever_waits_behind_one_that_is_swept_is_woken",
@@ -222,7 +222,7 @@ GATES = (
     mutant(
         "a nap that nothing ends",
         "The end of a run ends the nap of who claims from the pool.",
-        "tasks_app/runtime/work.py",
+        "tasks_app/runtime/worker/standalone.py",
         "self._desk.stirred.wait(interval)",
         "self._desk.stopping.wait(interval)",
         "tests/runtime/test_work.py::"
@@ -233,7 +233,7 @@ GATES = (
     mutant(
         "a head that expires and holds its key",
         "Who waits behind a head that waits for its retry goes on when that expires.",
-        "tasks_app/pool/held.py",
+        "tasks_app/pool/flow_control/waiting_list.py",
         "min(LOOK_AGAIN_S, room.leaves_s)",
         "LOOK_AGAIN_S",
         f"{WAKES}behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires",
@@ -241,7 +241,7 @@ GATES = (
     mutant(
         "a run that is older than the limit",
         "Who waits for a run that began before there was the limit is looked at each second.",
-        "tasks_app/pool/held.py",
+        "tasks_app/pool/flow_control/waiting_list.py",
         "room.since < limit.changed_at + UNCOMMITTED",
         "False",
         "tests/runtime/test_gates.py::test_runs_that_began_before_there_was_a_limit_are_looked_for",
@@ -249,7 +249,7 @@ GATES = (
     mutant(
         "gates are looked at each second",
         "As long as runs tell of their end, nobody looks.",
-        "tasks_app/pool/held.py",
+        "tasks_app/pool/flow_control/waiting_list.py",
         "room.since < limit.changed_at + UNCOMMITTED",
         "True",
         "tests/runtime/test_gates.py::test_runs_that_know_of_the_limit_are_not_looked_for",

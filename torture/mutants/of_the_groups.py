@@ -5,10 +5,10 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 COUNT = "tasks_app/pool/groups/count.py"
-MAKE = "tasks_app/pool/groups/make.py"
-SUCCEED = "tasks_app/pool/succeed.py"
-REQUEUE = "tasks_app/pool/requeue.py"
-PROGRESS = "tasks_app/pool/progress.py"
+MAKE = "tasks_app/pool/groups/create.py"
+SUCCEED = "tasks_app/pool/runs/settle_success.py"
+REQUEUE = "tasks_app/pool/tasks/requeue.py"
+PROGRESS = "tasks_app/pool/tasks/checkpoint.py"
 GROUPS = "tests/pool/test_groups.py::test_"
 KEPT = "tests/pool/test_progress.py::test_"
 
@@ -32,7 +32,7 @@ GROUPS_AND_PROGRESS = (
     mutant(
         "member settled as a plain task",
         "Each end of a member is counted.",
-        "tasks_app/pool/settle.py",
+        "tasks_app/pool/runs/settle.py",
         '_PLAIN = f"{_ENDS} AND p.batch_id IS NULL"',
         "_PLAIN = _ENDS",
         f"{GROUPS}the_last_success_calls_then",
@@ -48,7 +48,7 @@ GROUPS_AND_PROGRESS = (
     mutant(
         "member that ends like all others",
         "The end of a member is a statement that has an answer.",
-        "tasks_app/runtime/end_of_run.py",
+        "tasks_app/runtime/handler_db/end_of_run.py",
         " or settlement.task.in_group",
         "",
         "tests/runtime/test_endings.py::test_members_of_a_group_are_counted_in_a_row_too",
@@ -152,7 +152,7 @@ GROUPS_AND_PROGRESS = (
     mutant(
         "chunk whose place comes before its effects",
         "A page's effects and its place are one commit.",
-        "tasks_app/runtime/chunks.py",
+        "tasks_app/runtime/handlers/chunks.py",
         """\
             yield page
             after = self._leave()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 PAGES = "tasks_app/pool/batch/pages.py"
-WRITTEN = "tasks_app/pool/batch/written.py"
+WRITTEN = "tasks_app/pool/batch/key_text.py"
 ODD = "tests/batch/test_odd_keys.py::test_each_row_is_done_once"
 FEEDING = "tests/batch/test_feeding.py::test_"
 DEFERRED = "tests/batch/test_deferred.py::test_"
@@ -114,7 +114,7 @@ KEYS = (
     mutant(
         "float as a key",
         "A key that is not written as it is compared is refused.",
-        "tasks_app/domain/keyset.py",
+        "tasks_app/domain/partition/keyset.py",
         '    "str": (str, str, str),\n',
         '    "str": (str, str, str),\n    "float": (float, float, float),\n',
         f"{LOOPS}keys_that_are_floats_are_refused_before_a_row_is_given",
@@ -122,7 +122,7 @@ KEYS = (
     mutant(
         "key cast to what is declared",
         "Keys are compared in their column's type.",
-        "tasks_app/pool/paging.py",
+        "tasks_app/pool/tasks/paging.py",
         "type_=_AsIs(c.type)",
         "type_=c.type",
         f"{LOOPS}keys_are_compared_in_their_columns_type_whatever_is_declared",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 ACQUIRE = "tasks_app/pool/locks/acquire.py"
-HOLD = "tasks_app/pool/locks/hold.py"
+HOLD = "tasks_app/pool/locks/renew.py"
 VERBS = "tests/pool/test_locks.py::"
 RACES = "tests/pool/test_races_of_locks.py::test_"
 HANDLERS = "tests/runtime/test_locks.py::TestHandlers::test_"
@@ -62,7 +62,7 @@ LOCKS = (
     mutant(
         "lock released before its writes are visible",
         "What a handler wrote and its locks end with one commit.",
-        "tasks_app/runtime/locks/of_runs.py",
+        "tasks_app/runtime/locks/run_locks.py",
         "lock.release(self._access.connection)\n        else:\n            super().end(lock)",
         "lock.release()\n        else:\n            super().end(lock)",
         f"{HANDLERS}what_it_wrote_and_its_locks_end_with_one_commit",
@@ -78,7 +78,7 @@ LOCKS = (
     mutant(
         "lock on a row without its fence",
         "A flag that was taken over is not its old holder's.",
-        "tasks_app/pool/locks/rows.py",
+        "tasks_app/pool/locks/row_locks.py",
         "columns.lock_fence == fence, ",
         "",
         "tests/runtime/test_row_locks.py::TestFlags::"

@@ -6,7 +6,7 @@ from torture.mutants.change import mutant
 
 GROUP = "tasks_app/cli/group.py"
 ARGUMENTS = "tests/cli/test_arguments.py::"
-DATABASE = "tasks_app/runtime/database.py"
+DATABASE = "tasks_app/runtime/db/database.py"
 ODD = "tests/runtime/test_odd_settings.py::"
 WALK = f"{ODD}test_a_task_walks_its_way_under_all_odd_settings_at_once"
 LOG = "tests/runtime/test_attempt_log.py::"
@@ -45,7 +45,7 @@ OPERATORS = (
     mutant(
         "payload: large floats",
         "A float is read again as a float, however large it is.",
-        "tasks_app/domain/payload.py",
+        "tasks_app/domain/tasks/payload.py",
         """return f"\\0{int(value)}.0" if""",
         """return int(value) if""",
         "tests/domain/test_payload.py::"
@@ -78,7 +78,7 @@ OPERATORS = (
     mutant(
         "settings: sessions of others",
         "What others let us read in their sessions can be read, whatever their styles are.",
-        "tasks_app/runtime/callers.py",
+        "tasks_app/runtime/db/connections.py",
         "    make_readable(connection)\n",
         "",
         f"{WALK}[0]",
@@ -134,7 +134,7 @@ OPERATORS = (
     mutant(
         "secrets: broker URLs",
         "A broker's URL that cannot be read reaches nobody who would tell its parts.",
-        "tasks_app/domain/settings.py",
+        "tasks_app/domain/config/settings.py",
         "not is_broker_url(url)",
         "False",
         f"{SECRETS}test_no_password_of_a_broker_url_is_shown_or_told_by_celery",
@@ -142,7 +142,7 @@ OPERATORS = (
     mutant(
         "secrets: malformed URLs",
         "Of what is no URL nothing is shown.",
-        "tasks_app/domain/masking.py",
+        "tasks_app/domain/config/masking.py",
         "        return MASK\n    return _IN_QUERY",
         "        return url\n    return _IN_QUERY",
         "tests/domain/test_masking.py::test_of_what_is_no_url_nothing_is_shown",
@@ -150,7 +150,7 @@ OPERATORS = (
     mutant(
         "grants: columns",
         "A producer's role reads no payload and no lease token.",
-        "tasks_app/pool/grants.py",
+        "tasks_app/pool/operations/grants.py",
         """_CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}\"""",
         """_CREATE = f"SELECT, INSERT ON {PENDING}\"""",
         "tests/pool/test_grants.py::test_a_role_may_do_its_own_and_nothing_else",
@@ -158,7 +158,7 @@ OPERATORS = (
     mutant(
         "logs: values of payloads",
         "No value of a payload is in a line of a worker's log.",
-        "tasks_app/runtime/attempt_log.py",
+        "tasks_app/runtime/execution/attempt_log.py",
         "text = exception_text(cause, notice.payload) if cause",
         'text = f"{cause.kind}: {cause.message}" if cause',
         f"{LOG}test_values_of_the_payload_are_in_no_line",
@@ -166,7 +166,7 @@ OPERATORS = (
     mutant(
         "logs: storms",
         "A storm of failures fills no disk.",
-        "tasks_app/runtime/attempt_log.py",
+        "tasks_app/runtime/execution/attempt_log.py",
         "            if place <= IN_FULL:\n",
         "            if place:\n",
         f"{LOG}test_of_a_storm_the_first_are_said_and_the_others_counted",
@@ -182,7 +182,7 @@ OPERATORS = (
     mutant(
         "producers: a missing schema",
         "A producer whose schema is missing reads a sentence, and none of its payload.",
-        "tasks_app/pool/drivers.py",
+        "tasks_app/pool/connection/execute.py",
         "        lack = _lack(error)\n        if not lack:\n            raise\n"
         "    raise SchemaError(lack)  # not",
         "        raise\n    raise SchemaError(lack)  # not",
@@ -223,7 +223,7 @@ OPERATORS = (
     mutant(
         "drain: what came late",
         "What became due while a drain ended was not left by it.",
-        "tasks_app/pool/left.py",
+        "tasks_app/pool/operations/left_due.py",
         "p.due_at <= CAST(:since AS timestamptz)",
         "(p.due_at <= {NOW} OR p.due_at <= CAST(:since AS timestamptz))",
         "tests/cli/test_drained.py::test_what_becomes_due_while_it_ends_does_not_count_unless_it_is"

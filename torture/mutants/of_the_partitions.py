@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torture.mutants.change import mutant
 
-SPANS = "tasks_app/domain/partition/spans.py"
+SPANS = "tasks_app/domain/partition/coverage.py"
 CHECK = "tasks_app/domain/partition/check.py"
 PREDICATE = "tasks_app/pool/batch/predicate.py"
 DIVIDE = "tasks_app/pool/batch/divide.py"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from torture.mutants.change import Change, mutant
 
-FENCES = "tasks_app/pool/fences.py"
+FENCES = "tasks_app/pool/fragments/fences.py"
 FENCE = "p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}"
 SETTLE = "tests/pool/test_settle.py::test_"
 RACES = "tests/pool/test_races.py::test_"
 EFFECTS = "tests/runtime/test_effects.py::"
-CLAIM = "tasks_app/pool/claim.py"
-CLAIM_NEXT = "tasks_app/pool/claim_next.py"
-CLAIMING = "tasks_app/pool/claiming.py"
+CLAIM = "tasks_app/pool/runs/claim.py"
+CLAIM_NEXT = "tasks_app/pool/runs/claim_next.py"
+CLAIMING = "tasks_app/pool/runs/claim_sql.py"
 TABLES = "tasks_app/pool/tables.py"
-SUCCEED = "tasks_app/pool/succeed.py"
-RESCUE = "tasks_app/pool/rescue.py"
+SUCCEED = "tasks_app/pool/runs/settle_success.py"
+RESCUE = "tasks_app/pool/runs/rescue.py"
 LEFT_BEHIND = '''\
 _GONE = f"""
     DELETE FROM {PENDING} p
@@ -84,7 +84,7 @@ POOL = (
     mutant(
         "settle what does not run",
         "What was given back is nobody's: only RUNNING rows are settled.",
-        "tasks_app/pool/settle.py",
+        "tasks_app/pool/runs/settle.py",
         "_ENDS = admits(Event.SUCCEED)",
         '_ENDS = "true"',
         f"{SETTLE}a_task_that_nobody_runs_cannot_be_settled",
@@ -107,7 +107,7 @@ POOL = (
         f"{EFFECTS}TestWithoutASession::test_effect_outcome_and_move_are_one_transaction_each",
         also=(
             Change(
-                "tasks_app/runtime/end_of_run.py",
+                "tasks_app/runtime/handler_db/end_of_run.py",
                 "return last_word(settlement) if fits else None",
                 "return None",
             ),
@@ -116,7 +116,7 @@ POOL = (
     mutant(
         "a cancelled task comes back",
         "Who was told to stop does not run again.",
-        "tasks_app/pool/settle.py",
+        "tasks_app/pool/runs/settle.py",
         "CASE WHEN p.cancel_requested_at IS NOT NULL\n",
         "CASE WHEN false\n",
         f"{SETTLE}a_task_that_was_to_be_cancelled_never_comes_back_but_may_have_succeeded",
@@ -124,7 +124,7 @@ POOL = (
     mutant(
         "cancel does not lock before it looks",
         "Cancel sees what a claim under way makes of the row.",
-        "tasks_app/pool/cancel.py",
+        "tasks_app/pool/tasks/cancel.py",
         'ORDER BY p.id {WAIT}\n    """)',
         'ORDER BY p.id\n    """)',
         f"{RACES}claim_is_open_then_cancel_waits_and_flags_what_then_runs",
@@ -132,7 +132,7 @@ POOL = (
     mutant(
         "renewal by owner",
         "A child renews the claims that it holds, each under its fence.",
-        "tasks_app/pool/renew.py",
+        "tasks_app/pool/runs/renew.py",
         """SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})""",
         """SELECT p.id FROM {PENDING} p WHERE p.state = '{State.RUNNING}' AND p.owner IN (
             SELECT owner FROM {PENDING} o WHERE o.id = ANY(CAST(:ids AS bigint[]))) {_LOCK})""",
@@ -261,14 +261,14 @@ POOL = (
     mutant(
         "a unique_key that is looked up and not locked",
         "Two producers of one key make one task.",
-        "tasks_app/pool/new_rows.py",
+        "tasks_app/pool/tasks/insert.py",
         '{_ON_CONFLICT if "unique_key" in columns else ""} RETURNING id',
         "RETURNING id",
         "tests/pool/test_create.py::test_a_second_producer_of_a_key_waits_and_sees_the_first_ones"
         "_task_after_its_commit",
         also=(
             Change(
-                "tasks_app/pool/create.py",
+                "tasks_app/pool/tasks/create.py",
                 "    insert = Ask(*insertion(row, now))\n",
                 "    insert = Ask(*insertion(row, now))\n"
                 "    if held := row.unique_key and (yield from met_in_the_pool(row, now)):\n"
@@ -279,7 +279,7 @@ POOL = (
     mutant(
         "a requeue that does not lock what it found",
         "Of two that requeue a task one does.",
-        "tasks_app/pool/requeue.py",
+        "tasks_app/pool/tasks/requeue.py",
         """{admits(Event.REQUEUE, "t")} FOR UPDATE""",
         """{admits(Event.REQUEUE, "t")}""",
         f"{RACES}a_requeue_is_open_then_the_second_waits_and_finds_it_pending",
@@ -288,7 +288,7 @@ POOL = (
     mutant(
         "a requeue that leaves the old row behind",
         "An id lies in one pool.",
-        "tasks_app/pool/requeue.py",
+        "tasks_app/pool/tasks/requeue.py",
         '        connection.execute(source.delete, {"id": task_id})\n',
         "",
         "tests/pool/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",

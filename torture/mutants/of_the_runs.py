@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torture.mutants.change import Change, mutant
 
-CONNECTIONS = "tasks_app/runtime/handler_connections.py"
-DRIVER = "tasks_app/runtime/handler_driver.py"
-END = "tasks_app/runtime/end_of_run.py"
-SESSION = "tasks_app/pool/session_state.py"
-SHARED = "tasks_app/runtime/shared.py"
+CONNECTIONS = "tasks_app/runtime/handler_db/handler_connections.py"
+DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
+END = "tasks_app/runtime/handler_db/end_of_run.py"
+SESSION = "tasks_app/pool/connection/session_state.py"
+SHARED = "tasks_app/runtime/db/shared_transaction.py"
 ODD = "tests/runtime/test_handler_connections.py::test_"
 MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
 SNAPSHOT = f"{ODD}a_run_with_a_snapshot_outlives_renewals"
@@ -169,7 +169,7 @@ RUNS = (
     mutant(
         "a session rolls back what it wrote itself",
         "A rollback is one of all that was written, by whatever way.",
-        "tasks_app/runtime/handler_sessions.py",
+        "tasks_app/runtime/handler_db/handler_sessions.py",
         "            driver_of(connection).rollback()\n",
         "",
         f"{ODD}a_sessions_rollback_takes_back_what_was_written_by_any_way",
@@ -185,7 +185,7 @@ RUNS = (
     mutant(
         "a batch whose transaction was ended is run again",
         "What its runs wrote may stand, so that none of them is run again.",
-        "tasks_app/runtime/batches.py",
+        "tasks_app/runtime/execution/batch_commit.py",
         "        if shared.ended:\n",
         "        if False:\n",
         f"{ODD}a_batch_whose_transaction_was_ended_is_not_run_again",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torture.mutants.change import Change, mutant
 
-DISPATCHER = "tasks_app/runtime/dispatcher.py"
-RUNNER = "tasks_app/runtime/runner.py"
-BATCHES = "tasks_app/runtime/batches.py"
-CLERK = "tasks_app/runtime/clerk.py"
-UNDERTAKER = "tasks_app/runtime/undertaker.py"
+DISPATCHER = "tasks_app/runtime/dispatch/dispatcher.py"
+RUNNER = "tasks_app/runtime/execution/runner.py"
+BATCHES = "tasks_app/runtime/execution/batch_commit.py"
+CLERK = "tasks_app/runtime/worker/housekeeper.py"
+UNDERTAKER = "tasks_app/runtime/worker/reaper.py"
 SCAN = "tests/runtime/test_dispatcher.py::"
 BATCH = "tests/runtime/test_batches.py::"
 
@@ -16,7 +16,7 @@ RUNTIME = (
     mutant(
         "a look ahead that begins behind the claim",
         "A nap ends for what became due after the claim that found nothing.",
-        "tasks_app/runtime/work.py",
+        "tasks_app/runtime/worker/standalone.py",
         "since = timedelta(seconds=time.monotonic() - self._claimed_at)",
         "since = timedelta(0)",
         "tests/runtime/test_work.py::test_no_nap_passes_over_what_became_due_after_the_claim",
@@ -24,7 +24,7 @@ RUNTIME = (
     mutant(
         "parked although another one knows it",
         "A worker without a broker parks nothing that a live worker of the queue knows.",
-        "tasks_app/runtime/work.py",
+        "tasks_app/runtime/worker/standalone.py",
         "return self._names | known_elsewhere(connection, [found.queue], self._names, lease)",
         "return self._names",
         "tests/runtime/test_passing_on.py::"
@@ -33,7 +33,7 @@ RUNTIME = (
     mutant(
         "a message at the wrong address",
         "What only other workers of the queue know is passed on to them.",
-        "tasks_app/runtime/executor.py",
+        "tasks_app/runtime/execution/executor.py",
         "self._passing_on.look(group)",
         "pass",
         "tests/runtime/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
@@ -91,7 +91,7 @@ RUNTIME = (
     mutant(
         "messages for a queue that nobody serves",
         "A weekend without workers does not fill the broker.",
-        "tasks_app/pool/ledger.py",
+        "tasks_app/pool/dispatch/ledger.py",
         "        WHERE publish_at <= {NOW} AND queue = ANY(CAST(:queues AS text[]))\n",
         "        WHERE publish_at <= {NOW}\n",
         "tests/pool/test_ledger.py::test_nothing_is_published_again_for_a_queue_that_nobody_serves",
@@ -99,7 +99,7 @@ RUNTIME = (
     mutant(
         "passes over the pool never come back to its front",
         "What was committed late, or has come back, stands before the places.",
-        "tasks_app/runtime/passes.py",
+        "tasks_app/runtime/scan/passes.py",
         "        if self.places and began < self._back_at:\n",
         "        if self.places:\n",
         "tests/runtime/test_passes.py::"
@@ -183,7 +183,7 @@ RUNTIME = (
     mutant(
         "a claim without an answer is left to its lease",
         "It is given back by its token, until that is answered.",
-        "tasks_app/runtime/claims.py",
+        "tasks_app/runtime/inflight/fetcher.py",
         "        self._desk.errand(lambda connection: release_token(connection, token))\n",
         "",
         "tests/runtime/test_clerk.py::test_a_claim_whose_reply_is_lost_is_given_back_uncharged",
@@ -191,7 +191,7 @@ RUNTIME = (
     mutant(
         "rescuers do not wait after an outage",
         "The living renew first what lapsed while the database was away.",
-        "tasks_app/runtime/rescuer.py",
+        "tasks_app/runtime/leader/rescuer.py",
         "        except SQLAlchemyError:\n            self.let_renew()\n            raise\n",
         "        except SQLAlchemyError:\n            raise\n",
         "tests/runtime/test_rescuer.py::test_after_an_outage_the_workers_have_time_to_renew_first",
@@ -215,7 +215,7 @@ RUNTIME = (
     mutant(
         "hints before the commit",
         "A hint tells of what is committed.",
-        "tasks_app/runtime/hints.py",
+        "tasks_app/runtime/hints/hints.py",
         "        inserted_at = time.monotonic()  # later",
         "        self.offer(rows[0].terms.queue, ids)\n"
         "        inserted_at = time.monotonic()  # later",
@@ -225,7 +225,7 @@ RUNTIME = (
     mutant(
         "rows wait for hints that do not come",
         "A row is left to its hint only while hints work.",
-        "tasks_app/runtime/hinter.py",
+        "tasks_app/runtime/hints/sender.py",
         "return works and len(self._waiting) < MOST_WAITING",
         "return True",
         "tests/runtime/test_hints.py::TestTheScanMeanwhile::test_it_does_not_when_hints_fail",
@@ -233,7 +233,7 @@ RUNTIME = (
     mutant(
         "a hint that nobody answered is forgotten",
         "What a producer's thread sent over a connection that was dead already is sent again.",
-        "tasks_app/runtime/hint_line.py",
+        "tasks_app/runtime/hints/channel.py",
         "            self._send(started)  # over",
         "            pass  # over",
         "tests/runtime/test_hint_line.py::test_what_is_not_answered_is_sent_again",
@@ -241,7 +241,7 @@ RUNTIME = (
     mutant(
         "payload that is not checked at its run",
         "A handler is given nothing that is not of its payload's type.",
-        "tasks_app/domain/payload_type.py",
+        "tasks_app/domain/tasks/payload_type.py",
         "        if self.is_object:\n            return self._adapter.validate_python(kept)\n",
         "        if self.is_object:\n            return kept\n",
         "tests/domain/test_payload_type.py::test_a_row_of_another_shape_is_refused_at_the_run",
@@ -249,7 +249,7 @@ RUNTIME = (
     mutant(
         "verb whose statements commit one by one",
         "On a connection with autocommit a verb is one transaction.",
-        "tasks_app/runtime/callers.py",
+        "tasks_app/runtime/db/connections.py",
         "    with caller.transaction() if caller.autocommit else nullcontext():\n"
         "        return verb(",
         "    with nullcontext():\n        return verb(",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import Change, mutant
 
 PROGRESS = "tasks_app/batch/progress.py"
-RUNS = "tasks_app/pool/batch/runs.py"
+RUNS = "tasks_app/pool/batch/partition_runs.py"
 JOBS = "tests/batch/test_runs.py::test_"
 ABORTS = "tests/batch/test_aborts.py::test_"
 REQUEUES = "tests/batch/test_requeues.py::test_"
@@ -48,7 +48,7 @@ STEPS = (
     mutant(
         "one round too many",
         "retry_partition starts again as often as it says.",
-        "tasks_app/domain/batch/decide.py",
+        "tasks_app/domain/batch/decisions.py",
         "rounds < on_abort.tries",
         "rounds <= on_abort.tries",
         f"{ABORTS}a_partition_is_tried_again_from_its_checkpoint",
@@ -57,9 +57,9 @@ STEPS = (
         "compensation of what is complete",
         "Undone is what has failed, and nothing else.",
         PROGRESS,
-        "parts = runs.find(self._connection, self._id, step.name, Status.FAILED)\n"
+        "parts = partition_runs.find(self._connection, self._id, step.name, Status.FAILED)\n"
         "                self._change(step, StepStatus.COMPENSATING)",
-        "parts = runs.find(self._connection, self._id, step.name, *Status)\n"
+        "parts = partition_runs.find(self._connection, self._id, step.name, *Status)\n"
         "                self._change(step, StepStatus.COMPENSATING)",
         f"{ABORTS}compensate_undoes_what_was_committed",
         also=[

@@ -27,10 +27,10 @@ from tasks_app import (
     create_tasks,
     pause_queue,
 )
-from tasks_app.domain.breaker import Mode
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.pool import breaker
-from tasks_app.pool.limits import set_limit
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import Mode
+from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control.limits import set_limit
 
 AT_ONCE = 10_000
 URL = DATABASE.replace("postgresql:", "postgresql+psycopg:")

@@ -13,8 +13,8 @@ from tasks_app.domain.partition.cuts import of_nulls
 from tasks_app.domain.partition.keys import Key, in_utc
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Kind, Partition, Plan
-from tasks_app.pool.batch.facts import MOST_VALUES
 from tasks_app.pool.batch.measure import count_nulls, has_nulls, histogram
+from tasks_app.pool.batch.plan_facts import MOST_VALUES
 from tasks_app.pool.batch.relation import Source, find
 
 

@@ -13,12 +13,12 @@ from celery.app.utils import find_app
 
 from tasks_app.broker.celery_tasks.pool_run import keep_here, pool_run_of
 from tasks_app.broker.celery_tasks.task import spec_of
-from tasks_app.broker.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.internals import current_app, make_current
+from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError, InvalidTaskError
-from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.settings import Settings
-from tasks_app.runtime.registry import HANDLERS, load_handlers
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 
 log = quiet_logger(__name__)
 

@@ -11,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import OutboxError
-from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.payload import decode
-from tasks_app.domain.task import NewTask, TaskId
-from tasks_app.runtime.producer import acreate_tasks, admitted, create_task
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.domain.tasks.records import NewTask, TaskId
+from tasks_app.runtime.api.producer import acreate_tasks, admitted, create_task
 
 log = quiet_logger(__name__)
 

@@ -10,10 +10,10 @@ from celery import Task
 
 from tasks_app.broker.celery_tasks.options import options_of
 from tasks_app.broker.celery_tasks.outbox import current_sink
+from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import OutboxError
-from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.settings import load_settings
-from tasks_app.domain.task import NewTask
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.records import NewTask
 
 log = quiet_logger(__name__)
 

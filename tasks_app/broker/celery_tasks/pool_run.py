@@ -8,8 +8,8 @@ from typing import Any
 from celery import Task
 from celery.canvas import Signature
 
-from tasks_app.domain.outcome import Fail
-from tasks_app.runtime.context import TaskContext
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.runtime.handlers.context import TaskContext
 
 
 @dataclass(slots=True)

@@ -21,12 +21,12 @@ from celery.utils.nodenames import gethostname
 from tasks_app.broker.celery_tasks.pool_run import PoolRun
 from tasks_app.broker.celery_tasks.values import from_json, moment, to_json
 from tasks_app.broker.internals import current_app, make_current
-from tasks_app.domain.call import Call
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.outcome import Retry, Skip, Snooze
-from tasks_app.domain.payload import decode, encode
-from tasks_app.domain.retry import MOST_ATTEMPTS
-from tasks_app.runtime.context import TaskContext
+from tasks_app.domain.handlers.outcomes import Retry, Skip, Snooze
+from tasks_app.domain.tasks.call_payload import Call
+from tasks_app.domain.tasks.payload import decode, encode
+from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
+from tasks_app.runtime.handlers.context import TaskContext
 
 REQUEUED_WAIT_S = 1.0
 """Until a task runs again that said ``Reject(requeue=True)``; a broker would send it at once."""

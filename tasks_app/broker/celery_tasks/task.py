@@ -9,12 +9,12 @@ from celery import Task
 
 from tasks_app.broker.celery_tasks.run import CeleryRun, attempts_of
 from tasks_app.broker.celery_tasks.values import to_json
-from tasks_app.domain.call import CALL
-from tasks_app.domain.handler import HandlerSpec
-from tasks_app.domain.names import check_name
-from tasks_app.domain.outcome import Reaction
-from tasks_app.domain.retry import Fixed
-from tasks_app.runtime.registry import HANDLERS
+from tasks_app.domain.handlers.outcomes import Reaction
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.call_payload import CALL
+from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.tasks.retry_policy import Fixed
+from tasks_app.runtime.handlers.registry import HANDLERS
 
 
 def spec_of(task: Task) -> HandlerSpec:

@@ -18,12 +18,12 @@ from celery import Celery
 from tasks_app.broker.events.pipe import EventPipe
 from tasks_app.broker.events.reporter import SILENT_S, bursts, publish
 from tasks_app.broker.events.writer import EventWriter, events_of
-from tasks_app.domain.settings import Settings
-from tasks_app.pool import workers
-from tasks_app.runtime.database import Database
+from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class BeatReporter:
 
     def _send(self, notices: list[Notice]) -> None:
         with self._database.begin() as connection:
-            alive = workers.live(connection, self._settings.lease)
+            alive = heartbeats.live(connection, self._settings.lease)
         node_of = {queue: worker.node for worker in alive for queue in worker.queues}
         events: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for notice in notices:

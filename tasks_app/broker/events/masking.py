@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tasks_app.domain.cause_text import decoded
-from tasks_app.domain.causes import clean
+from tasks_app.domain.handlers.cause_line import decoded
+from tasks_app.domain.tasks.error_text import clean
 
 LONGEST_VALUE = 100
 

@@ -20,10 +20,10 @@ from celery.utils.time import utcoffset
 
 from tasks_app.broker.events.pipe import EventPipe
 from tasks_app.broker.events.writer import LATE
-from tasks_app.domain.logs import quiet_logger
-from tasks_app.domain.settings import load_settings
-from tasks_app.runtime.slot import SlotFile
-from tasks_app.runtime.slot_folder import SLOTS_VARIABLE
+from tasks_app.domain.config.settings import load_settings
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
 
 log = quiet_logger(__name__)
 

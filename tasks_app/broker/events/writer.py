@@ -13,8 +13,8 @@ from typing import Any
 
 from tasks_app.broker.events.masking import shown
 from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
-from tasks_app.domain.cause_text import exception_text
-from tasks_app.domain.settings import Settings
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.cause_line import exception_text
 from tasks_app.runtime.hooks import Kind, Notice
 
 Event = dict[str, Any]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tasks_app.domain.breaker import Standing
-from tasks_app.domain.gates import Limit
-from tasks_app.domain.group import GroupProgress
-from tasks_app.domain.queue import Queue
-from tasks_app.domain.states import Pool, State, pool_of
+from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.flow_control.admission import Limit
+from tasks_app.domain.flow_control.circuit_breaker import Standing
+from tasks_app.domain.queues.queue import Queue
+from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000
 """So many tasks in front of it are counted, no more."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.facts import Facts
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.finding import Finding, ok
-from tasks_app.domain.group import GroupProgress
 
 
 def awaits_its_group(facts: Facts) -> Finding | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.decide import OUTCOME_UNKNOWN
 from tasks_app.domain.explain.facts import Facts
 from tasks_app.domain.explain.words import when
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.states import State
+from tasks_app.domain.handlers.settlement import OUTCOME_UNKNOWN
+from tasks_app.domain.tasks.states import State
 
 _ENDINGS = {
     State.SUCCEEDED: "It succeeded",

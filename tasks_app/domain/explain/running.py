@@ -6,7 +6,7 @@ from tasks_app.domain.durations import rough
 from tasks_app.domain.explain.facts import Facts, Row
 from tasks_app.domain.explain.words import distance, exact, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 
 
 def lease_over(facts: Facts) -> Finding | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 
-from tasks_app.domain.breaker import Mode
 from tasks_app.domain.explain.facts import Facts, Row
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.states import Event
+from tasks_app.domain.flow_control.circuit_breaker import Mode
+from tasks_app.domain.tasks.states import Event
 
 
 def disabled(facts: Facts) -> Finding | None:

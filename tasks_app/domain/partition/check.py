@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from tasks_app.domain.partition.coverage import aligned, side_by_side
 from tasks_app.domain.partition.keys import Key, KeyType, write_key
 from tasks_app.domain.partition.problems import (
     MOST_SHOWN,
@@ -15,7 +16,6 @@ from tasks_app.domain.partition.problems import (
 )
 from tasks_app.domain.partition.ranges import Range, quoted
 from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Plan
-from tasks_app.domain.partition.spans import aligned, side_by_side
 
 LONGEST_KEY = 2_000
 """Bytes of a bound or value: indexes hold 2,700, of both bounds together 8,000."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import ACTIVE, BatchStatus
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import BATCH, BATCH_STEP, COMPLETED, ERROR, PENDING
 
 _UNDER_WAY = ", ".join(f"'{status}'" for status in sorted(ACTIVE))

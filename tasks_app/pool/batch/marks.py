@@ -32,8 +32,8 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.marker import Mark, Marker
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch.fetch import fetch
+from tasks_app.pool.batch.key_text import all_read_back, written
 from tasks_app.pool.batch.relation import EVERYTHING, Relation, find
-from tasks_app.pool.batch.written import all_read_back, written
 from tasks_app.pool.tables import MARKER, SCHEMA
 
 

@@ -24,10 +24,10 @@ from tasks_app.domain.partition.records import Kind, Partition
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import relation
 from tasks_app.pool.batch.fetch import fetch
+from tasks_app.pool.batch.key_text import read_back, word_named, written
 from tasks_app.pool.batch.measure import has_nulls
 from tasks_app.pool.batch.predicate import predicate
 from tasks_app.pool.batch.relation import EVERYTHING, Relation, Source, source_of
-from tasks_app.pool.batch.written import read_back, word_named, written
 
 _PRIMARY = text("""
     SELECT a.attname FROM pg_index i

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import Skipped
-from tasks_app.domain.causes import clean
+from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import BATCH_SKIP, BATCH_STEP
 
 LONGEST_KEY = 255

@@ -6,7 +6,7 @@ group's row is locked while it is counted, and its outcome, which the table comp
 
 from __future__ import annotations
 
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import GROUP, NOW, PENDING, quoted
 
 GOOD = (State.SUCCEEDED, State.SKIPPED)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.group import GroupProgress
-from tasks_app.domain.states import State
+from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import ALL, GROUP, group_of
 
 NEWEST = 100_000

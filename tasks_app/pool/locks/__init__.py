@@ -10,7 +10,7 @@ has it under a guard in an open transaction, keeps it; and who finds it gone has
 
 from __future__ import annotations
 
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import NOW, PENDING
 
 OVER = f"""(h.task_id IS NOT NULL AND NOT EXISTS (

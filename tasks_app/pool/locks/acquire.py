@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.locks import Ask, Granted, Mode, Obstacle
+from tasks_app.domain.coordination.locks import Ask, Granted, Mode, Obstacle
 from tasks_app.pool.locks import DEAD
 from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 

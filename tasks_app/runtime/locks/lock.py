@@ -14,11 +14,11 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, Transaction
 
-from tasks_app.domain.locks import Ask, Granted, LockLostError, LockOrderError
-from tasks_app.pool.locks.hold import guard, renew
+from tasks_app.domain.coordination.locks import Ask, Granted, LockLostError, LockOrderError
 from tasks_app.pool.locks.release import release
-from tasks_app.runtime.callers import Sync, connection_of
-from tasks_app.runtime.locks.line import patiently, take
+from tasks_app.pool.locks.renew import guard, renew
+from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.locks.acquire import patiently, take
 
 Begin = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction of ours, which commits at the end of the block."""

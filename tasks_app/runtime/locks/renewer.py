@@ -9,9 +9,9 @@ from collections import defaultdict
 from datetime import timedelta
 from weakref import WeakSet
 
-from tasks_app.domain.causes import brief
-from tasks_app.domain.logs import quiet_logger
-from tasks_app.pool.locks.hold import renew
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.pool.locks.renew import renew
 from tasks_app.runtime.locks.lock import Begin, Lock
 
 log = quiet_logger(__name__)

@@ -13,10 +13,11 @@ from sqlalchemy.exc import DataError, IntegrityError
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range, between
 from tasks_app.domain.partition.records import Counts, Kind, Partition, Plan, Status
-from tasks_app.domain.states import Event
-from tasks_app.pool.batch import advance, browse, store
-from tasks_app.pool.release import release
-from tasks_app.pool.settle import settle_one
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.batch import partition_progress, partition_views
+from tasks_app.pool.batch import partitions as store
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 from tests.pool.interleave import blocked, two
 
@@ -52,12 +53,12 @@ def test_ranges_of_all_types_come_back_as_they_were(
 
     ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
 
-    stored = browse.of_program(connection, "p#1")
+    stored = partition_views.of_program(connection, "p#1")
     assert tuple(each.partition for each in stored) == plan.partitions
     assert {each.partition.number: each.id for each in stored} == ids
     assert {(each.key_type, each.batch_id, each.step) for each in stored} == {(key_type, 1, "s")}
-    assert browse.of_batch(connection, 1) == stored
-    assert browse.one(connection, ids[1]) == stored[0]
+    assert partition_views.of_batch(connection, 1) == stored
+    assert partition_views.one(connection, ids[1]) == stored[0]
 
 
 @pytest.mark.parametrize("key_type", KEYS)
@@ -68,8 +69,8 @@ def test_values_of_all_types_come_back_as_they_were(
 
     store.insert(connection, "p", Plan("test", key_type, (one, other)))
 
-    assert [each.partition for each in browse.of_program(connection, "p")] == [one, other]
-    assert browse.programs(connection) == {"p": 2}
+    assert [each.partition for each in partition_views.of_program(connection, "p")] == [one, other]
+    assert partition_views.programs(connection) == {"p": 2}
 
 
 def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
@@ -83,7 +84,9 @@ def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
 
     store.insert(connection, "p", Plan("test", KeyType.TEXT, partitions))
 
-    assert tuple(each.partition for each in browse.of_program(connection, "p")) == partitions
+    assert (
+        tuple(each.partition for each in partition_views.of_program(connection, "p")) == partitions
+    )
 
 
 def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
@@ -92,7 +95,7 @@ def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
 
     store.insert(connection, "p", plan_of(Range(low, None), key_type=KeyType.TIMESTAMPTZ))
 
-    (stored,) = browse.of_program(connection, "p")
+    (stored,) = partition_views.of_program(connection, "p")
     assert stored.partition.range == Range(NOW, None)
 
 
@@ -183,13 +186,15 @@ class TestRuns:
         task = claimed_task(connection)
         store.assign(connection, {ids[1]: task.task_id})
 
-        assert advance.start(connection, ids[1], task.fence, now=NOW)
+        assert partition_progress.start(connection, ids[1], task.fence, now=NOW)
         for last in (7, 9):
             counts = Counts(10, 8, 1, 1)
-            assert advance.progress(connection, ids[1], task.fence, counts, {"after": last})
-        assert advance.end(connection, ids[1], task.fence, Status.COMPLETED, now=NOW)
+            assert partition_progress.progress(
+                connection, ids[1], task.fence, counts, {"after": last}
+            )
+        assert partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED, now=NOW)
 
-        stored = browse.one(connection, ids[1])
+        stored = partition_views.one(connection, ids[1])
         assert stored is not None
         assert stored.checkpoint == {"after": 9}
         assert stored.counts == Counts(20, 16, 2, 2)
@@ -199,13 +204,13 @@ class TestRuns:
     def test_the_next_run_finds_the_checkpoint(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
         first, second = claimed_task(connection), claimed_task(connection)
-        advance.start(connection, ids[1], first.fence, now=NOW)
-        advance.progress(connection, ids[1], first.fence, Counts(5), {"after": 5})
-        advance.end(connection, ids[1], first.fence, Status.FAILED, "x" * 5000)
+        partition_progress.start(connection, ids[1], first.fence, now=NOW)
+        partition_progress.progress(connection, ids[1], first.fence, Counts(5), {"after": 5})
+        partition_progress.end(connection, ids[1], first.fence, Status.FAILED, "x" * 5000)
 
-        assert advance.start(connection, ids[1], second.fence)
+        assert partition_progress.start(connection, ids[1], second.fence)
 
-        stored = browse.one(connection, ids[1])
+        stored = partition_views.one(connection, ids[1])
         assert stored is not None
         assert (stored.checkpoint, stored.counts.read) == ({"after": 5}, 5)
         assert (stored.error, stored.ended_at, stored.started_at) == (None, None, NOW)
@@ -213,36 +218,38 @@ class TestRuns:
     def test_a_run_without_its_fence_writes_nothing(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
         task = claimed_task(connection)
-        advance.start(connection, ids[1], task.fence)
-        before = browse.one(connection, ids[1])
+        partition_progress.start(connection, ids[1], task.fence)
+        before = partition_views.one(connection, ids[1])
         settle_one(connection, ending(task, Event.SUCCEED))
 
         with connection.begin_nested() as chunk:
-            assert not advance.progress(connection, ids[1], task.fence, Counts(1), {})
+            assert not partition_progress.progress(connection, ids[1], task.fence, Counts(1), {})
             chunk.rollback()
-        assert not advance.end(connection, ids[1], task.fence, Status.COMPLETED)
-        assert not advance.start(connection, ids[1], task.fence)
+        assert not partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED)
+        assert not partition_progress.start(connection, ids[1], task.fence)
 
-        assert browse.one(connection, ids[1]) == before
+        assert partition_views.one(connection, ids[1]) == before
 
     def test_an_attempt_that_was_given_back_writes_nothing(self, connection: Connection) -> None:
         """The same task has the partition, but the next attempt of it."""
         ids = store.insert(connection, "p", plan_of(Range()))
         first = claimed_task(connection)
-        advance.start(connection, ids[1], first.fence)
+        partition_progress.start(connection, ids[1], first.fence)
         assert release(connection, [first.fence])
         second = claimed_task(connection, first.task_id)
-        assert advance.start(connection, ids[1], second.fence)
-        before = browse.one(connection, ids[1])
+        assert partition_progress.start(connection, ids[1], second.fence)
+        before = partition_views.one(connection, ids[1])
 
         with connection.begin_nested() as chunk:
-            assert advance.progress(connection, ids[1], first.fence, Counts(1), {}) is None
+            assert (
+                partition_progress.progress(connection, ids[1], first.fence, Counts(1), {}) is None
+            )
             chunk.rollback()
-        assert not advance.end(connection, ids[1], first.fence, Status.COMPLETED)
-        assert advance.start(connection, ids[1], first.fence) is None
+        assert not partition_progress.end(connection, ids[1], first.fence, Status.COMPLETED)
+        assert partition_progress.start(connection, ids[1], first.fence) is None
 
-        assert browse.one(connection, ids[1]) == before
-        assert advance.progress(connection, ids[1], second.fence, Counts(1), {})
+        assert partition_views.one(connection, ids[1]) == before
+        assert partition_progress.progress(connection, ids[1], second.fence, Counts(1), {})
 
     def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
         self, connection: Connection
@@ -252,16 +259,19 @@ class TestRuns:
         first, second = claimed_task(connection), claimed_task(connection)
         store.assign(connection, {ids[1]: second.task_id})
 
-        assert advance.start(connection, ids[1], first.fence) is None
-        assert advance.start(connection, ids[1], second.fence) is advance.Word.STOP
+        assert partition_progress.start(connection, ids[1], first.fence) is None
+        assert (
+            partition_progress.start(connection, ids[1], second.fence)
+            is partition_progress.Word.STOP
+        )
 
     def test_a_run_whose_partition_another_has_writes_nothing(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
         first, second = claimed_task(connection), claimed_task(connection)
-        advance.start(connection, ids[1], first.fence)
-        advance.start(connection, ids[1], second.fence)
+        partition_progress.start(connection, ids[1], first.fence)
+        partition_progress.start(connection, ids[1], second.fence)
 
-        assert not advance.progress(connection, ids[1], first.fence, Counts(1), {})
+        assert not partition_progress.progress(connection, ids[1], first.fence, Counts(1), {})
 
     @pytest.mark.parametrize(
         ("status", "starts"),
@@ -271,31 +281,34 @@ class TestRuns:
         self, connection: Connection, status: Status, starts: bool
     ) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
-        assert advance.mark(connection, ids.values(), status, those=Status) == [ids[1]]
+        assert partition_progress.mark(connection, ids.values(), status, those=Status) == [ids[1]]
 
-        begun = advance.start(connection, ids[1], claimed_task(connection).fence)
+        begun = partition_progress.start(connection, ids[1], claimed_task(connection).fence)
 
         assert (begun is not None) == starts
 
     def test_only_those_are_marked_that_stand_as_expected(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(*between([5])))
-        advance.start(connection, ids[2], claimed_task(connection).fence)
+        partition_progress.start(connection, ids[2], claimed_task(connection).fence)
 
-        marked = advance.mark(
+        marked = partition_progress.mark(
             connection, ids.values(), Status.ABANDONED, those=[Status.PLANNED], error="stopped"
         )
 
         assert marked == [ids[1]]
-        assert [each.error for each in browse.of_program(connection, "p")] == ["stopped", None]
+        assert [each.error for each in partition_views.of_program(connection, "p")] == [
+            "stopped",
+            None,
+        ]
 
 
 def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
     ids = store.insert(connection, "p", plan_of(*between([10, 20])))
-    advance.start(connection, ids[1], claimed_task(connection).fence)
+    partition_progress.start(connection, ids[1], claimed_task(connection).fence)
 
     assert store.remove(connection, "p") == [2, 3]
     rest = tuple(Partition(n, range=r) for n, r in enumerate(between([40])[1:], 4))
     store.insert(connection, "p", Plan("test", KeyType.INTEGER, rest))
 
-    assert [each.partition.number for each in browse.of_program(connection, "p")] == [1, 4]
+    assert [each.partition.number for each in partition_views.of_program(connection, "p")] == [1, 4]
     assert store.remove(connection, "p", started=True) == [1, 4]

@@ -14,20 +14,22 @@ from uuid import uuid4
 from hypothesis.stateful import RuleBasedStateMachine
 from sqlalchemy import text
 
-from tasks_app.domain.breaker import Breaker
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.domain.settings import Settings
-from tasks_app.domain.task import ClaimedTask
-from tasks_app.domain.window import parse_window
-from tasks_app.pool import breaker, ledger, queues, workers
-from tasks_app.pool.claim import claim
-from tasks_app.pool.limits import set_limit
-from tasks_app.pool.renew import renew
-from tasks_app.runtime.database import Database
-from tasks_app.runtime.dispatcher import Dispatcher
-from tasks_app.runtime.gatekeeper import Gatekeeper
-from tasks_app.runtime.rescuer import Rescuer
-from tasks_app.runtime.sweeper import Sweeper
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import Breaker
+from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.flow_control import breaker, queue_settings
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.renew import renew
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.leader.rescuer import Rescuer
+from tasks_app.runtime.leader.sweeper import Sweeper
 from tests.factory import LEASE, claimer
 from tests.runtime.memory import Memory
 
@@ -76,7 +78,7 @@ class Crowds(RuleBasedStateMachine):
                 set_limit(connection, limit, now=self.now)
             breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
             window = parse_window(f"{OPENS:%H:%M}-{CLOSES:%H:%M}")
-            queues.change(connection, "hours", {"windows": (window,)})
+            queue_settings.change(connection, "hours", {"windows": (window,)})
 
     def a_second_passes(self) -> None:
         """Everybody has a turn."""
@@ -84,7 +86,7 @@ class Crowds(RuleBasedStateMachine):
         now = self.now
         with self.database.begin() as connection:
             values: dict[str, Any] = {"queues": QUEUES, "handlers": NAMES, "threads": 50}
-            workers.beat(connection, owner="w1", node="n", now=now, **values)
+            heartbeats.beat(connection, owner="w1", node="n", now=now, **values)
             renew(connection, [run.fence for run in self.runs], LEASE, now=now)
             breaker.look(connection, now=now)
         self.leader.look(now=now)

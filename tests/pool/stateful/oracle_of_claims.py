@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.world import Expected, Row, View
 
 HINTED = timedelta(seconds=3)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.oracle_of_claims import Worker, claimed
 from tests.pool.stateful.world import Expected, Row, View
 

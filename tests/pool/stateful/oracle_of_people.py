@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from tasks_app.domain.states import Pool, State
-from tasks_app.domain.task import TaskRow
-from tasks_app.pool.cancel import Cancelled, CancelledMany
-from tasks_app.pool.requeue import Requeued
+from tasks_app.domain.tasks.records import TaskRow
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany
+from tasks_app.pool.tasks.requeue import Requeued
 from tests.pool.stateful.oracle_of_gates import next_of
 from tests.pool.stateful.oracle_of_runs import over
 from tests.pool.stateful.world import Changes, Expected, Row, View

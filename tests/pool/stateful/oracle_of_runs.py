@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from tasks_app.domain.states import State
-from tasks_app.domain.task import Fence
+from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.world import Expected, Row, View
 
 AT_ONCE = timedelta(0)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from hypothesis.stateful import invariant
 
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
 from tests.pool.stateful.rules_of_gates import Gatekeepers
 from tests.pool.stateful.rules_of_operators import Operators

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.states import State
+from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.world import Changes, Row
 
 _OF_PENDING = {"scan_at", "parked", "lease_token", "lease_until"}

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from sqlalchemy import text
 
-from tasks_app.domain.breaker import Mode
-from tasks_app.domain.gates import Kind, Limit
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import ClaimedTask
-from tasks_app.pool import breaker
-from tasks_app.pool.cancel import cancel
-from tasks_app.pool.limits import drop_limit, set_limit
-from tasks_app.pool.pause import pause, resume
-from tasks_app.pool.requeue import requeue
-from tasks_app.pool.settle import settle_one
-from tasks_app.pool.unblock import unblock
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import Mode
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.flow_control import breaker
+from tasks_app.pool.flow_control.limits import drop_limit, set_limit
+from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.flow_control.unblock import unblock
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import ending, pending_task
 from tests.pool.stateful.crowds import LOST_WORD, QUEUES, Crowds
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
-from tasks_app.domain.gates import Gate, Kind
-from tasks_app.pool import gates, wake
-from tasks_app.pool.rooms import lock, rooms_of
-from tasks_app.pool.unblock import unblock
-from tasks_app.runtime.gatekeeper import let_pass
+from tasks_app.domain.flow_control.admission import Gate, Kind
+from tasks_app.pool.flow_control import order_and_limits, wake
+from tasks_app.pool.flow_control.capacity import lock, rooms_of
+from tasks_app.pool.flow_control.unblock import unblock
+from tasks_app.runtime.flow_control.admission import let_pass
 from tests.pool.stateful import oracle_of_gates as ordered
 from tests.pool.stateful.oracle_of_claims import Worker
 from tests.pool.stateful.picks import Pick, one, some
@@ -33,7 +33,7 @@ class Gatekeepers(Workers):
         now, token = self.now, uuid4()
 
         def call(connection: Connection) -> list:
-            found = gates.wishes(connection, ids, tuple(worker.handlers), now=now)
+            found = order_and_limits.wishes(connection, ids, tuple(worker.handlers), now=now)
             return let_pass(connection, found, claimer(worker), token, now=now)[0]
 
         self._claim(seat, call, lambda view, _: ordered.claim(view, ids, worker, token, LEASE, now))
@@ -43,7 +43,7 @@ class Gatekeepers(Workers):
         now, gate = self.now, Gate(Kind.ORDER, key)
 
         def call(connection: Connection) -> list[int]:
-            limits = gates.limits_of(connection)
+            limits = order_and_limits.limits_of(connection)
             rooms = rooms_of(connection, lock(connection, [gate]), limits, now=now)
             woken = wake.wake(connection, rooms, limits, now=now)
             return [task_id for _, task_id in woken]

@@ -11,14 +11,14 @@ from hypothesis.stateful import precondition, rule
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.states import Pool
-from tasks_app.pool.amend import edit
-from tasks_app.pool.cancel import cancel, cancel_many, cancel_these
-from tasks_app.pool.park import park
-from tasks_app.pool.pause import pause, resume
-from tasks_app.pool.requeue import Requeued, requeue
-from tasks_app.pool.scan import due
-from tasks_app.pool.sweep import sweep
+from tasks_app.domain.tasks.states import Pool
+from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
+from tasks_app.pool.tasks.edit_payload import edit
+from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tests.pool.stateful import oracle_of_people as people
 from tests.pool.stateful.picks import Pick, Picks, one, some
 from tests.pool.stateful.seats import seats, ways_out

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.decide import CONNECTION_LOST, VANISHED
-from tasks_app.domain.states import State
-from tasks_app.domain.task import Fence
-from tasks_app.pool.claim import claims_of
-from tasks_app.pool.rescue import rescue_claims, rescue_expired
+from tasks_app.domain.handlers.settlement import CONNECTION_LOST, VANISHED
+from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.runs.claim import claims_of
+from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
 from tests.pool.stateful import oracle_of_runs as runs
 from tests.pool.stateful.picks import Pick, Picks, some
 from tests.pool.stateful.rules_of_workers import LEASE, workers

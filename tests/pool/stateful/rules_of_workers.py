@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from sqlalchemy import Connection, text
 
-from tasks_app.domain import decide
-from tasks_app.domain.states import Event
-from tasks_app.domain.task import Cause, ClaimedTask, Settlement
-from tasks_app.pool.amend import amend
-from tasks_app.pool.claim import claim, claims_of, waiting
-from tasks_app.pool.claim_next import claim_next
-from tasks_app.pool.claiming import Claimer
-from tasks_app.pool.release import release, release_token
-from tasks_app.pool.renew import Renewed, renew
-from tasks_app.pool.settle import settle_group, settle_one, still_held
-from tasks_app.pool.succeed import succeed
+from tasks_app.domain.handlers import settlement as decide
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.claim import claim, claims_of, waiting
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.pool.runs.release import release, release_token
+from tasks_app.pool.runs.renew import Renewed, renew
+from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
+from tasks_app.pool.runs.settle_success import succeed
+from tasks_app.pool.tasks.edit_payload import amend
 from tests.pool.stateful import oracle_of_claims as claims
 from tests.pool.stateful import oracle_of_runs as runs
 from tests.pool.stateful.oracle_of_claims import Worker

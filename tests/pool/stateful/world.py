@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tasks_app.domain.states import Pool, State, pool_of
+from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What doctor and a start look at, of Celery and the broker."""

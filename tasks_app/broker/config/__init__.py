@@ -1,0 +1,1 @@
+"""Celery's configuration, and what of it reaches us."""

@@ -1,0 +1,1 @@
+"""Which messages a worker takes."""

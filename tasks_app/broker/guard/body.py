@@ -1,0 +1,45 @@
+"""What a message of ours may hold: nothing but ids, or nothing at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks_app.broker.config.defaults import EXECUTE
+
+MOST_IDS = 500
+LARGEST_ID = 2**63 - 1
+LONGEST_NAME = 255
+_WHOLE = 3
+"""Arguments, keyword arguments, and what Celery embeds for its canvas."""
+
+
+def is_ours(task: str, body: Any) -> bool:
+    """Whether a decoded body is one that we publish for this task, with no canvas in it."""
+    match body:
+        case [list() as args, dict() as kwargs, dict() as embedded] if len(body) == _WHOLE:
+            return not kwargs and not any(embedded.values()) and _are_arguments(task, args)
+        case _:
+            return False
+
+
+def _are_arguments(task: str, args: list[Any]) -> bool:
+    return not args if task != EXECUTE else len(args) == 2 and are_ids(*args)  # noqa: PLR2004
+
+
+def are_ids(dispatch_id: Any, ids: Any) -> bool:
+    """Whether these are the id of a row of the ledger, or None, and 1 to 500 ids of tasks."""
+    return (
+        (dispatch_id is None or _is_id(dispatch_id))
+        and isinstance(ids, list)
+        and 1 <= len(ids) <= MOST_IDS
+        and all(map(_is_id, ids))
+    )
+
+
+def is_name(value: Any) -> bool:
+    """Whether this may name a message: it stands in logs."""
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_ID

@@ -1,0 +1,84 @@
+"""On our queues only our own messages are read; every other task name is refused there.
+
+Whoever can write to the broker could otherwise start any Celery task that happens to be registered,
+have a worker publish messages of his (callbacks, chains), wait for an eta, or kill its children by
+a time limit. Of a message's headers nothing is kept but its names and when it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from celery import Celery
+from celery.worker.strategy import default
+
+from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.guard.body import is_name, is_ours
+from tasks_app.broker.guard.foreign_messages import STRANGERS
+from tasks_app.domain.safe_logging import quiet_logger
+
+log = quiet_logger(__name__)
+
+OURS = (EXECUTE, SCAN, MAINTAIN)
+JSON = "application/json"
+FIRST_YEAR, LAST_YEAR = 1, 9999
+"""Within them another zone makes no date overflow."""
+
+
+def guard_queues(app: Celery, ours: frozenset[str]) -> None:
+    """Make the worker refuse tasks that are not ours when they come over one of our queues.
+
+    Which queue it was the message tells, and a forged one may lie. It gains nothing: a worker that
+    also serves queues of others reads any task there, and one that does not refuses them all.
+    """
+
+    def came_over_ours(message: Any) -> bool:
+        if ours >= app.amqp.queues.consume_from.keys():
+            return True
+        return (message.delivery_info or {}).get("routing_key") in ours
+
+    def guarded(task: Any, app: Any, consumer: Any) -> Callable[..., Any]:
+        run = default(task, app, consumer)
+
+        def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
+            if task.name in OURS and STRANGERS.refuses(message.headers):
+                message.reject_log_error(log, consumer.connection_errors)
+                return None
+            if task.name in OURS:
+                sound = body is None and _is_plain(task.name, message)
+            else:
+                sound = not came_over_ours(message)
+            if sound:
+                return run(message, body, ack, reject, callbacks)
+            log.error("refused task %s on a queue of tasks_app", task.name)
+            message.reject_log_error(log, consumer.connection_errors)
+            return None
+
+        return handle
+
+    for task in app.tasks.values():
+        task.start_strategy = lambda app, consumer, task=task, **_: guarded(task, app, consumer)
+
+
+def _is_plain(task: str, message: Any) -> bool:
+    """Whether the message is as we publish it; everything that we do not need is taken off it."""
+    name, expires = message.headers.get("id"), message.headers.get("expires")
+    if message.content_type != JSON or not (is_name(name) and _is_moment(expires)):
+        return False  # ``accept_content`` may let in what runs code when it is read
+    if not is_ours(task, message.payload):
+        return False
+    message.headers = {"task": task, "id": name, "root_id": name, "expires": expires}
+    message.properties = {}
+    # One that says it comes again would be looked up in a store of results.
+    message.delivery_info = {**(message.delivery_info or {}), "redelivered": False}
+    return True
+
+
+def _is_moment(value: Any) -> bool:
+    """Whether this is None, or a moment that can be written in any zone."""
+    try:
+        return value is None or FIRST_YEAR < datetime.fromisoformat(value).year < LAST_YEAR
+    except (TypeError, ValueError):
+        return False

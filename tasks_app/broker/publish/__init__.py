@@ -1,0 +1,1 @@
+"""Messages: written, sent, and kept for later."""

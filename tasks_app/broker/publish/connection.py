@@ -1,0 +1,70 @@
+"""A line: one connection to the broker for one thread, made when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from celery import Celery
+
+from tasks_app.broker.internals import ONE_CLIENT
+from tasks_app.broker.publish.blocked import heed_alarms
+
+T = TypeVar("T")
+
+
+class Line:
+    """Does something over a channel, on a fresh connection if the old one has died."""
+
+    def __init__(self, app: Celery, *, hasty: bool = False, **options: Any) -> None:
+        """``options`` go before the app's own ``broker_transport_options``.
+
+        With ``hasty`` a broker that did not answer in time is not asked a second time.
+        """
+        self._app = app
+        self._hasty = hasty
+        self._options = options
+        self.connection: Any = None
+        self._channel: Any = None
+
+    def do(self, act: Callable[[Any], T]) -> T:
+        """Call ``act`` with the channel, twice if need be: an idle connection may have died.
+
+        Raises:
+            Exception: whatever it raised on a fresh connection, which is then dropped.
+        """
+        if self.connection is not None:
+            try:
+                return act(self._channel)
+            except Exception as error:
+                self.drop()
+                if self._hasty and "Timeout" in type(error).__name__:  # each driver has its own
+                    raise
+        try:
+            self.connection = self._app.connection_for_write(transport_options=self._options)
+            self._channel = _one_client(self.connection.default_channel)
+            heed_alarms(self.connection)
+            return act(self._channel)
+        except Exception:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Let the connection go without a word to a broker that may be deaf."""
+        connection, channel = self.connection, self._channel
+        self.connection = self._channel = None
+        if hasattr(getattr(channel, "connection", None), "collect"):  # AMQP would say goodbye
+            channel.connection.collect()
+        if connection is not None:
+            connection.collect()
+
+
+def _one_client(channel: Any) -> Any:
+    """Let a channel to Redis keep its client; kombu makes one for each message, at twice the cost.
+
+    It may, as one thread uses the channel, and consumes nothing.
+    """
+    if hasattr(channel, "conn_or_acquire") and ONE_CLIENT.works:
+        channel.conn_or_acquire = lambda client=None: nullcontext(client or channel.client)
+    return channel

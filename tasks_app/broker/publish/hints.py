@@ -1,0 +1,106 @@
+"""Hints out: an app and a connection of their own, so that nothing of the producer's is touched.
+
+The process may be a web server, or a worker of somebody else's Celery: the app here is nobody's
+current app, listens to no signals and knows no tasks. It makes no queues either: workers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from celery import Celery
+from kombu.exceptions import ChannelError
+
+from tasks_app.broker.config.configuration import configuration
+from tasks_app.broker.guard.foreign_messages import own_name
+from tasks_app.broker.internals import KEPT_SOCKET
+from tasks_app.broker.publish.connection import Line
+from tasks_app.broker.publish.depth import depth_of
+from tasks_app.broker.publish.envelope import Envelope
+from tasks_app.domain.config.settings import Settings
+from tasks_app.runtime.hints.hints import HINTS
+
+NO_SUCH_QUEUE = "404"
+
+
+class Kept(NamedTuple):
+    """A socket of Redis, for the lists of one channel."""
+
+    channel: Any
+    pool: Any
+    socket: Any
+
+    def write(self, queue: str, text: str, *, check_health: bool = True) -> None:
+        """Send the command that puts a text into a list."""
+        command = ["LPUSH", self.channel._q_for_pri(queue, 0), text]  # noqa: SLF001
+        if self.channel.global_keyprefix:
+            command = self.channel.client._prefix_args(command)  # noqa: SLF001  as kombu's BRPOP
+        self.socket.send_command(*command, check_health=check_health)
+
+
+class CeleryHints:
+    """Publishes hints of one process, for one thread at a time. It connects when first used."""
+
+    def __init__(self, settings: Settings) -> None:
+        app = Celery("tasks_app", set_as_current=False, fixups=[])
+        app.conf.update(configuration(settings), task_always_eager=False)
+        self._line = Line(app)
+        self._envelope = Envelope(app, HINTS.pool or own_name())
+        self._kept: Kept | None = None
+
+    def publish(self, queue: str, ids: Sequence[int]) -> None:
+        """Send one message that no ledger knows."""
+        self._line.do(lambda channel: self._put(channel, queue, ids))
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:
+        """Send one over a socket of Redis that is open; the answer is left to :meth:`finish`.
+
+        What was sent before was answered, so the system takes these few bytes at once.
+        """
+        if self._kept is None or self._kept.socket._sock is None:  # noqa: SLF001  it would connect
+            return False
+        self._kept.write(queue, self._envelope.text(queue, None, ids), check_health=False)
+        return True
+
+    def finish(self) -> None:
+        """Read the answer."""
+        assert self._kept is not None  # noqa: S101  as something was started
+        self._kept.socket.read_response()
+
+    def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in the queue, or None: no worker has made it yet."""
+        return self._line.do(lambda channel: self._depth(channel, queue))
+
+    def _put(self, channel: Any, queue: str, ids: Sequence[int]) -> None:
+        if self._line.connection.transport.driver_type == "redis" and KEPT_SOCKET.works:
+            self._push(channel, queue, self._envelope.text(queue, None, ids))
+        else:
+            self._envelope.put(channel, queue, None, ids)
+
+    def _push(self, channel: Any, queue: str, text: str) -> None:
+        """Put a text into a list of Redis: one command, without what goes around it for all others.
+
+        The socket is kept from one to the next; to get one costs as much as all the rest.
+        """
+        pool = channel.client.connection_pool
+        if self._kept is None or self._kept.pool is not pool:
+            self._kept = Kept(channel, pool, pool.get_connection())
+        self._kept.write(queue, text)
+        self._kept.socket.read_response()
+
+    def _give_back(self) -> None:
+        """Let the pool have the socket again: for a look at a queue it would open another."""
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            kept.pool.release(kept.socket)
+
+    def _depth(self, channel: Any, queue: str) -> int | None:
+        self._give_back()
+        try:
+            return depth_of(self._line.connection, channel, queue)
+        except ChannelError as error:
+            if str(error.reply_code) != NO_SUCH_QUEUE:
+                raise
+            self._line.drop()  # RabbitMQ closes the channel with its answer
+            return None

@@ -1,0 +1,1 @@
+"""A Celery worker that is ours."""

@@ -1,0 +1,127 @@
+"""How a Celery worker stops: what its parent tells the children, and what signals mean to them.
+
+Celery's own cold shutdown sleeps through the grace inside a signal handler, and then kills. Ours
+tells the children by the slot file; each gives back and lets go by itself, whatever its handler
+does meanwhile. The parent touches neither database nor broker for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from celery.apps.worker import Worker
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.worker import state
+
+from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.runtime.handlers.registry import HANDLERS
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_holdouts
+from tasks_app.runtime.worker.child import Child
+
+PATIENCE_S = 5.0
+"""How long children may take to let go. Who takes longer never lets other threads run."""
+GLANCE_S = 0.05
+BILLIARDS = "billiard.common"
+"""Whose handler of signals a child of its pool has."""
+
+
+class PoolWorker(Worker):
+    """Celery's worker, with a cold shutdown that charges nobody, and our handlers in its banner."""
+
+    watch: Callable[[], None]
+    """Set by the step that watches the children."""
+
+    def tasklist(self, *args: Any, **options: Any) -> str:
+        """Return what the banner lists: first what runs from the pool, then Celery's tasks."""
+        theirs: str = super().tasklist(*args, **options)
+        ours = [
+            f"  . {spec.name} (queue {spec.queue})"
+            for spec in sorted(HANDLERS, key=lambda spec: spec.name)
+        ]
+        return "\n".join([*ours, theirs])
+
+    def wait_for_soft_shutdown(self) -> None:
+        """Drain for the grace, then let the children go; called in a signal handler."""
+        slots = SlotFile(slot_path())
+        begin_to_drain(slots)
+        solo = isinstance(self.pool, SoloPool)  # its task stands still beneath this handler
+        grace = 0.0 if solo else float(self.app.conf.worker_soft_shutdown_timeout)
+        self._wait(grace, lambda: slots.stage is Stage.DRAINS and _is_busy(slots))
+        slots.leave()
+        self._wait(PATIENCE_S, lambda: _is_busy(slots))
+        if kill_holdouts(slots):
+            self._wait(PATIENCE_S, lambda: _has_graves(slots))
+
+    def _wait(self, seconds: float, reason: Callable[[], bool]) -> None:
+        """Wait while there is a reason. The worker's timers stand still meanwhile."""
+        now = time.monotonic()
+        ends, look_at = now + seconds, now
+        while now < ends and reason():
+            if now >= look_at:
+                look_at = now + LOOK_EVERY_S
+                self.watch()
+            time.sleep(GLANCE_S)
+            now = time.monotonic()
+
+
+def _is_busy(slots: SlotFile) -> bool:
+    """Whether a child has anything in hand."""
+    return any((view.running or view.messages) and not view.dead for view in slots.occupied())
+
+
+def _has_graves(slots: SlotFile) -> bool:
+    """Whether a dead child waits for a living one to give back what it had."""
+    return {view.dead for view in slots.occupied()} == {True, False}
+
+
+def begin_to_drain(slots: SlotFile) -> None:
+    """Tell the children to start nothing more, and which messages wait for them in vain.
+
+    A message that is reserved here goes back to the broker when the last task has ended. Its
+    ledger row would hide its tasks that long.
+    """
+    reserved = {
+        request.args[0]
+        for request in tuple(state.reserved_requests)
+        if request.name == EXECUTE and request not in state.active_requests and request.args
+    }
+    ids = {number for number in reserved if isinstance(number, int)}
+    slots.strand(sorted(ids.union(slots.stranded)))
+    slots.drain()
+
+
+def heed_signals(child: Child) -> None:
+    """Let SIGTERM and SIGQUIT end this prefork child without an exception in its handler.
+
+    Celery sends them to a child to be rid of its task, process managers to the whole group. An
+    idle child ends as Celery has it end; of a busy one the clerk decides. Told with every message:
+    billiard sets its own handlers when all else of a new child is ready.
+    """
+
+    def heed(theirs: Callable[..., Any], number: int, frame: FrameType | None) -> None:
+        """Take no lock and write no log: this runs between any two steps of the main thread."""
+        if child.in_hand:
+            child.desk.asked_at = time.monotonic()
+        else:
+            theirs(number, frame)
+
+    for number in (signal.SIGTERM, signal.SIGQUIT):
+        found = signal.getsignal(number)
+        if (
+            callable(found) and found.__module__ == BILLIARDS
+        ):  # so never outside of prefork children
+            signal.signal(number, partial(heed, found))
+
+
+def slot_path() -> Path:
+    """Return where this worker's slot file lies."""
+    return Path(os.environ[SLOTS_VARIABLE])

@@ -1,0 +1,66 @@
+"""A worker that lives and hears nothing: its consumer is restarted, as after a lost connection.
+
+Its children see it (they have the database) and say so in their slots; the parent reads the slots.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery import bootsteps
+
+from tasks_app.broker.worker.shutdown import slot_path
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+from tasks_app.runtime.scoreboard.watchdog import STALE_S, starving
+
+log = quiet_logger(__name__)
+
+LOOK_EVERY_S = 2.0
+LONGEST_PAUSE_S = 600.0
+
+
+class SilentConsumerError(ConnectionResetError):
+    """An OSError, which Celery takes from every transport as the loss of the connection."""
+
+
+class Listening(bootsteps.StartStopStep):
+    """A timer of the worker's own loop: what it raises restarts the consumer, not the worker."""
+
+    requires = ("celery.worker.components:Timer",)
+
+    def start(self, worker: Any) -> None:
+        """Begin to look; a worker without such a loop cannot be helped."""
+        if not worker.hub:
+            return
+        self._slots = SlotFile(slot_path())
+        self._pause_s = 2 * STALE_S
+        self._again_at = 0.0
+        worker.timer.call_repeatedly(LOOK_EVERY_S, self._look, (worker,))
+
+    def stop(self, worker: Any) -> None:
+        """The timer ends with the process."""
+
+    def _look(self, worker: Any) -> None:
+        """Restart the consumer if all children starve; each time in vain doubles the pause.
+
+        In vain is not always a fault: somebody may have told this worker to leave a queue alone.
+        """
+        if (
+            self._slots.stage is not Stage.RUNS
+            or not worker.consumer
+            or not worker.consumer.connection
+        ):
+            return
+        now = time.monotonic()
+        if not starving(self._slots):
+            if now >= self._again_at:
+                self._pause_s = 2 * STALE_S
+            return
+        if now < self._again_at:
+            return
+        self._again_at = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        log.error("all children are idle while messages wait: restarting the consumer")
+        raise SilentConsumerError("the consumer hears nothing")

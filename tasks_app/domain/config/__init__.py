@@ -1,0 +1,1 @@
+"""Settings and URLs: read, checked, and shown without their secrets."""

@@ -1,0 +1,252 @@
+"""All settings, from the environment (``TASKS_APP_*``), with the reason beside each default."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tasks_app.domain.config.retention import Keep, parse_keep
+from tasks_app.domain.config.schema_name import IDENTIFIER, PREFIX
+from tasks_app.domain.config.urls import ENCODED, is_broker_url, read_database_url
+from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.errors import ConfigurationError
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Read once per process and handed down; frozen."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,  # a URL has a password
+    )
+
+    database_url: SecretStr | None = None
+    """``postgresql+psycopg://user:password@host/name``. No default: a guess would be worse."""
+    broker_url: SecretStr | None = None
+    """``redis://…`` or ``amqp://…``. Workers and beat need it; producers may have it, for hints."""
+    hints: bool = True
+    """Producers tell the broker what they committed, so that tasks start at once."""
+    delay_index: bool = True
+    """Redis hints at delayed tasks when they become due: milliseconds late, not tens."""
+    imports: str = ""
+    """Modules that declare handlers, separated by commas."""
+    middleware: str = ""
+    """Functions around every run, as ``module:function``, outermost first, separated by commas."""
+    celery_app: str = ""
+    """Your own Celery app, as after ``celery -A``; workers run its tasks from the pool, too."""
+    outside_outbox: Literal["warn", "publish", "refuse"] = "warn"
+    """Of ``.delay()`` without an outbox: ``warn`` and publish, only ``publish``, or ``refuse``."""
+    schema_name: str | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
+    """Schema of our tables; None means the connection's search path."""
+
+    events: Literal["all", "failures", "off"] = "all"
+    """What Flower hears of single tasks from workers with ``-E``: about 80 us of CPU per task."""
+    events_show: str = ""
+    """Keys of payloads and results whose values Flower may show; all others are masked."""
+
+    log_prefix: bool = True
+    """Lines of `ctx.log` begin with id, name and attempt. Off: for a formatter of your own."""
+
+    payload_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
+    """Bytes of JSON. Rows are read in groups, so big payloads slow their neighbours down."""
+    result_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
+    """Bytes of JSON that a handler may return; the history keeps every result."""
+
+    lease: timedelta = timedelta(seconds=30)
+    """How long a vanished worker keeps its tasks. Long enough for three missed renewals."""
+    scan_interval: timedelta = timedelta(seconds=1)
+    """How late a task may start that no hint announced; one cheap query per queue."""
+    give_back_after: timedelta = timedelta(seconds=1)
+    """When one task has run this long, its unstarted neighbours go back to the pool."""
+    flush_after: timedelta = timedelta(milliseconds=50)
+    """How long a finished task may wait for company in its settle."""
+    park_for: timedelta = timedelta(seconds=15)
+    """How long a due row that no worker can run now stands aside."""
+    republish_after: timedelta = timedelta(seconds=30)
+    """When a message that nobody finished is published again; doubles up to ten minutes."""
+    timeout: timedelta | None = None
+    """A handler that runs one task for longer is stopped by an exception. None: only where task,
+    handler or queue says so."""
+    hard_timeout: timedelta = timedelta(hours=1)
+    """A child that runs one task for longer is killed, unless task or handler says otherwise."""
+    stop_grace: timedelta | None = None
+    """How long running tasks may go on after SIGTERM. None: until they end, as in Celery."""
+    healthy_for: timedelta = timedelta(seconds=30)
+    """Silence after which `healthz` says no. A broker's time-outs may hold a worker up so long."""
+    run_dir: str | None = None
+    """Where `healthz` finds its files, each database and schema in a folder of its own; None means
+    a folder of this user's in the temporary one."""
+
+    keep_completed: str = "30d"
+    """Ages after which days of the completed pool are dropped, such as `90d` or `forever`: a month
+    answers most questions, and a look-up by id asks each day. `30d,mail.send=1d`: one name less."""
+    keep_errors: str = "forever"
+    """The same of the error pool, row by row. What failed is work not done: somebody decides."""
+    keep_batches: str = "365d"
+    """Ages of batch instances that are complete or abandoned: `365d,payroll=forever`. The same
+    parameters could start one that is gone anew; so this is longer than anybody may do so."""
+
+    prepare: bool = True
+    """Off: no prepared statements and no startup options, for PgBouncer in transaction mode."""
+    message_size: Annotated[int, Field(ge=1, le=500)] = 500
+    """Most ids in one message; beyond 500 the gain is gone and give-backs get costly."""
+    ledger_ids: Positive = 20_000
+    """Most published and unfinished ids per queue: what the scan can leave out cheaply."""
+    claim_size: Annotated[int, Field(ge=1, le=500)] = 500
+    """Most rows per claim. Of tasks that take longer a child claims fewer: 0.2 s of work."""
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Threads per prefork child that run plain handlers. More only help handlers that wait."""
+    async_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """Async handlers at a time per child, in one event loop; what waits costs little. With 1 (and
+    no threads) a child runs one task at a time, so that a death has one suspect."""
+    async_connections: Annotated[int, Field(ge=1, le=200)] = 10
+    """Database connections that the async handlers of a child share through ``ctx.session``."""
+    max_crashes: Positive = 5
+    """A task that was on board of this many vanished workers goes to the error pool."""
+
+    @field_validator(
+        "lease",
+        "scan_interval",
+        "give_back_after",
+        "flush_after",
+        "park_for",
+        "republish_after",
+        "timeout",
+        "hard_timeout",
+        "stop_grace",
+        "healthy_for",
+        mode="before",
+    )
+    @classmethod
+    def _spans(cls, value: object) -> object:
+        """Accept ``30``, ``30s`` and ``10m`` as everywhere else."""
+        try:
+            return parse_duration(value) if isinstance(value, str | int | float) else value
+        except ValueError:
+            raise ValueError("use a span such as 500ms, 30s or 10m") from None
+
+    @field_validator("database_url")
+    @classmethod
+    def _database(cls, value: SecretStr | None) -> SecretStr | None:
+        return None if value is None else SecretStr(read_database_url(value.get_secret_value()))
+
+    @field_validator("broker_url")
+    @classmethod
+    def _broker(cls, value: SecretStr | None) -> SecretStr | None:
+        url = value.get_secret_value() if value else ""
+        if value and ("://" not in url or not is_broker_url(url)):
+            raise ValueError(f"use a URL such as redis://:password@host:6379/0; {ENCODED}")
+        return value
+
+    @field_validator("keep_completed", "keep_errors", "keep_batches")
+    @classmethod
+    def _ages(cls, value: str) -> str:
+        try:
+            parse_keep(value)
+        except ValueError:
+            raise ValueError("use ages such as 30d, forever or 30d,mail.send=1d") from None
+        return value
+
+    @field_validator("park_for")
+    @classmethod
+    def _parking_is_short(cls, value: timedelta) -> timedelta:
+        if value > timedelta(seconds=30):
+            raise ValueError("rows may be parked for 30 s at most, or they look lost")
+        return value
+
+    @field_validator("schema_name")
+    @classmethod
+    def _identifier(cls, value: str | None) -> str | None:
+        if value and not IDENTIFIER.match(value):
+            raise ValueError("use a lower-case identifier of at most 48 characters")
+        return value or None
+
+    @property
+    def renew_every(self) -> timedelta:
+        """A third of the lease: two renewals may be lost before the lease is."""
+        return self.lease / 3
+
+    @property
+    def completed(self) -> Keep:
+        """``keep_completed``, read."""
+        return parse_keep(self.keep_completed)
+
+    @property
+    def errors(self) -> Keep:
+        """``keep_errors``, read."""
+        return parse_keep(self.keep_errors)
+
+    @property
+    def batches(self) -> Keep:
+        """``keep_batches``, read."""
+        return parse_keep(self.keep_batches)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of ``imports``."""
+        return _listed(self.imports)
+
+    @property
+    def events_shown(self) -> tuple[str, ...]:
+        """The keys of ``events_show``."""
+        return _listed(self.events_show)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The functions of ``middleware``."""
+        return _listed(self.middleware)
+
+    @property
+    def database(self) -> str:
+        """The database's URL, with its password.
+
+        Raises:
+            ConfigurationError: it is not set.
+        """
+        if self.database_url is None:
+            raise ConfigurationError(
+                f"No database is configured. Set {PREFIX}DATABASE_URL=postgresql+psycopg://…, "
+                'or run: tasks-app up -d && eval "$(tasks-app urls)"'
+            )
+        return self.database_url.get_secret_value()
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL, with its password.
+
+        Raises:
+            ConfigurationError: it is not set.
+        """
+        if self.broker_url is None:
+            raise ConfigurationError(
+                f"No broker is configured. Set {PREFIX}BROKER_URL=redis://…, "
+                'or run: tasks-app up -d && eval "$(tasks-app urls)"'
+            )
+        return self.broker_url.get_secret_value()
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def load_settings() -> Settings:
+    """Read the environment.
+
+    Raises:
+        ConfigurationError: a value is wrong; the message names the variable, never its value.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = str(first["loc"][0]).upper().removeprefix(PREFIX)
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{PREFIX}{name} is wrong: {problem}.") from None

@@ -1,0 +1,178 @@
+"""Groups: tasks that are waited for together, and what is called when they have ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tasks_app.domain.tasks.records import TaskId, TaskRow
+    from tasks_app.domain.tasks.states import State
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group that was just created."""
+
+    id: int
+    task_ids: list[TaskId]
+    """Of its members, in the order in which they were given."""
+    callback_id: int | None
+    """The id that the callback will have, whichever of the two is called; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a group is. When it is over, how far it was then: later ends are not counted."""
+
+    id: int
+    total: int
+    succeeded: int
+    failed: int
+    enough: int | None
+    fail_fast: bool
+    outcome: State | None
+    """SUCCEEDED or FAILED, since ``counted_at``; None: it goes on."""
+    callback_id: int | None
+    part_of: int | None
+    """The group that waits for this one's callback."""
+    created_at: datetime
+    counted_at: datetime
+    """When a member was counted last."""
+
+    @property
+    def left(self) -> int:
+        """How many members have not ended."""
+        return self.total - self.succeeded - self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A member as :func:`group_results` shows it."""
+
+    task_id: int
+    state: State
+    result: Any
+    """What its handler returned; None also while it has not ended."""
+    error: str | None
+
+
+class Called(NamedTuple):
+    """A callback that a settle has just inserted, for whoever can tell the broker of its commit."""
+
+    id: int
+    queue: str
+    wait_s: float
+    """Until it is due."""
+
+
+class GroupRow(NamedTuple):
+    """A checked group, ready to be inserted; callbacks are rows of the pending pool as JSON."""
+
+    total: int
+    enough: int | None
+    fail_fast: bool
+    then_row: str | None
+    on_failure: str | None
+    part_of: int | None
+
+    @property
+    def calls(self) -> bool:
+        """Whether there is any callback."""
+        return self.then_row is not None or self.on_failure is not None
+
+
+def group_of(
+    total: int,
+    then: TaskRow | None,
+    on_failure: TaskRow | None,
+    *,
+    enough: Any,
+    fail_fast: bool,
+    part_of: int | None,
+) -> GroupRow:
+    """Return the group to insert.
+
+    Raises:
+        InvalidTaskError: it cannot be meant.
+    """
+    if enough is not None and (
+        isinstance(enough, bool) or not isinstance(enough, int) or not 1 <= enough <= total
+    ):
+        raise InvalidTaskError(
+            "enough", "is no number of members", f"an integer 1 .. {total}, or None"
+        )
+    if part_of is not None and (then is None or on_failure is None):
+        raise InvalidTaskError(
+            "part_of", "needs a task for either end", "it with then= and on_failure="
+        )
+    return GroupRow(
+        total,
+        enough,
+        bool(fail_fast),
+        _callback("then", then),
+        _callback("on_failure", on_failure),
+        part_of,
+    )
+
+
+def member(row: TaskRow, group_id: int) -> TaskRow:
+    """Return a member's row: one that is there already cannot be a member, so that is an error.
+
+    Raises:
+        InvalidTaskError: it asks for something else.
+    """
+    rule = row.terms.rule
+    if row.unique_key is not None:
+        if rule is not None and rule.on_conflict not in {
+            OnConflict.RETURN_EXISTING,
+            OnConflict.RAISE,
+        }:
+            raise InvalidTaskError(
+                "options.on_conflict", f"is {rule.on_conflict} in a group", OnConflict.RAISE
+            )
+        rule = (rule or KeyRule())._replace(on_conflict=OnConflict.RAISE)
+    return row._replace(terms=row.terms._replace(batch_id=group_id, rule=rule))
+
+
+def _callback(which: str, row: TaskRow | None) -> str | None:
+    if row is None:
+        return None
+    if row.unique_key is not None:
+        raise InvalidTaskError(
+            f"{which}.options.unique_key",
+            "is given",
+            "none: a group calls once, and a key that is taken would stop it",
+        )
+    if row.terms.strict_order:
+        raise InvalidTaskError(
+            f"{which}.options.strict_order", "is given", "none: nobody takes turns to call"
+        )
+    terms = row.terms
+    columns = {
+        "name": terms.name,
+        "queue": terms.queue,
+        "priority": terms.priority,
+        "biz_key": row.biz_key,
+        "order_key": row.order_key,
+        "limit_key": row.limit_key,
+        "enabled": terms.enabled,
+        "retry_level": terms.retry_level,
+        "max_attempts": terms.max_attempts,
+        "retry": terms.retry,
+        "due_at": terms.run_at and terms.run_at.isoformat(),
+        "delay": terms.delay.total_seconds(),
+        "expires_at": terms.expires_at and terms.expires_at.isoformat(),
+        "timeout_ms": terms.timeout_ms,
+        "hard_timeout_ms": terms.hard_timeout_ms,
+        "order_skips": terms.order_skips,
+        "fair_key": terms.fair_key,
+    }
+    given = json.dumps({name: value for name, value in columns.items() if value is not None})
+    return f'{given[:-1]}, "payload": {row.payload}, "headers": {terms.headers or "null"}}}'

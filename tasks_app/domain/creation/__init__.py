@@ -1,0 +1,1 @@
+"""What a producer says of a task becomes a row: checked first."""

@@ -1,0 +1,1 @@
+"""Limits, order, fair shares, circuit breakers: who may start when."""

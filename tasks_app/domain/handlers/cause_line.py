@@ -1,0 +1,83 @@
+"""A cause in one line that anybody may read: in a log, in Flower.
+
+Of an exception's text the first line is shown, without any value of the payload: drivers put the
+failing row behind the first line, and handlers put values into their messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tasks_app.domain.errors import UnreadableTaskError
+from tasks_app.domain.handlers.settlement import (
+    BAD_OUTCOME,
+    CONNECTION_LOST,
+    INTERRUPTED,
+    OUTCOME_UNKNOWN,
+    PROCESS_DIED,
+    VANISHED,
+)
+from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.domain.tasks.records import Cause
+
+LONGEST_TEXT = 300
+SHORTEST_SECRET = 3
+"""Shorter values are parts of ordinary words."""
+HIDDEN = "***"
+OUR_WORDS = (
+    *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, OUTCOME_UNKNOWN, BAD_OUTCOME),
+    *("disabled", "expired"),
+)
+"""Causes whose text we wrote ourselves; no class of a handler's is called so."""
+
+
+def exception_text(cause: Cause, payload: str | None) -> str:
+    """Return an exception's kind and first line, without values of the payload.
+
+    Without the payload, which is large or elsewhere, nobody can tell them: then the kind alone.
+    """
+    line = cause.message.partition("\n")[0]
+    if not line:
+        return cause.kind
+    if cause.kind not in OUR_WORDS:
+        line = HIDDEN if payload is None else masked(line, payload)
+    return clean(f"{cause.kind}: {line}", LONGEST_TEXT)
+
+
+def masked(line: str, payload: str) -> str:
+    """Replace every value of the payload that stands in the line, the longest first."""
+    document = decoded(payload)
+    if document is None:
+        return HIDDEN
+    values = {value for value in _leaves(document) if len(value) >= SHORTEST_SECRET}
+    for value in sorted(values, key=len, reverse=True):
+        line = line.replace(value, HIDDEN)
+    return line
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield all values of a JSON document as text; keys are no values."""
+    match value:
+        case dict():
+            for child in value.values():
+                yield from _leaves(child)
+        case list():
+            for child in value:
+                yield from _leaves(child)
+        case str():
+            yield value
+            yield repr(value)[1:-1]
+        case int() | float() if not isinstance(value, bool):
+            yield str(value)
+        case _:  # null, true and false tell nothing
+            pass
+
+
+def decoded(text: str) -> Any:
+    """Return what a JSON text of ours means; None: it cannot be read."""
+    try:
+        return decode(text, "payload")
+    except UnreadableTaskError:
+        return None

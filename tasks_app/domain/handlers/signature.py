@@ -1,0 +1,118 @@
+"""The functions that can be handlers: ``(ctx)`` or ``(ctx, payload)``, plain or async."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin
+
+from pydantic.errors import PydanticUserError
+
+from tasks_app.domain.errors import HandlerError
+from tasks_app.domain.tasks.payload_type import PayloadType, payload_type_of, shown
+
+DECLARE = "Declare it as (ctx) or (ctx, payload)"
+_MARKS = {
+    inspect.Parameter.KEYWORD_ONLY: "*, ",
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+
+def signature_of(function: Callable[..., Any], context: type) -> tuple[bool, PayloadType | None]:
+    """Return whether the handler takes a payload, and what checks it; None: it takes any object.
+
+    Raises:
+        HandlerError: it could not be called with a ``context``, or its payloads not be checked.
+    """
+    where = place_of(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(
+            f"Handler {where} is a generator, and nobody would run it. "
+            "Take the yield out; return what is its result."
+        )
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except NameError as error:
+        raise _unresolved(where, error) from error
+    for each in parameters:
+        if each.kind in _MARKS:
+            name = f"{_MARKS[each.kind]}{each.name}"
+            raise HandlerError(f"Handler {where} takes {name}, which nobody gives it. {DECLARE}.")
+    if len(parameters) not in {1, 2}:
+        raise HandlerError(f"Handler {where} takes {len(parameters)} arguments. {DECLARE}.")
+    _check_context(function, parameters[0], context, where)
+    if len(parameters) == 1:
+        return False, None
+    return True, _payload_type(function, parameters[1], where)
+
+
+def place_of(function: Any) -> str:
+    """Return where a function is.
+
+    Raises:
+        HandlerError: it is none.
+    """
+    if inspect.isclass(function) or not (callable(function) and hasattr(function, "__qualname__")):
+        kind = "a class" if inspect.isclass(function) else f"of type {type(function).__name__}"
+        raise HandlerError(f"A handler must be a function, and this is {kind}. Declare a function.")
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _check_context(
+    function: Callable[..., Any], parameter: inspect.Parameter, context: type, where: str
+) -> None:
+    try:
+        hint = _hint(function, parameter)
+    except Exception:  # of a module that only type checkers import: as good as none
+        return
+    if not _may_be(hint, context):
+        raise HandlerError(
+            f"Handler {where} is given its {context.__name__} as {parameter.name}, which is "
+            f"declared as {shown(hint)}. Put ctx before it."
+        )
+
+
+def _may_be(hint: Any, context: type) -> bool:
+    """Whether an annotation admits the context."""
+    if isinstance(hint, types.UnionType) or get_origin(hint) is typing.Union:
+        return any(_may_be(each, context) for each in get_args(hint))
+    kind = get_origin(hint) or hint
+    if kind is Any or kind is inspect.Parameter.empty or not isinstance(kind, type):
+        return True
+    protocol = getattr(kind, "_is_protocol", False)
+    return protocol or kind in context.__mro__ or context in kind.__mro__
+
+
+def _payload_type(
+    function: Callable[..., Any], parameter: inspect.Parameter, where: str
+) -> PayloadType | None:
+    try:
+        hint = _hint(function, parameter)
+    except Exception as error:
+        raise _unresolved(where, error) from error
+    try:
+        return payload_type_of(hint)
+    except PydanticUserError as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise HandlerError(
+            f"Handler {where} declares {parameter.name}: {shown(hint)}, which cannot be checked "
+            f"({reason}). Declare a model, a dataclass or what else JSON can hold."
+        ) from None
+
+
+def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Return the annotation of one parameter; others may not be resolvable."""
+    alone = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    return typing.get_type_hints(alone, names, include_extras=True)[parameter.name]
+
+
+def _unresolved(where: str, error: Exception) -> HandlerError:
+    return HandlerError(
+        f"The annotations of handler {where} cannot be resolved ({error}). "
+        "Import the payload's type at run time, not under TYPE_CHECKING."
+    )

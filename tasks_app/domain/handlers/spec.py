@@ -1,0 +1,110 @@
+"""What a handler declares about itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from tasks_app.domain.errors import HandlerTimeoutError
+from tasks_app.domain.flow_control.circuit_breaker import Breaker
+from tasks_app.domain.handlers.outages import DEFAULT_RULE, OutageRule
+from tasks_app.domain.handlers.outcomes import Reaction
+from tasks_app.domain.tasks.payload import ToJson
+from tasks_app.domain.tasks.payload_type import PayloadType
+from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, RetryPolicy
+
+Rules = Mapping[type[BaseException], Reaction]
+PayloadT_contra = TypeVar("PayloadT_contra", contravariant=True)
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandlerSpec:
+    """One handler and its defaults; a task's own options win over them.
+
+    Two declarations are never equal, so that what was worked out for one can be remembered by it.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    queue: str = "default"
+    retry: RetryPolicy = DEFAULT_POLICY
+    max_attempts: int = 3
+    timeout: timedelta | None = None
+    hard_timeout: timedelta | None = None
+    at_most_once: bool = False
+    on_error: Rules = field(default_factory=dict)
+    on_interrupt: Reaction = Reaction.RETRY_FREE
+    """When a worker that stops lets go of a run: here RETRY_FREE means again at once."""
+    payload_type: PayloadType | None = None
+    """None: the handler takes the payload as a dict."""
+    takes_payload: bool = True
+    is_async: bool = False
+    batched: bool = False
+    """All its effects are in ``ctx.session``: several runs may share a transaction."""
+    depends_on: Breaker | None = None
+    """What holds its tasks back when too many of them fail."""
+    outage: OutageRule = DEFAULT_RULE
+    """How its tasks wait for what they depend on."""
+    to_json: ToJson | None = None
+    """Writes values of payload and result that JSON does not know; None: they are refused."""
+    timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
+    """What is raised in the handler after ``timeout`` seconds."""
+
+    def reaction(self, error: BaseException) -> Reaction | None:
+        """Return the rule of the nearest class in the error's ancestry, or None without a rule."""
+        for ancestor in type(error).__mro__:
+            if ancestor in self.on_error:
+                return self.on_error[ancestor]
+        return None
+
+    def payload(self, value: Any) -> Any:
+        """Return what the handler is called with, from what the pool keeps.
+
+        Raises:
+            pydantic.ValidationError: the payload does not fit what the handler takes.
+            UnreadableTaskError: as :meth:`PayloadType.read`.
+        """
+        return value if self.payload_type is None else self.payload_type.read(value)
+
+
+class Handler(Generic[PayloadT_contra, ResultT_co]):
+    """A function with its declaration; calling it calls the function, as in a unit test.
+
+    ``Handler[Payload, Result]``: what its tasks carry, None where it takes no payload, and what a
+    call returns, which of async functions is a coroutine.
+    """
+
+    def __init__(self, spec: HandlerSpec, function: Callable[..., ResultT_co]) -> None:
+        self.spec = spec
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    @overload
+    def __call__(self: Handler[None, R], ctx: Any, /) -> R: ...
+    @overload
+    def __call__(self, ctx: Any, payload: PayloadT_contra, /) -> ResultT_co: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function itself, without task, pool or broker."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<handler {self.spec.name}>"
+
+    if not TYPE_CHECKING:  # to whom these names do not exist
+
+        def __getattr__(self, name: str) -> object:
+            """Tell who is used to Celery what to call instead."""
+            if name in _OF_CELERY:
+                raise AttributeError(
+                    f"{self.spec.name} is a handler, which has no {name}(). Create a task in your "
+                    f"transaction: create_task(session, {self.__name__}, payload)."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+_OF_CELERY = frozenset({"delay", "apply_async", "apply", "s", "si", "signature"})

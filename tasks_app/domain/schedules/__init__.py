@@ -1,0 +1,1 @@
+"""Schedules: when they fire, and what happens to what was missed."""

@@ -1,0 +1,147 @@
+"""What becomes of instants at which nobody was there to fire: outages, long stops, lame leaders."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from tasks_app.domain.durations import Duration, format_duration, parse_duration
+from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.timing import Timing, between
+
+ON_TIME = timedelta(minutes=1)
+"""What fires so late was not missed: a leader that died is replaced within seconds."""
+PER_PASS = 500
+"""Instants of one schedule in one transaction; the next pass goes on."""
+MOST = 10_000
+_ALL = re.compile(r"^fire_all(?:\((\d{1,5})(?:, ?([^),]+))?\))?$")
+_TICK = timedelta(microseconds=1)
+
+
+class Missed(StrEnum):
+    """The two policies that are one word."""
+
+    SKIP = "skip"
+    """None of them."""
+    FIRE_ONCE = "fire_once"
+    """The newest, for all of them; none if one that is on time follows anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class FireAll:
+    """Each of them: the newest ``most``, and none older than ``max_age``. Written as its text."""
+
+    most: int = 100
+    max_age: timedelta | None = None
+
+    def __str__(self) -> str:
+        age = f", {format_duration(self.max_age)}" if self.max_age is not None else ""
+        return f"fire_all({self.most}{age})"
+
+
+class Due(NamedTuple):
+    """What a schedule has to fire now."""
+
+    instants: list[datetime]
+    """Oldest first."""
+    next_at: datetime | None
+    """When to look at it next; None: never again."""
+
+
+def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
+    """Fire for each missed instant, the newest ``most``, none older than ``max_age``.
+
+    Raises:
+        InvalidScheduleError: ``most`` is not 1 .. 10,000, or the age is no duration.
+    """
+    if type(most) is not int or not 1 <= most <= MOST:
+        raise _refused(f"is fire_all of {most!r:.20}")
+    try:
+        return FireAll(most, None if max_age is None else parse_duration(max_age))
+    except ValueError as error:
+        raise _refused(str(error)) from None
+
+
+def parse_missed(value: str | Missed | FireAll) -> Missed | FireAll:
+    """Return the policy that is written so.
+
+    Raises:
+        InvalidScheduleError: none is.
+    """
+    if isinstance(value, FireAll):
+        return fire_all(value.most, value.max_age)
+    if value in list(Missed):
+        return Missed(value)
+    found = _ALL.match(str(value))
+    if found is None:
+        raise _refused(f"is {value!r:.60}")
+    return fire_all(int(found[1] or 100), found[2])
+
+
+def due_instants(
+    timing: Timing,
+    missed: Missed | FireAll,
+    *,
+    since: datetime,
+    now: datetime,
+    until: datetime | None,
+) -> Due:
+    """Return what fires at ``now`` of what was to fire from ``since`` to ``until``, both included.
+
+    A year of missed seconds takes no longer than one.
+    """
+    end = now if until is None else min(now, until)
+    on_time_from = max(since, now - ON_TIME)
+    chosen = _missed(timing, missed, since, min(on_time_from, end + _TICK), now)
+    on_time = list(between(timing, on_time_from, end + _TICK))
+    if missed != Missed.FIRE_ONCE or not on_time:
+        on_time = chosen + on_time
+    if len(on_time) > PER_PASS:
+        return Due(on_time[:PER_PASS], on_time[PER_PASS])
+    return Due(on_time, next_at(timing, now, until))
+
+
+def next_at(timing: Timing, after: datetime, until: datetime | None) -> datetime | None:
+    """Return the first instant later than ``after`` that is not after the schedule's end."""
+    following = timing.next_after(after)
+    return None if following is None or (until is not None and following > until) else following
+
+
+def first_at(
+    timing: Timing, now: datetime, since: datetime | None, until: datetime | None
+) -> datetime | None:
+    """Return the first instant later than ``now`` and not before ``since``."""
+    return next_at(timing, now if since is None else max(now, since - _TICK), until)
+
+
+def _missed(
+    timing: Timing, missed: Missed | FireAll, since: datetime, before: datetime, now: datetime
+) -> list[datetime]:
+    if missed == Missed.SKIP:
+        return []
+    if isinstance(missed, FireAll):
+        first = since if missed.max_age is None else max(since, now - missed.max_age)
+        return _newest(timing, first, before, missed.most)
+    return _newest(timing, since, before, 1)
+
+
+def _newest(timing: Timing, first: datetime, end: datetime, most: int) -> list[datetime]:
+    """Return the last ``most`` instants of a span, looking back from its end, ever further."""
+    span = ON_TIME
+    while first < end:
+        start = max(first, end - span)
+        found = deque(between(timing, start, end), maxlen=most)
+        if len(found) == most or start == first:
+            return list(found)
+        span *= 4
+    return []
+
+
+def _refused(problem: str) -> InvalidScheduleError:
+    return InvalidScheduleError(
+        "missed", problem, "skip, fire_once or fire_all, such as fire_all(100, 1d)"
+    )

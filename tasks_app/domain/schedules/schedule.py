@@ -1,0 +1,223 @@
+"""The records of schedules: what one is told to do, and how it stands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.misfire import Missed, parse_missed
+from tasks_app.domain.schedules.overlap import Overlap
+from tasks_app.domain.schedules.timing import UTC_NAME, Timing, check_instant, timing_of, written
+from tasks_app.domain.schedules.when import When
+from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.tasks.records import KEYS, TaskRow, Terms
+
+LONGEST_JITTER = timedelta(days=1)
+_KEPT = (
+    *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
+    *("strict_order", "fair_key"),
+)
+"""Terms of a new task that a schedule keeps among its options beside keys, if they say a thing."""
+_UNTIMED = ("run_at", "expires_at")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a schedule is told to do: all that code or an operator may say of it."""
+
+    task: str
+    queue: str
+    priority: int
+    payload: str
+    """JSON text of an object."""
+    options: str
+    """JSON text: what its tasks have beside queue and priority."""
+    kind: str
+    expression: str
+    zone: str
+    missed: str
+    overlap: str
+    jitter: timedelta
+    starts_at: datetime | None
+    ends_at: datetime | None
+    enabled: bool
+
+    def plain(self) -> dict[str, Any]:
+        """Return all of it as values of JSON, to be compared."""
+        return {name: _plain(name, getattr(self, name)) for name in PLANNED}
+
+
+PLANNED = tuple(each.name for each in fields(Plan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Plan):
+    """A schedule as the database has it."""
+
+    id: int
+    name: str
+    next_run_at: datetime | None
+    queued_at: datetime | None
+    """The instant whose task waits until the one before it is over."""
+    last_run_at: datetime | None
+    """The newest instant that made a task."""
+    last_task_id: int | None
+    last_outcome: str | None
+    remark: str | None
+    """Why it is broken."""
+    forgotten_until: datetime | None
+    """What was fired up to here is no longer known, so the past is not filled up before it."""
+    declared: dict[str, Any] | None
+    """What code said last; None: made by an operator."""
+    declared_in: str | None
+    """The module whose code said it."""
+    retired: bool
+    """That module says it no more."""
+    changed_by: str
+    created_at: datetime
+
+    @cached_property
+    def timing(self) -> Timing:
+        """When it fires.
+
+        Raises:
+            InvalidScheduleError: the row was written past the checks.
+        """
+        anchor = self.starts_at or self.created_at
+        return timing_of(self.kind, self.expression, self.zone, anchor)
+
+    def explain(self) -> str:
+        """Say in words when it fires."""
+        words = self.timing.explain()
+        if self.starts_at:
+            words += f", from {self.starts_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z on"
+        if self.ends_at:
+            words += f", until {self.ends_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+        return words
+
+    def task_row(self, fire_at: datetime, rng: Random) -> TaskRow:
+        """Return the task of one instant; its headers say of which.
+
+        Raises:
+            InvalidScheduleError: the options were written past the checks.
+        """
+        try:
+            options = json.loads(self.options)
+            headers = {**options.get("headers", {}), **_origin(self.name, fire_at)}
+            wait = timedelta(seconds=options.get("delay_s", 0)) + self.jitter * rng.random()
+            kept, keys = ({name: options.get(name) for name in some} for some in (_KEPT, KEYS))
+            kept["retry_level"] = options.get("retry_level", 0)
+        except (TypeError, ValueError, AttributeError):
+            raise InvalidScheduleError(
+                "options", "cannot be read", "what create_schedule writes"
+            ) from None
+        terms = Terms(
+            name=self.task,
+            queue=self.queue,
+            priority=self.priority,
+            headers=json.dumps(headers),
+            enabled=True,
+            run_at=None,
+            delay=wait,
+            expires_at=None,
+            schedule_id=self.id,
+            **kept,
+        )
+        return TaskRow(self.payload, **keys, terms=terms)
+
+
+def plan_of(row: TaskRow, when: When) -> Plan:
+    """Return the plan of a schedule; ``row`` is its task, checked.
+
+    Raises:
+        InvalidScheduleError: something is wrong, or makes no sense for a task that is repeated.
+    """
+    for name in _UNTIMED:
+        if getattr(row.terms, name) is not None:
+            raise InvalidScheduleError(f"options.{name}", "is one instant", "cron, every or at")
+    zone = when.get("timezone") or UTC_NAME
+    kind, expression = written(
+        cron=when.get("cron"), every=when.get("every"), at=when.get("at"), zone=zone
+    )
+    starts_at, ends_at = (
+        check_instant(name, value) if value is not None else None
+        for name, value in (("starts_at", when.get("starts_at")), ("ends_at", when.get("ends_at")))
+    )
+    if starts_at and ends_at and starts_at > ends_at:
+        raise InvalidScheduleError("ends_at", "is before starts_at", "an instant after it")
+    return Plan(
+        task=row.name,
+        queue=row.terms.queue,
+        priority=row.terms.priority,
+        payload=row.payload,
+        options=json.dumps(_options(row), sort_keys=True),
+        kind=str(kind),
+        expression=expression,
+        zone=zone,
+        missed=str(parse_missed(when.get("missed") or Missed.FIRE_ONCE)),
+        overlap=str(_overlap(when.get("overlap") or Overlap.ALLOW)),
+        jitter=_jitter(when.get("jitter") or 0),
+        starts_at=starts_at,
+        ends_at=ends_at,
+        enabled=_enabled(when.get("enabled")),
+    )
+
+
+def check_schedule_name(name: object) -> str:
+    """Return a valid name of a schedule: the same as of tasks.
+
+    Raises:
+        InvalidTaskError: it is none.
+    """
+    return check_name(name)
+
+
+def _options(row: TaskRow) -> dict[str, Any]:
+    terms = row.terms
+    options = {name: value for name in _KEPT if (value := getattr(terms, name))}
+    options |= {name: value for name in KEYS if (value := getattr(row, name))}
+    if terms.delay:
+        options["delay_s"] = terms.delay.total_seconds()
+    if terms.headers is not None:
+        options["headers"] = json.loads(terms.headers)
+    return options
+
+
+def _origin(name: str, fire_at: datetime) -> dict[str, str]:
+    return {"schedule": name, "fire_at": fire_at.astimezone(UTC).isoformat()}
+
+
+def _overlap(value: str) -> Overlap:
+    if value not in list(Overlap):
+        raise InvalidScheduleError("overlap", f"is {value!r:.60}", ", ".join(Overlap))
+    return Overlap(value)
+
+
+def _enabled(value: object) -> bool:
+    if value is None or isinstance(value, bool):
+        return value is not False
+    raise InvalidScheduleError("enabled", f"is of type {type(value).__name__}", "True or False")
+
+
+def _jitter(value: Duration) -> timedelta:
+    try:
+        jitter = parse_duration(value)
+    except ValueError as error:
+        raise InvalidScheduleError("jitter", str(error), "such as '30s'") from None
+    if jitter > LONGEST_JITTER:
+        raise InvalidScheduleError("jitter", "is more than a day", "0 .. 1d")
+    return jitter
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in ("payload", "options"):
+        return json.loads(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else value

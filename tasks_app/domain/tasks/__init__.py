@@ -1,0 +1,1 @@
+"""A task: its row, its options, its payload, its states."""

@@ -1,0 +1,93 @@
+"""Options: one option of a task, checked, out of those that a producer gave.
+
+All raise InvalidTaskError with its path and what is allowed; None: it was not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from tasks_app.domain.durations import ALLOWED, parse_duration
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.tasks.names import shown
+from tasks_app.domain.tasks.payload import check_text
+
+LONGEST_KEY = 255
+T = TypeVar("T")
+
+
+def key(options: Mapping[str, Any], name: str) -> str | None:
+    """Return a key, which the database can hold."""
+    value = options.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_KEY:
+        raise InvalidTaskError(
+            f"options.{name}", f"is {shown(value)}", f"text of 1 to {LONGEST_KEY} characters"
+        )
+    return check_text(value, f"options.{name}")
+
+
+def integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """Return a number that must be given."""
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidTaskError(
+            f"options.{name}", f"is {shown(value)}", f"an integer {least} .. {most}"
+        )
+    return int(value)
+
+
+def boolean(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Return True or False."""
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidTaskError(f"options.{name}", f"is {shown(value)}", "True or False")
+    return value
+
+
+def moment(options: Mapping[str, Any], name: str) -> datetime | None:
+    """Return an instant that any driver can hold."""
+    value = options.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidTaskError(f"options.{name}", f"is {shown(value)}", "an aware datetime")
+    if value.utcoffset() is None:
+        raise InvalidTaskError(
+            f"options.{name}",
+            "has no time zone",
+            "an aware datetime, such as datetime.now(UTC)",
+        )
+    if not 1970 <= value.year < 9000:  # noqa: PLR2004  what any driver can hold, and any wait
+        raise InvalidTaskError(f"options.{name}", f"is in the year {value.year}", "1970 .. 8999")
+    return value
+
+
+def span(options: Mapping[str, Any], name: str) -> timedelta | None:
+    """Return a duration, however it was written."""
+    value = options.get(name)
+    if value is None:
+        return None
+    return tried(parse_duration, value, name, ALLOWED)
+
+
+def milliseconds(options: Mapping[str, Any], name: str) -> int | None:
+    """Return a duration of 1 ms to 24 days."""
+    lasts = span(options, name)
+    if lasts is None:
+        return None
+    number = round(lasts / timedelta(milliseconds=1))
+    if not 1 <= number < 2**31:
+        raise InvalidTaskError(f"options.{name}", f"is {lasts}", "1 ms .. 24 days")
+    return number
+
+
+def tried(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
+    """Return what a parser makes of a value."""
+    try:
+        return parse(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidTaskError(f"options.{name}", str(error), allowed) from None

@@ -1,0 +1,146 @@
+"""Runs: which tasks have the partitions of a step, how they ended, and what they leave.
+
+A restart gives a partition to another task, so that a run that was left behind cannot write any
+more, whatever it believes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.batch.records import PartResult, PartTally
+from tasks_app.domain.partition.records import Counts, Status
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.tables import BATCH_SKIP, ERROR, NOW, PARTITION, PARTITIONS, PENDING
+
+_OF_STEP = "p.batch_id = :batch_id AND p.step = :step"
+_FIND = text(f"""
+    SELECT p.id, p.partition_no FROM {PARTITION} p
+    WHERE {_OF_STEP} AND p.status = ANY(CAST(:statuses AS text[])) ORDER BY p.partition_no
+""")
+_TASKS = text(f"""
+    SELECT p.task_id FROM {PARTITION} p
+    WHERE {_OF_STEP} AND p.status IN ('{Status.PLANNED}', '{Status.RUNNING}')
+      AND p.task_id IS NOT NULL ORDER BY p.id FOR UPDATE
+""")
+_UNDER_WAY = text(f"""
+    SELECT CAST(count(*) FILTER (
+            WHERE p.status = '{Status.PLANNED}' OR t.state = '{State.PENDING}') AS integer),
+        max(t.batch_id)
+    FROM {PARTITION} p JOIN {PENDING} t ON t.id = p.task_id
+    WHERE {_OF_STEP} AND p.status IN ('{Status.PLANNED}', '{Status.RUNNING}')
+""")
+_CLOSE = text(f"""
+    WITH open AS MATERIALIZED (
+        SELECT p.id, p.task_id FROM {PARTITION} p
+        WHERE {_OF_STEP} AND p.status IN ('{Status.PLANNED}', '{Status.RUNNING}')
+        ORDER BY p.id FOR UPDATE),
+    ended AS MATERIALIZED (
+        SELECT o.id, (SELECT e.error FROM {ERROR} e WHERE e.id = o.task_id) AS error FROM open o
+        WHERE NOT EXISTS (SELECT FROM {PENDING} t WHERE t.id = o.task_id))
+    UPDATE {PARTITION} p SET
+        status = CASE WHEN e.error IS NULL THEN :left ELSE '{Status.FAILED}' END,
+        error = e.error, changed_at = {NOW}, ended_at = {NOW}
+    FROM ended e WHERE p.id = e.id
+""")
+_TALLY = text(f"""
+    SELECT p.step, CAST(count(*) AS integer) AS total,
+        CAST(count(*) FILTER (WHERE p.status = '{Status.COMPLETED}') AS integer) AS completed,
+        CAST(count(*) FILTER (WHERE p.status = '{Status.FAILED}') AS integer) AS failed,
+        CAST(count(*) FILTER (WHERE p.status = '{Status.RUNNING}') AS integer) AS running,
+        CAST(count(*) FILTER (WHERE p.status = '{Status.COMPENSATED}') AS integer) AS compensated,
+        CAST(sum(p.read_rows) AS bigint), CAST(sum(p.written_rows) AS bigint),
+        CAST(sum(p.skipped_rows) AS bigint), CAST(sum(p.failed_rows) AS bigint)
+    FROM {PARTITION} p WHERE p.batch_id = :batch_id GROUP BY p.step
+""")
+_RESULTS = text(f"""
+    SELECT v.partition_no, v.low_key, v.high_key, v.status, v.checkpoint,
+        v.read_rows, v.written_rows, v.skipped_rows, v.failed_rows
+    FROM {PARTITIONS} v
+    WHERE v.batch_id = :batch_id AND v.step = :step AND v.partition_no > :after
+      AND (CAST(:status AS text) IS NULL OR v.status = :status)
+    ORDER BY v.partition_no LIMIT :most
+""")
+_UNDO = text(f"""
+    UPDATE {PARTITION} p SET status = '{Status.COMPENSATED}', checkpoint = NULL, read_rows = 0,
+        written_rows = 0, skipped_rows = 0, failed_rows = 0, changed_at = {NOW}, ended_at = {NOW}
+    WHERE p.id = :id AND p.status = '{Status.FAILED}' RETURNING p.batch_id, p.step, p.partition_no
+""")
+_UNSKIP = text(f"""
+    DELETE FROM {BATCH_SKIP}
+    WHERE batch_id = :batch_id AND step = :step AND partition_no = :partition_no
+""")
+PAGE = 500
+
+
+def find(
+    connection: Connection, batch_id: int, step: str, *statuses: Status
+) -> list[tuple[int, int]]:
+    """Return id and number of a step's partitions that stand so, by number."""
+    values = {"batch_id": batch_id, "step": step, "statuses": list(map(str, statuses))}
+    return [(row.id, row.partition_no) for row in connection.execute(_FIND, values)]
+
+
+def lock_tasks(connection: Connection, batch_id: int, step: str) -> list[int]:
+    """Return the tasks that have partitions that are not over, whose rows are locked."""
+    return list(connection.execute(_TASKS, {"batch_id": batch_id, "step": step}).scalars())
+
+
+def under_way(connection: Connection, batch_id: int, step: str) -> tuple[int, int | None]:
+    """Return how many partitions of a step wait for a worker, and the group of the step's tasks.
+
+    None: no task is left.
+    """
+    waiting, group_id = connection.execute(_UNDER_WAY, {"batch_id": batch_id, "step": step}).one()
+    return waiting, group_id
+
+
+def close(
+    connection: Connection,
+    batch_id: int,
+    step: str,
+    left: Status = Status.STOPPED,
+    *,
+    now: datetime | None = None,
+) -> None:
+    """Write down how those ended whose tasks are over without a word: FAILED, or else ``left``."""
+    values = {"batch_id": batch_id, "step": step, "left": str(left), "now": now}
+    connection.execute(_CLOSE, values)
+
+
+def tallies(connection: Connection, batch_id: int) -> dict[str, PartTally]:
+    """Return how the partitions of each step stand; a step without any is not in it."""
+    rows = connection.execute(_TALLY, {"batch_id": batch_id})
+    found: dict[str, PartTally] = {}
+    for step, total, completed, failed, running, compensated, *counts in rows:
+        found[step] = PartTally(total, completed, failed, running, compensated, Counts(*counts))
+    return found
+
+
+def results(
+    connection: Connection, batch_id: int, step: str, status: Status | None = None
+) -> Iterator[PartResult]:
+    """Yield what partitions leave, by number, some hundred at a time; None: of all."""
+    after = -1
+    while True:
+        values = {"batch_id": batch_id, "step": step, "after": after, "most": PAGE}
+        rows = connection.execute(_RESULTS, {**values, "status": status and str(status)}).all()
+        for row in rows:
+            state = (row.checkpoint or {}).get("state") or {}
+            of: Any = (*row[:3], Status(row.status), state, Counts(*row[5:]))
+            yield PartResult(*of)
+        if len(rows) < PAGE:
+            return
+        after = rows[-1].partition_no
+
+
+def undo(connection: Connection, partition_id: int, *, now: datetime | None = None) -> bool:
+    """Write that a failed partition was compensated: it is as if never started."""
+    row = connection.execute(_UNDO, {"id": partition_id, "now": now}).first()
+    if row is not None:
+        connection.execute(_UNSKIP, row._asdict())
+    return row is not None

@@ -1,0 +1,1 @@
+"""How statements are carried out, on any kind of connection."""

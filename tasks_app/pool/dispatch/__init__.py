@@ -1,0 +1,1 @@
+"""From due rows to published ids: scans, the ledger of what was published."""

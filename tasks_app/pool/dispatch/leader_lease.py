@@ -1,0 +1,205 @@
+"""Leases of duties: who scans, who maintains, until when; one row each, by the database clock.
+
+Leadership is an economy. Two leaders at once do double work and no harm: the scan has its own lock,
+and a task is claimed once. So a lease may be short, and nobody waits for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from tasks_app.pool.connection.execute import ask, in_psycopgs_words
+from tasks_app.pool.connection.steps import Ask, Rows
+from tasks_app.pool.tables import BECAUSE, LEASE, NOW, REFUSED
+
+SCAN, MAINTAIN = "scan", "maintain"
+STRANGERS = "tasks_app: strangers"
+"""A note of ours, as two of the tables' names; others are named as entries of beat are."""
+
+
+class Rank(IntEnum):
+    """Who outranks whom: the higher one need not wait until the lower one's lease is over."""
+
+    DEPUTY = 1
+    """A worker that stands in."""
+    BEAT = 2
+    """Beat, or another scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One duty as the database sees it."""
+
+    holder: str
+    token: UUID
+    rank: int
+    free: bool
+    """Given back, or over."""
+    idle: timedelta | None
+    """Since the duty was last done; None: never."""
+    left: timedelta
+    """Until it is over, unless it is given back before or renewed; none: it is free."""
+    notes: dict[str, Any]
+    """What one holder hands on to the next."""
+
+    @property
+    def refused_since(self) -> datetime | None:
+        """Since when the broker takes no messages from who leads; None: it does."""
+        since = self.notes.get(REFUSED)
+        return datetime.fromisoformat(since) if isinstance(since, str) else None
+
+    @property
+    def refused_because(self) -> str:
+        """What the broker last had against it."""
+        why = self.notes.get(BECAUSE)
+        return why if isinstance(why, str) else ""
+
+    def open_to(self, token: UUID, rank: int) -> bool:
+        """Tell whether :func:`hold` would be granted now."""
+        return self.free or self.token == token or self.rank < rank
+
+
+_FREE = f"coalesce(l.held_until <= {NOW}, true)"
+_COLUMNS = f"""
+    l.holder, l.token, l.rank, {_FREE} AS free,
+    {NOW} - l.done_at AS idle, greatest(l.held_until - {NOW}, interval '0') AS left,
+    CAST(l.notes AS text) AS notes
+"""
+"""In the order of :class:`Lease`."""
+# Asked each second of an idle pool, in psycopg's words: SQLAlchemy takes longer than the server.
+_READ = in_psycopgs_words(f"SELECT {_COLUMNS} FROM {LEASE} l WHERE l.name = :name")
+_HOLD = in_psycopgs_words(f"""
+    INSERT INTO {LEASE} AS l (name, holder, token, rank, held_since, held_until)
+    VALUES (:name, :holder, :token, :rank, {NOW}, {NOW} + CAST(:ttl AS interval))
+    ON CONFLICT (name) DO UPDATE SET
+        holder = EXCLUDED.holder, token = EXCLUDED.token, rank = EXCLUDED.rank,
+        held_since = CASE WHEN l.token = EXCLUDED.token THEN l.held_since
+                          ELSE EXCLUDED.held_since END,
+        held_until = EXCLUDED.held_until
+    WHERE l.token = EXCLUDED.token OR l.rank < EXCLUDED.rank OR {_FREE}
+    RETURNING {_COLUMNS}
+""")
+_RELEASE = text(f"UPDATE {LEASE} SET held_until = NULL WHERE name = :name AND token = :token")
+_DONE = in_psycopgs_words(f"""
+    UPDATE {LEASE} l SET done_at = {NOW}, held_until = CASE
+        WHEN l.token = :token AND NOT {_FREE} THEN {NOW} + CAST(:ttl AS interval)
+        ELSE l.held_until END
+    WHERE l.name = :name RETURNING l.token = :token AND NOT {_FREE}
+""")
+_NOTE = text(f"""
+    UPDATE {LEASE} SET notes = notes || CAST(:notes AS jsonb)
+    WHERE name = :name AND token = :token
+""")
+
+_REFUSED = text(f"""
+    UPDATE {LEASE} SET notes = jsonb_build_object(CAST(:note AS text), {NOW}) || notes
+        || jsonb_build_object('{BECAUSE}', CAST(:why AS text))
+    WHERE name = :name RETURNING notes ->> CAST(:note AS text)
+""")
+_STRANGERS = text(f"""
+    UPDATE {LEASE} SET notes = notes || jsonb_build_object(CAST(:note AS text), jsonb_build_object(
+        'at', {NOW}, 'number', :number
+            + coalesce(CAST(notes -> CAST(:note AS text) ->> 'number' AS bigint), 0)))
+    WHERE name = :name
+""")
+_SEEN = text(f"""
+    SELECT CAST(s.note ->> 'number' AS bigint), CAST(s.note ->> 'at' AS timestamptz)
+    FROM (SELECT notes -> CAST(:note AS text) AS note FROM {LEASE} WHERE name = :name) s
+    WHERE CAST(s.note ->> 'at' AS timestamptz) > {NOW} - CAST(:within AS interval)
+""")
+_TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE name = :name")
+
+
+def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
+    """Return the duty's lease; None: nobody ever held it."""
+    return _lease(ask(connection, Ask(_READ, {"name": name, "now": now})))
+
+
+def hold(
+    connection: Connection,
+    name: str,
+    *,
+    holder: str,
+    token: UUID,
+    rank: int,
+    ttl: timedelta,
+    now: datetime | None = None,
+) -> Lease | None:
+    """Take or renew the lease; None: somebody else holds it.
+
+    One statement: it waits for whoever writes the row just now, and judges what that one left.
+    """
+    values = {"holder": holder, "token": token, "rank": int(rank), "ttl": ttl}
+    return _lease(ask(connection, Ask(_HOLD, {"name": name, **values, "now": now})))
+
+
+def release(connection: Connection, name: str, token: UUID) -> None:
+    """Give the lease back, if it is still ours."""
+    connection.execute(_RELEASE, {"name": name, "token": token})
+
+
+def done(
+    connection: Connection,
+    name: str,
+    token: UUID,
+    ttl: timedelta,
+    *,
+    now: datetime | None = None,
+) -> bool:
+    """Write down that the duty was done just now, whoever did it; True: he holds the lease.
+
+    It is renewed with that, so that a duty which is done often costs one write each time.
+    """
+    values = {"name": name, "token": token, "ttl": ttl, "now": now}
+    return any(renewed for (renewed,) in ask(connection, Ask(_DONE, values)))
+
+
+def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:
+    """Add to what the next holder will read; False: somebody else has taken the lease."""
+    values = {"name": name, "token": token, "notes": json.dumps(notes)}
+    return connection.execute(_NOTE, values).rowcount == 1
+
+
+def refused(
+    connection: Connection, name: str, why: str, *, now: datetime | None = None
+) -> str | None:
+    """Write down that the broker refuses messages, and why; return since when, whoever led."""
+    values = {"name": name, "note": REFUSED, "why": why, "now": now}
+    return connection.execute(_REFUSED, values).scalar()
+
+
+def taken(connection: Connection, name: str) -> None:
+    """Write down that it takes them again."""
+    connection.execute(_TAKEN, {"name": name, "notes": [REFUSED, BECAUSE]})
+
+
+def count_strangers(
+    connection: Connection, name: str, number: int, *, now: datetime | None = None
+) -> None:
+    """Add to how many messages of other pools were refused."""
+    values = {"name": name, "note": STRANGERS, "number": number, "now": now}
+    connection.execute(_STRANGERS, values)
+
+
+def strangers(
+    connection: Connection, name: str, within: timedelta, *, now: datetime | None = None
+) -> tuple[int, datetime] | None:
+    """Return how many there were, and when some were last; None: none lately."""
+    values = {"name": name, "note": STRANGERS, "within": within, "now": now}
+    row = connection.execute(_SEEN, values).first()
+    return None if row is None else (row[0], row[1])
+
+
+def _lease(rows: Rows) -> Lease | None:
+    if not rows:
+        return None
+    holder, token, rank, free, idle, left, notes = rows[0]
+    return Lease(holder, token, rank, free, idle, left, json.loads(notes))

@@ -1,0 +1,57 @@
+"""Sweep: due rows that must not run leave the pool: disabled ones SKIPPED, late ones EXPIRED."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, leave
+from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id
+
+
+def _held(which: str) -> str:
+    return f"""
+    SELECT {AS_IT_WAS},
+        CASE WHEN NOT p.enabled THEN '{State.SKIPPED}' ELSE '{State.EXPIRED}' END AS goes_to,
+        p.due_at AS back_at, p.failures, p.crashes, p.retry_level, NULL::jsonb AS result,
+        CASE WHEN NOT p.enabled THEN 'disabled' ELSE 'expired' END AS kind,
+        CASE WHEN NOT p.enabled THEN 'The task was disabled when it became due.'
+             ELSE 'The task became due, or was to be tried again, after its expires_at.' END
+            AS message,
+        NULL AS traceback, NULL::integer AS run_ms, NULL AS event
+    FROM {PENDING} p WHERE {which} {SKIP_LOCKED}
+    """
+
+
+_THESE = leave(
+    _held(f"""p.id = ANY(CAST(:ids AS bigint[])) AND p.due_at <= {NOW}
+      AND (NOT p.enabled AND {admits(Event.SKIP)}
+           OR p.expires_at <= {NOW} AND {admits(Event.EXPIRE)})
+      AND {admits_by_id(Event.EXPIRE)}
+    ORDER BY p.id""")
+)
+_LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.due_at END"
+"""As in the index, which holds these rows and no others."""
+BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
+    AND {_LEAVES_AT} <= {NOW}"""
+"""The condition that a row is to be swept."""
+_ALL = leave(_held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"))
+
+
+def sweep(
+    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
+) -> dict[int, State]:
+    """Move those of ``ids`` that must not run; return where each went."""
+    rows = connection.execute(_THESE, {"ids": sorted(map(int, ids)), "now": now})
+    return {row.id: State(row.goes_to) for row in rows}
+
+
+def sweep_all(
+    connection: Connection, most: int, *, now: datetime | None = None
+) -> dict[int, State]:
+    """Move up to ``most`` that must not run, wherever they stand; return where each went."""
+    rows = connection.execute(_ALL, {"most": most, "now": now})
+    return {row.id: State(row.goes_to) for row in rows}

@@ -1,0 +1,1 @@
+"""Limits, order keys, fair queues, breakers, pauses: in SQL."""

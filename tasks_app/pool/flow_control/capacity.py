@@ -1,0 +1,163 @@
+"""Rooms: how gates stand, and for whom there is room.
+
+Who runs is counted each time: a run that ends, however it ends, makes room. What is decided under
+the lock of a gate's row is exact; the locks are taken in one order, and no row of a task is waited
+for under them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.flow_control.admission import Bucket, Gate, Kind, Limits, Room, room_of
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.fragments.fences import texts
+from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING
+
+_ENTER = text(f"""
+    INSERT INTO {GATE} (gate)
+    SELECT g.gate FROM unnest(CAST(:gates AS text[])) AS g(gate)
+    WHERE NOT EXISTS (SELECT FROM {GATE} t WHERE t.gate = g.gate)
+    ORDER BY g.gate COLLATE "C" ON CONFLICT (gate) DO NOTHING
+""")
+_BUCKETS = f"""
+    SELECT t.gate, t.tokens, CAST(EXTRACT(EPOCH FROM {NOW} - t.filled_at) AS float), {NOW}
+    FROM {GATE} t WHERE t.gate = ANY(CAST(:gates AS text[]))
+"""
+_READ = text(_BUCKETS)
+_LOCK = text(f"""{_BUCKETS} ORDER BY t.gate COLLATE "C" FOR NO KEY UPDATE OF t""")
+
+COLUMNS = {
+    Kind.ORDER: "order_key",
+    Kind.QUEUE: "queue",
+    Kind.NAME: "name",
+    Kind.KEY: "limit_key",
+}
+"""Which column of a task names its gate of each kind."""
+# Of a kind that nobody asks about nothing is read.
+_RUNNING = text(
+    " UNION ALL ".join(
+        f"""
+    SELECT '{kind}' AS kind, p.{column} AS key, count(*), min(p.started_at) FROM {PENDING} p
+    WHERE p.state = '{State.RUNNING}' AND p.{column} IS NOT NULL
+      AND p.{column} = ANY(CAST(:{kind} AS text[])) AND CAST(:{kind} AS text[]) <> '{{}}'
+    GROUP BY p.{column}"""
+        for kind, column in COLUMNS.items()
+    )
+)
+# Whoever has begun and waits to be tried again keeps its place, unless it skips.
+_HEADS = text(f"""
+    SELECT g.key, h.id, CAST(EXTRACT(EPOCH FROM h.expires_at - {NOW}) AS float) AS leaves_s
+    FROM unnest(CAST(:keys AS text[])) AS g(key)
+    CROSS JOIN LATERAL (
+        SELECT p.id, p.expires_at FROM {PENDING} p
+        WHERE p.order_key = g.key AND p.state = '{State.PENDING}' AND p.enabled
+          AND (p.expires_at IS NULL OR p.expires_at > {NOW})
+          AND (p.due_at <= {NOW} OR p.attempt > 0 AND p.order_skips IS NOT TRUE)
+        ORDER BY p.id LIMIT 1) AS h
+    WHERE NOT EXISTS (
+        SELECT FROM {ERROR} e
+        WHERE e.order_key = g.key AND e.id < h.id AND e.order_skips IS NOT TRUE OFFSET 0)
+""")
+_SPEND = text(f"""
+    UPDATE {GATE} t SET filled_at = greatest(t.filled_at, CAST(:at AS timestamptz)),
+        tokens = (CAST(:tokens AS float8[]))[array_position(CAST(:gates AS text[]), t.gate)]
+    WHERE t.gate = ANY(CAST(:gates AS text[]))
+""")
+
+
+def enter(connection: Connection, gates: Collection[Gate]) -> None:
+    """Make rows for gates that have none; COMMIT before they are locked."""
+    if gates:
+        connection.execute(_ENTER, {"gates": texts(gates)})
+
+
+def lock(
+    connection: Connection, gates: Collection[Gate], *, now: datetime | None = None
+) -> dict[Gate, Bucket]:
+    """Lock the gates, one after the other in one order; return the buckets of those with a row.
+
+    What is read after this, and before the end of the transaction, no other claim changes.
+    """
+    return _buckets(connection, _LOCK, gates, now)
+
+
+def rooms_of(
+    connection: Connection,
+    gates: Collection[Gate],
+    limits: Limits,
+    buckets: Mapping[Gate, Bucket] | None = None,
+    *,
+    now: datetime | None = None,
+) -> dict[Gate, Room]:
+    """Return how the gates stand; ``buckets`` as :func:`lock` has found them."""
+    if not gates:
+        return {}
+    if buckets is None:
+        limited = [gate for gate in gates if limits.has_bucket(gate)]
+        buckets = _buckets(connection, _READ, limited, now)
+    running = _running(connection, gates)
+    heads = _heads(connection, [gate.key for gate in gates if gate.kind is Kind.ORDER], now)
+    rooms: dict[Gate, Room] = {}
+    for gate in gates:
+        head, leaves_s = heads.get(gate.key, _NOBODY)
+        limit, bucket = limits.of(gate), buckets.get(gate)
+        number, since = running.get(gate, (0, None))
+        rooms[gate] = room_of(gate, limit, number, head, bucket)
+        rooms[gate].since = since
+        rooms[gate].leaves_s = math.inf if leaves_s is None else leaves_s
+    return rooms
+
+
+_NOBODY = (None, None)
+
+
+def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Room]) -> None:
+    """Take a token for each start out of the buckets, as they stood; under the locks."""
+    spent = [gate for gate in started if not math.isinf(rooms[gate].tokens)]
+    for gate in spent:
+        rooms[gate].tokens -= started[gate]
+    if spent:
+        values = {
+            "gates": texts(spent),
+            "tokens": [rooms[gate].tokens for gate in spent],
+            "at": max(rooms[gate].at for gate in spent),
+        }
+        connection.execute(_SPEND, values)
+
+
+def _buckets(
+    connection: Connection, statement: object, gates: Iterable[Gate], now: datetime | None
+) -> dict[Gate, Bucket]:
+    named = {str(gate): gate for gate in gates}
+    if not named:
+        return {}
+    rows = connection.execute(statement, {"gates": texts(named), "now": now})  # type: ignore[call-overload]
+    return {named[gate]: Bucket(tokens, since_s or 0.0, at) for gate, tokens, since_s, at in rows}
+
+
+def _running(
+    connection: Connection, gates: Iterable[Gate]
+) -> dict[Gate, tuple[int, datetime | None]]:
+    """Return of each gate how many run behind it, and since when the first of them."""
+    keys: dict[str, list[str]] = {kind: [] for kind in COLUMNS}
+    for kind, key in gates:
+        keys[kind].append(key)
+    values = {kind: texts(some) for kind, some in keys.items()}
+    rows = connection.execute(_RUNNING, values)
+    return {Gate(Kind(kind), key): (number, since) for kind, key, number, since in rows}
+
+
+def _heads(
+    connection: Connection, keys: list[str], now: datetime | None
+) -> dict[str, tuple[int, float | None]]:
+    """Return of each key who is first in line, and in how many seconds it expires."""
+    if not keys:
+        return {}
+    rows = connection.execute(_HEADS, {"keys": texts(keys), "now": now})
+    return {row.key: (row.id, row.leaves_s) for row in rows}

@@ -1,0 +1,168 @@
+"""Fair: which queues are, and what waits in them, by key and priority. Reads only.
+
+A queue is fair if it has a row; of its tasks those with a key are found by an index of their own,
+a few of each line, however many stand behind them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.flow_control.fair_share import Line
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED
+
+MOST_LINES = 1_000
+"""Read in one pass; of more keys, the next pass reads those that come after."""
+
+_QUEUES = text(f"SELECT queue, weights FROM {FAIR}")
+_SET = text(f"""
+    INSERT INTO {FAIR} (queue, weights) VALUES (:queue, CAST(:weights AS jsonb))
+    ON CONFLICT (queue) DO UPDATE SET weights = excluded.weights, changed_by = current_user,
+        changed_at = statement_timestamp()
+""")
+_UNSET = text(f"DELETE FROM {FAIR} WHERE queue = :queue RETURNING queue")
+
+_LANE = """(p.queue || ':' || p.fair_key) COLLATE "C\""""
+"""As in the index: of a queue, from its name and a colon on, and below its name and a semicolon."""
+_KEYED = f"p.state <> '{State.RUNNING}' AND p.fair_key IS NOT NULL"
+"""In the words of the index, so that no other can be taken for it."""
+_LINES = text(f"""
+    WITH RECURSIVE line AS (
+        (SELECT {_LANE} AS lane, p.priority FROM {PENDING} p
+         WHERE {_KEYED} AND {_LANE} > CAST(:queue AS text) || ':' || CAST(:after AS text)
+           AND {_LANE} < CAST(:queue AS text) || ';'
+         ORDER BY {_LANE}, p.priority LIMIT 1)
+        UNION ALL
+        SELECT n.* FROM line l CROSS JOIN LATERAL (
+            SELECT {_LANE} AS lane, p.priority FROM {PENDING} p
+            WHERE {_KEYED} AND ({_LANE}, p.priority) > (l.lane, l.priority)
+              AND {_LANE} < CAST(:queue AS text) || ';'
+            ORDER BY {_LANE}, p.priority LIMIT 1) AS n)
+    SELECT substr(lane, length(CAST(:queue AS text)) + 2) AS key, priority FROM line LIMIT :most
+""")
+_ROW = """p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.queue, p.order_key, p.limit_key,
+    p.parked"""
+_DUE = f"""
+    p.scan_at <= {NOW} AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
+    AND (
+        p.id <> ALL (CAST(:out AS bigint[]))
+        OR p.scan_at > to_timestamp(
+            (CAST(:out_at AS float8[]))[array_position(CAST(:out AS bigint[]), p.id)]))
+"""
+
+
+def _heads(locking: str) -> TextClause:
+    """Return the statement; what only looks like the front of the keyless is read, too."""
+    return text(f"""
+    SELECT l.key, l.priority, p.id, p.name, date_part('epoch', p.scan_at) AS scan_at,
+        NOT p.enabled OR coalesce(p.expires_at <= {NOW}, false) AS barred,
+        NOT ({UNGATED}) AS gated, NOT {is_free()} AS held
+    FROM unnest(CAST(:keys AS text[]), CAST(:priorities AS smallint[]), CAST(:numbers AS int[]))
+        AS l(key, priority, number)
+    CROSS JOIN LATERAL (
+        SELECT k.* FROM (
+            SELECT {_ROW}, p.fair_key FROM {PENDING} p
+            WHERE l.key <> '' AND {_KEYED} AND {_LANE} = CAST(:queue AS text) || ':' || l.key
+              AND p.priority = l.priority
+              AND {_DUE}
+            ORDER BY p.scan_at, p.id LIMIT l.number {locking}) AS k
+        UNION ALL
+        SELECT n.* FROM (
+            SELECT {_ROW}, p.fair_key FROM {PENDING} p
+            WHERE l.key = '' AND p.queue = :queue AND p.state = '{State.PENDING}'
+              AND p.priority = l.priority AND {_DUE}
+            ORDER BY p.scan_at, p.id LIMIT l.number {locking}) AS n
+        WHERE n.fair_key IS NULL) AS p
+    WHERE {runs(":queue")}
+    ORDER BY l.key, l.priority, p.scan_at, p.id
+    """)
+
+
+_HEADS, _HEADS_LOCKED = _heads(""), _heads("FOR NO KEY UPDATE OF p SKIP LOCKED")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One task that waits in front of its line."""
+
+    id: int
+    name: str
+    scan_at: float
+    """Seconds since 1970."""
+    barred: bool
+    """It is disabled or expired; to be swept."""
+    gated: bool
+    """Gates stand before it."""
+    held: bool
+    """A breaker holds it."""
+
+
+def fair_queues(connection: Connection) -> dict[str, dict[str, float]]:
+    """Return the weights of each fair queue's keys; those without one have 1."""
+    return {row.queue: row.weights for row in connection.execute(_QUEUES)}
+
+
+def set_fair(connection: Connection, queue: str, weights: Mapping[str, float]) -> None:
+    """Let a queue's tasks go by shares, from the next pass on."""
+    connection.execute(_SET, {"queue": queue, "weights": json.dumps(dict(weights))})
+
+
+def unset_fair(connection: Connection, queue: str) -> bool:
+    """Let a queue's tasks go by priority and age again; False: they did."""
+    return connection.execute(_UNSET, {"queue": queue}).first() is not None
+
+
+def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[Line], str]:
+    """Return the lines of keys behind ``after``, and where to go on; empty: at the beginning.
+
+    What waits may not be due yet. Of those without a key, there are always ten.
+    """
+    values = {"queue": queue, "after": after, "most": MOST_LINES}
+    found = [Line(row.key, row.priority) for row in connection.execute(_LINES, values)]
+    cut = found[-1].key if len(found) == MOST_LINES else ""
+    if cut and found[0].key != cut:  # the last key's lines may be cut in two
+        found = [line for line in found if line.key != cut]
+        cut = found[-1].key
+    return [*(Line("", priority) for priority in range(10)), *found], cut
+
+
+def heads(
+    connection: Connection,
+    queue: str,
+    wanted: Mapping[Line, int],
+    out: Mapping[int, float],
+    *,
+    names: Sequence[str] | None = None,
+    lock: bool = False,
+    now: datetime | None = None,
+) -> dict[Line, list[Head]]:
+    """Return up to so many due tasks of each line, oldest first.
+
+    ``names`` leaves out all others. With ``lock`` they are nobody else's until the transaction
+    ends, and those that are somebody else's are passed over.
+
+    ``out`` are the ids that are in messages, with the instant of each; one that was put back into
+    the pool since then is not.
+    """
+    values = {
+        "queue": queue,
+        "keys": [line.key for line in wanted],
+        "priorities": [line.priority for line in wanted],
+        "numbers": list(wanted.values()),
+        "out": list(out),
+        "out_at": list(out.values()),
+        "names": None if names is None else list(names),
+        "now": now,
+    }
+    found: dict[Line, list[Head]] = {}
+    for row in connection.execute(_HEADS_LOCKED if lock else _HEADS, values):
+        head = Head(row.id, row.name, row.scan_at, row.barred, row.gated, row.held)
+        found.setdefault(Line(row.key, row.priority), []).append(head)
+    return found

@@ -1,0 +1,138 @@
+"""Gates in SQL: which tasks they stand before, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.flow_control.admission import Gate, Kind, Limit, Limits, Wish
+from tasks_app.domain.tasks.records import HINT_WAIT
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.fences import array
+from tasks_app.pool.tables import (
+    COMPLETED,
+    ERROR,
+    GATE,
+    LIMIT,
+    NOW,
+    PENDING,
+    READY,
+    UNGATED,
+    admits_by_id,
+)
+
+FULL_AGAIN = "interval '366 days'"
+"""As long as the longest period: after that any bucket is full, with a row or without."""
+FRONT = 100
+"""Rows of a queue and priority that are looked at: those behind them wait for their turn."""
+
+_LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
+_WISHES = text(f"""
+    SELECT p.id, p.queue, p.name, p.order_key, p.limit_key FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
+      AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
+      AND (p.parked IS NULL OR p.scan_at <= {NOW}) AND {runs("p.queue")} AND {is_free()}
+      AND NOT ({UNGATED})
+    ORDER BY p.priority, p.id
+""")
+_IN_FRONT = text(f"""
+    SELECT p.id
+    FROM unnest(CAST(:queues AS text[])) AS q(queue)
+    CROSS JOIN generate_series(0, 9) AS r(priority)
+    CROSS JOIN LATERAL (
+        SELECT p.id, p.name, p.queue, p.order_key, p.limit_key FROM {PENDING} p
+        WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+          AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
+          AND (p.scan_at <= {NOW} OR p.parked IS NULL)
+        ORDER BY p.scan_at, p.id LIMIT {FRONT}) AS p
+    WHERE NOT ({UNGATED}) AND p.name = ANY(CAST(:names AS text[]))
+""")
+_KEYS_OF = text(
+    " UNION ALL ".join(
+        f"""
+    SELECT t.queue, t.name, t.order_key, t.limit_key FROM {pool} t
+    WHERE t.id = ANY(CAST(:ids AS bigint[])) AND {just_now}"""
+        for pool, just_now in (
+            (PENDING, "true"),
+            (ERROR, "true"),
+            (COMPLETED, f"t.finished_at > {NOW} - interval '1 hour'"),
+        )
+    )
+)
+_PRUNE = text(f"""
+    WITH idle AS MATERIALIZED (
+        SELECT t.gate FROM {GATE} t
+        WHERE t.look_at IS NULL AND coalesce(t.filled_at < {NOW} - {FULL_AGAIN}, true)
+          AND NOT EXISTS (SELECT FROM {PENDING} p
+                          WHERE p.order_key = substr(t.gate, {len("order ") + 1})
+                            AND starts_with(t.gate, 'order ') OFFSET 0)
+        LIMIT :most FOR UPDATE OF t SKIP LOCKED)
+    DELETE FROM {GATE} t WHERE t.gate = ANY(ARRAY(SELECT gate FROM idle))
+""")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Due tasks that gates stand before, the first first, and what is allowed."""
+
+    wishes: list[Wish]
+    limits: Limits
+
+    @cached_property
+    def gates(self) -> list[Gate]:
+        """All gates of all of them."""
+        return list(dict.fromkeys(gate for wish in self.wishes for gate in wish.gates))
+
+
+def wishes(
+    connection: Connection,
+    ids: Sequence[int],
+    names: Collection[str] | None = None,
+    *,
+    now: datetime | None = None,
+) -> Wishes:
+    """Return those of ``ids`` that are there to take, once they pass; with one of ``names``."""
+    values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
+    rows = connection.execute(_WISHES, values).all()
+    limits = limits_of(connection) if rows else Limits()
+    gates_of = limits.gates_of
+    return Wishes([Wish(task_id, gates_of(*keys)) for task_id, *keys in rows], limits)
+
+
+def in_front(
+    connection: Connection,
+    queues: Sequence[str],
+    names: Collection[str],
+    *,
+    now: datetime | None = None,
+) -> list[int]:
+    """Return ids of due tasks that gates stand before, for who hears no messages. Only a read."""
+    values = {"queues": list(queues), "names": list(names), "hint_wait": HINT_WAIT, "now": now}
+    return list(connection.execute(_IN_FRONT, values).scalars())
+
+
+def passed_by(
+    connection: Connection, ids: Collection[int], *, now: datetime | None = None
+) -> list[Gate]:
+    """Return the gates of these tasks, which run no more, or have just left the pool."""
+    found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids)), "now": now}).all()
+    limits = limits_of(connection) if found else Limits()
+    return list(dict.fromkeys(gate for row in found for gate in limits.gates_of(*row)))
+
+
+def limits_of(connection: Connection) -> Limits:
+    """Return what is allowed."""
+    return Limits(Limit(Kind(kind), *rest) for kind, *rest in connection.execute(_LIMITS))
+
+
+def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:
+    """Remove gates that nobody came to for long, and return their number; waits for nobody.
+
+    Who came in vain to the lock of one that goes is looked at again, and it is made anew.
+    """
+    return connection.execute(_PRUNE, {"most": most, "now": now}).rowcount

@@ -1,0 +1,128 @@
+"""Queues: what operators say of them. It holds from the next claim on, through every restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.queues.queue import Queue
+from tasks_app.domain.queues.time_window import Window
+from tasks_app.pool.fragments.availability import OPEN, STOPS
+from tasks_app.pool.tables import CALENDAR, NOW, PAUSE, QUEUE, WINDOW
+
+_RULES = {
+    "running_below": "integer",
+    "waiting_below": "interval",
+    "retry": "text",
+    "max_attempts": "smallint",
+    "timeout_ms": "integer",
+    "hard_timeout_ms": "integer",
+}
+_GATE = ("running_below", "waiting_below")
+_LOCK = text(f"INSERT INTO {QUEUE} (queue) VALUES (:queue) ON CONFLICT (queue) DO NOTHING")
+_ROW = text(f"SELECT * FROM {QUEUE} g WHERE g.queue = :queue FOR UPDATE")
+_WRITE = text(f"""
+    UPDATE {QUEUE} SET shut = CASE WHEN CAST(:gate AS boolean) THEN shut END,
+        {", ".join(f"{name} = CAST(:{name} AS {kind})" for name, kind in _RULES.items())}
+    WHERE queue = :queue
+""")
+_CLEAN = text(f"""
+    DELETE FROM {QUEUE} WHERE queue = :queue AND num_nonnulls({", ".join(_RULES)}) = 0
+""")
+_NO_WINDOWS = text(f"DELETE FROM {WINDOW} WHERE queue = :queue")
+_WINDOW = text(f"""
+    INSERT INTO {WINDOW} (queue, days, opens, closes, zone, calendar)
+    VALUES (:queue, CAST(:days AS smallint[]), CAST(:opens AS time), CAST(:closes AS time), :zone,
+        :calendar)
+""")
+_FIND = text(f"""
+    SELECT n.queue, {NOW} AS at, z.since AS paused_since, z.reason, z.resume_at,
+        {", ".join(f"g.{name}" for name in _RULES)}, g.shut, coalesce(o.is_open, true) AS is_open
+    FROM (SELECT z.queue FROM {PAUSE} z WHERE {STOPS}
+          UNION SELECT g.queue FROM {QUEUE} g UNION SELECT w.queue FROM {WINDOW} w) AS n
+    LEFT JOIN {PAUSE} z ON z.queue = n.queue AND {STOPS}
+    LEFT JOIN {QUEUE} g ON g.queue = n.queue
+    LEFT JOIN (SELECT w.queue, bool_or({OPEN}) AS is_open FROM {WINDOW} w GROUP BY w.queue) AS o
+        ON o.queue = n.queue
+    ORDER BY n.queue
+""")
+_WINDOWS = text(f"""
+    SELECT queue, days, CAST(opens AS text) AS opens, CAST(closes AS text) AS closes, zone, calendar
+    FROM {WINDOW} ORDER BY queue, zone, opens, closes, days
+""")
+_CALENDARS = text(f"SELECT name, days FROM {CALENDAR} ORDER BY name")
+_SET_CALENDAR = text(f"""
+    INSERT INTO {CALENDAR} (name, days) VALUES (:name, CAST(:days AS date[]))
+    ON CONFLICT (name) DO UPDATE SET days = EXCLUDED.days
+""")
+_USED = text(f"SELECT DISTINCT queue FROM {WINDOW} WHERE calendar = :name ORDER BY queue")
+_REMOVE_CALENDAR = text(f"DELETE FROM {CALENDAR} WHERE name = :name RETURNING name")
+
+
+def change(connection: Connection, queue: str, said: Mapping[str, Any]) -> None:
+    """Write what is said of a queue, checked; what is not said stays. Others wait."""
+    connection.execute(_LOCK, {"queue": queue})
+    standing = connection.execute(_ROW, {"queue": queue}).one()._mapping  # noqa: SLF001
+    rules = {name: said.get(name, standing[name]) for name in _RULES}
+    gate = any(rules[name] is not None for name in _GATE)
+    connection.execute(_WRITE, {**rules, "queue": queue, "gate": gate})
+    if "windows" in said:
+        connection.execute(_NO_WINDOWS, {"queue": queue})
+        for window in said["windows"]:
+            connection.execute(_WINDOW, {"queue": queue, **_columns(window)})
+    connection.execute(_CLEAN, {"queue": queue})
+
+
+def find(connection: Connection, *, now: datetime | None = None) -> list[Queue]:
+    """Return the queues of which something is said, by name."""
+    windows: dict[str, list[Window]] = {}
+    for row in connection.execute(_WINDOWS):
+        windows.setdefault(row.queue, []).append(_window(row))
+    holidays = {name: frozenset(days) for name, days in calendars(connection).items()}
+    return [
+        Queue(
+            **row._mapping,  # noqa: SLF001  SQLAlchemy's public name for it
+            windows=tuple(windows.get(row.queue, ())),
+            holidays=holidays,
+        )
+        for row in connection.execute(_FIND, {"now": now})
+    ]
+
+
+def calendars(connection: Connection) -> dict[str, list[date]]:
+    """Return the days of each calendar."""
+    return {row.name: row.days for row in connection.execute(_CALENDARS)}
+
+
+def set_calendar(connection: Connection, name: str, days: Sequence[date]) -> None:
+    """Write the days of a calendar, in place of what it had."""
+    connection.execute(_SET_CALENDAR, {"name": name, "days": list(days)})
+
+
+def users_of(connection: Connection, calendar: str) -> list[str]:
+    """Return the queues whose windows name the calendar."""
+    return list(connection.execute(_USED, {"name": calendar}).scalars())
+
+
+def remove_calendar(connection: Connection, name: str) -> bool:
+    """Delete a calendar that no window names; False: there is none."""
+    return connection.execute(_REMOVE_CALENDAR, {"name": name}).first() is not None
+
+
+def _columns(window: Window) -> dict[str, Any]:
+    opens, closes = window.times
+    return {
+        "days": list(window.days),
+        "opens": opens,
+        "closes": closes,
+        "zone": window.zone,
+        "calendar": window.calendar,
+    }
+
+
+def _window(row: Any) -> Window:
+    opens, closes = (int(t[:2]) * 60 + int(t[3:5]) for t in (row.opens, row.closes))
+    return Window(tuple(row.days), opens, closes, row.zone, row.calendar)

@@ -1,0 +1,144 @@
+"""Wake: those who were held go on when their gate has room, the first first.
+
+A wake-up counts only if it goes to a task that may run now. Who stands before it in line and may
+not, because its queue stands still, a breaker or another gate holds it, or it never runs again,
+goes back to its queue uncounted: there the scan finds it when its time has come, or it is swept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.flow_control.admission import Gate, Limits, Room
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.flow_control.capacity import rooms_of
+from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s
+from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.fences import array, texts
+from tasks_app.pool.tables import GATE, NOW, PENDING, READY
+
+MOST_WOKEN = 1_000
+"""Of one gate at a time."""
+FARTHER = 1_000
+"""So many more are read where those in front may not run …"""
+MOST_READS = 5
+"""… and so often in one transaction; a look at once goes on behind them."""
+UNUSED_S = 1.0
+"""After so long it is looked whether a wake-up was used: perhaps nobody has a hand free."""
+
+_LINE = text(f"""
+    SELECT g.gate, p.*
+    FROM unnest(CAST(:gates AS text[]), CAST(:numbers AS int[]), CAST(:heads AS bigint[]),
+                CAST(:priorities AS smallint[]), CAST(:afters AS bigint[]))
+        WITH ORDINALITY AS g(gate, number, head, priority, after, place)
+    CROSS JOIN LATERAL (
+        SELECT p.id, p.priority, p.queue, p.name, p.order_key, p.limit_key,
+            {READY} AND {runs("p.queue")} AND {is_free()} AS may_run
+        FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' AND p.parked = g.gate
+          AND (g.head IS NULL OR p.id = g.head) AND (p.priority, p.id) > (g.priority, g.after)
+        ORDER BY p.priority, p.id LIMIT g.number FOR NO KEY UPDATE SKIP LOCKED) AS p
+    ORDER BY g.place, p.priority, p.id
+""")
+_GO_ON = text(f"""
+    WITH woken AS (
+        UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = NULL
+        WHERE p.id = ANY(CAST(:ids AS bigint[])))
+    UPDATE {GATE} t SET look_at = CASE
+        WHEN EXISTS (SELECT FROM {PENDING} p
+                     WHERE p.state = '{State.PENDING}' AND p.parked = t.gate
+                       AND p.id <> ALL (CAST(:ids AS bigint[])))
+        THEN {NOW} + make_interval(secs =>
+            (CAST(:waits AS float8[]))[array_position(CAST(:gates AS text[]), t.gate)]) END
+    WHERE t.gate = ANY(CAST(:gates AS text[]))
+""")
+_FRONT = (-1, 0)
+"""Priority and id before all others."""
+
+
+def wake(
+    connection: Connection,
+    rooms: Mapping[Gate, Room],
+    limits: Limits,
+    most: Mapping[Gate, int] | None = None,
+    *,
+    now: datetime | None = None,
+) -> list[tuple[str, int]]:
+    """Let those go on for whom there is room; return queue and id of each that may run now.
+
+    The gates are locked. ``most``: so many of each at most, as so many have ended behind it.
+    """
+    waits = {gate: look_in_s(gate, room, limits) for gate, room in rooms.items()}
+    left = {gate: n for gate, room in rooms.items() if (n := _number(gate, room, most))}
+    unread = dict.fromkeys(left, _FRONT)
+    ids: list[int] = []
+    woken: list[tuple[str, int]] = []
+    for read in range(MOST_READS):
+        if not unread:
+            break
+        wanted = {gate: left[gate] + read * FARTHER for gate in unread}
+        line = _read(connection, wanted, rooms, unread, now)
+        elsewhere = _elsewhere(connection, line, limits, now)
+        for row in line:
+            gate, others = Gate.parse(row.gate), elsewhere.get(row.id)
+            if not left[gate]:
+                continue
+            ids.append(row.id)
+            unread[gate] = (row.priority, row.id)
+            if others is not None and all(room.admits(row.id) for room in others):
+                for room in others:
+                    room.free -= 1
+                left[gate] -= 1
+                woken.append((row.queue, row.id))
+                waits[gate] = min(waits[gate], UNUSED_S)
+        there = Counter(row.gate for row in line)
+        unread = {g: at for g, at in unread.items() if left[g] and there[str(g)] == wanted[g]}
+    waits |= dict.fromkeys(unread, SHORTEST_LOOK_S)
+    values = {"ids": array(ids), "gates": texts(waits), "waits": list(waits.values())}
+    connection.execute(_GO_ON, {**values, "now": now})
+    return woken
+
+
+def _read(
+    connection: Connection,
+    wanted: Mapping[Gate, int],
+    rooms: Mapping[Gate, Room],
+    after: Mapping[Gate, tuple[int, int]],
+    now: datetime | None,
+) -> Sequence[Any]:
+    """Read on in the lines of gates, so far in each; what somebody holds is left out."""
+    values = {
+        "gates": texts(wanted),
+        "numbers": array(wanted.values()),
+        "heads": array(rooms[gate].head for gate in wanted),
+        "priorities": array(after[gate][0] for gate in wanted),
+        "afters": array(after[gate][1] for gate in wanted),
+    }
+    return connection.execute(_LINE, {**values, "now": now}).all()
+
+
+def _elsewhere(
+    connection: Connection, line: Sequence[Any], limits: Limits, now: datetime | None
+) -> dict[int, list[Room]]:
+    """Return of those that may run how their other gates stand."""
+    others = {
+        row.id: [
+            gate
+            for gate in limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
+            if str(gate) != row.gate
+        ]
+        for row in line
+        if row.may_run
+    }
+    rooms = rooms_of(connection, {g for some in others.values() for g in some}, limits, now=now)
+    return {task_id: [rooms[gate] for gate in some] for task_id, some in others.items()}
+
+
+def _number(gate: Gate, room: Room, most: Mapping[Gate, int] | None) -> int:
+    wanted = MOST_WOKEN if most is None else most.get(gate, 0)
+    return int(min(room.free, wanted, MOST_WOKEN))

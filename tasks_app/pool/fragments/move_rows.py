@@ -1,0 +1,116 @@
+"""How rows leave RUNNING or the pending pool: one statement, whatever the verb and the number.
+
+A verb says *which* rows and *where to* in a CTE named ``held``; this room writes the rest: delete
+and insert into the target pool, or back to PENDING, and a line in the history. ``held`` locks its
+rows and yields ``AS_IT_WAS`` and these columns:
+
+    goes_to, back_at, failures, crashes, retry_level,
+    result, kind, message, traceback, run_ms, event
+
+``back_at`` is for those that go back to PENDING; ``event`` null means: no line in the history.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import TextClause, text
+
+from tasks_app.domain.tasks.states import Pool, State, states_in
+from tasks_app.pool.groups.count import ENDS, LOCKED, counting, locking, sparing
+from tasks_app.pool.tables import ATTEMPT, CARRIED, COMPLETED, ERROR, NOW, PENDING, quoted
+
+SKIP_LOCKED = "FOR UPDATE OF p SKIP LOCKED"
+"""For groups: somebody's open transaction on one member must not stop the others."""
+WAIT = "FOR UPDATE OF p"
+
+_DECIDED = ("failures", "crashes", "retry_level", "result", "run_ms")
+_KEPT = tuple(c for c in CARRIED if c not in _DECIDED)
+AS_IT_WAS = ", ".join(f"p.{c}" for c in _KEPT)
+_MOVED = ", ".join(_KEPT + _DECIDED)
+_INTO = f"{_MOVED}, state, error, finished_at"
+_FROM = f"""
+    SELECT {_MOVED}, goes_to, kind || coalesce(': ' || nullif(message, ''), ''), {NOW} FROM held
+"""
+
+
+def _back(column: str) -> str:
+    return f"(SELECT {column} FROM back)[array_position((SELECT ids FROM back), p.id)]"
+
+
+_GROUPS = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))"
+
+
+_WENT = "SELECT id, goes_to FROM held"
+_TOLD = """
+    SELECT id, goes_to, NULL AS queue, NULL AS wait_s FROM held
+    UNION ALL SELECT id, NULL, queue, wait_s FROM called WHERE wait_s IS NOT NULL
+"""
+
+
+def leave(held: str, *, waits: bool = False, tells: bool = False) -> TextClause:
+    """Return the statement; it yields (id, goes_to) of the rows that moved.
+
+    Nothing is joined: what ``held`` has locked is what there is, and its rows are looked up by
+    their ids. A join would be planned by a guess at two sizes: of a pool that was empty yesterday
+    it took a second. Members of a group that somebody counts just now stay where they are; unless
+    ``waits``, which is for rows that are given as ``:ids``. ``tells``: callbacks that were inserted
+    come behind them, as ``Called`` has them, with ``goes_to`` null.
+    """
+    if waits:
+        first = f"""{locking(_GROUPS)},
+        held AS MATERIALIZED (SELECT * FROM ({held}) AS l WHERE {LOCKED})"""
+    else:
+        first = f"locked AS MATERIALIZED ({held}), {sparing('locked')}"
+    ended = f"""{first},
+    ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
+    {counting("ended")}"""
+    return _moving(ended, _TOLD if tells else _WENT)
+
+
+def leave_uncounted(held: str) -> TextClause:
+    """Return the same for rows none of which is a member of a group."""
+    return _moving(f"held AS MATERIALIZED ({held})")
+
+
+def _moving(first: str, told: str = _WENT) -> TextClause:
+    return text(f"""
+    WITH {first},
+    gone AS (
+        DELETE FROM {PENDING} p
+        WHERE p.id = ANY(ARRAY(SELECT id FROM held WHERE goes_to <> '{State.PENDING}'))),
+    back AS MATERIALIZED (
+        SELECT array_agg(id) AS ids, array_agg(back_at) AS back_at, array_agg(failures) AS failures,
+            array_agg(crashes) AS crashes, array_agg(retry_level) AS retry_level
+        FROM held WHERE goes_to = '{State.PENDING}'),
+    again AS (
+        UPDATE {PENDING} p
+        SET state = '{State.PENDING}', parked = NULL,
+            lease_token = NULL, lease_until = NULL, owner = NULL,
+            due_at = {_back("back_at")}, scan_at = {_back("back_at")},
+            failures = {_back("failures")}, crashes = {_back("crashes")},
+            retry_level = {_back("retry_level")}
+        WHERE p.id = ANY((SELECT ids FROM back)::bigint[])),
+    completed AS (
+        INSERT INTO {COMPLETED} ({_INTO}) {_FROM}
+        WHERE goes_to IN ({quoted(*states_in(Pool.COMPLETED))})),
+    failed AS (
+        INSERT INTO {ERROR} ({_INTO}) {_FROM} WHERE goes_to = '{State.FAILED}'),
+    history AS (
+        INSERT INTO {ATTEMPT}
+            (task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at, run_ms)
+        SELECT id, attempt, event, kind, message, traceback, owner, started_at, {NOW}, run_ms
+        FROM held WHERE event IS NOT NULL)
+    {told}
+    """)
+
+
+def complete(held: str) -> TextClause:
+    """Return the statement for rows that all succeeded; it yields the ids of those that moved.
+
+    ``held`` yields ``AS_IT_WAS``, failures, crashes, retry_level, result and run_ms.
+    """
+    return text(f"""
+    WITH held AS MATERIALIZED ({held}),
+    gone AS (DELETE FROM {PENDING} p WHERE p.id = ANY(ARRAY(SELECT id FROM held)))
+    INSERT INTO {COMPLETED} ({_INTO})
+    SELECT {_MOVED}, '{State.SUCCEEDED}', NULL, {NOW} FROM held RETURNING id
+    """)

@@ -1,0 +1,95 @@
+"""Make: a group in the caller's transaction, which inserts its members in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.coordination.groups import GroupRow
+from tasks_app.domain.errors import TasksError
+from tasks_app.pool.groups.count import called
+from tasks_app.pool.tables import GROUP, GROUP_IDS, NOW, PENDING
+
+PAGE = 1_000
+"""Ids of members in one row."""
+
+
+def _next(table: str) -> str:
+    return f"nextval((SELECT CAST(pg_get_serial_sequence('{table}', 'id') AS regclass)))"
+
+
+_IDS = text(f"""
+    SELECT {_next(GROUP)} AS group_id,
+        CASE WHEN CAST(:calls AS boolean) THEN {_next(PENDING)} END AS callback_id
+""")
+_EXTEND = text(f"""
+    UPDATE {GROUP} g SET total = g.total + cardinality(CAST(:ids AS bigint[]))
+    WHERE g.id = :id AND g.outcome IS NULL RETURNING g.id
+""")
+_ENTER_MORE = text(f"""
+    INSERT INTO {GROUP_IDS} (group_id, no, ids)
+    SELECT :id, coalesce(max(i.no) + 1, 0), CAST(:ids AS bigint[])
+    FROM {GROUP_IDS} i WHERE i.group_id = :id
+""")
+_INSERT = text(f"""
+    WITH counted AS (
+        INSERT INTO {GROUP} (id, total, enough, fail_fast, then_row, on_failure, callback_id,
+            part_of, created_at, counted_at)
+        VALUES (:id, :total, CAST(:enough AS integer), :fail_fast, CAST(:then_row AS jsonb),
+            CAST(:on_failure AS jsonb), CAST(:callback_id AS bigint), CAST(:part_of AS bigint),
+            {NOW}, {NOW})
+        RETURNING *),
+    {called()}
+    SELECT id FROM counted
+""")
+_ENTER = text(f"""
+    INSERT INTO {GROUP_IDS} (group_id, no, ids) VALUES (:id, :no, CAST(:ids AS bigint[]))
+""")
+
+
+def take_ids(connection: Connection, group: GroupRow) -> tuple[int, int | None]:
+    """Return the id of a group to be, and of its callback, if it has any."""
+    row = connection.execute(_IDS, {"calls": group.calls}).one()
+    return row.group_id, row.callback_id
+
+
+def extend(connection: Connection, group_id: int, members: Sequence[int]) -> None:
+    """Let a group wait for more members, which are inserted in this transaction; it is locked.
+
+    Raises:
+        TasksError: the group is over, or unknown.
+    """
+    more = {"id": group_id, "ids": list(map(int, members))}
+    if connection.execute(_EXTEND, more).first() is None:
+        raise TasksError(
+            f"Group {group_id} is over or unknown, so nothing can become part of it. "
+            "Create what it shall wait for in a member that it still waits for."
+        )
+    connection.execute(_ENTER_MORE, more)
+
+
+def insert(
+    connection: Connection,
+    group_id: int,
+    callback_id: int | None,
+    group: GroupRow,
+    members: Sequence[int],
+    *,
+    now: datetime | None = None,
+) -> None:
+    """Insert a group whose members are inserted; one without any calls at once.
+
+    Raises:
+        TasksError: the group that it is to be part of is over, or unknown.
+    """
+    ids = {"id": group_id, "callback_id": callback_id}
+    if group.part_of is not None and callback_id is not None:
+        extend(connection, group.part_of, [callback_id])
+    connection.execute(_INSERT, {**group._asdict(), **ids, "now": now})
+    pages = [list(map(int, members[i : i + PAGE])) for i in range(0, len(members), PAGE)]
+    if pages:
+        connection.execute(
+            _ENTER, [{"id": group_id, "no": no, "ids": page} for no, page in enumerate(pages)]
+        )

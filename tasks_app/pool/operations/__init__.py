@@ -1,0 +1,1 @@
+"""What operators look at and change: audit, grants, explain, diagnostics."""

@@ -1,0 +1,139 @@
+"""Audit: what operators did, a line for each. Lines are added and read, never changed.
+
+A bulk is a line that says what is meant, which opens it, and one for each of its steps, written in
+the step's own transaction: so the lines always agree with the rows, and say where to go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.tasks.error_text import clean
+from tasks_app.pool.tables import AUDIT
+
+MOST_IDS = 500
+"""Of a line; a larger single action keeps so many as a sample."""
+LONGEST_WHO = 200
+
+TOLD = (
+    *("who", "action", "what", "patch", "bulk", "until", "after"),
+    *("number", "ids", "answers", "left_out"),
+)
+"""What a role says of its action; the rest is the database's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One action, or one step of a bulk."""
+
+    id: int
+    at: datetime
+    role: str
+    """The role in the database."""
+    who: str
+    """As the caller said."""
+    action: str
+    what: dict[str, Any]
+    """The selection, or what else it was done to."""
+    bulk: int | None
+    """The line that opened the bulk."""
+    until: int | None
+    """Opens a bulk: ids above it are not meant."""
+    after: int | None
+    """Of a bulk: where to go on; None: nowhere."""
+    number: int
+    """How many it was done to."""
+    ids: list[int]
+    answers: dict[str, int]
+    left_out: dict[str, list[int]]
+    """Ids of those that it was not done to, by reason."""
+
+
+_OPENING = text(f"SELECT id, at, action, what, patch, until FROM {AUDIT} WHERE id = :token")
+_AFTER = text(f"""
+    SELECT after FROM (
+        SELECT id, after FROM {AUDIT} WHERE id = :token
+        UNION ALL
+        (SELECT id, after FROM {AUDIT} WHERE bulk = :token ORDER BY id DESC LIMIT 1)) lines
+    ORDER BY id DESC LIMIT 1
+""")
+_COLUMNS = ", ".join(field.name for field in fields(Line))
+_FIND = text(f"""
+    SELECT {_COLUMNS} FROM {AUDIT}
+    WHERE (CAST(:action AS text) IS NULL OR action = :action)
+      AND (CAST(:before AS bigint) IS NULL OR id < :before)
+    ORDER BY id DESC LIMIT :most
+""")
+_STEPS = text(f"""
+    SELECT {_COLUMNS} FROM {AUDIT} WHERE id = :token OR bulk = :token ORDER BY id
+""")
+_ALONE = text("SELECT pg_advisory_xact_lock(hashtext('task_audit'), CAST(:token AS integer))")
+_JSON = frozenset({"what", "patch", "answers", "left_out"})
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a bulk is to do, and how far it is."""
+
+    token: int
+    at: datetime
+    action: str
+    what: dict[str, Any]
+    patch: dict[str, Any] | None
+    until: int
+    after: int | None
+
+
+def note(
+    connection: Connection,
+    action: str,
+    what: Mapping[str, Any] | None = None,
+    *,
+    who: str = "",
+    number: int | None = None,
+    ids: Sequence[int] = (),
+    **more: Any,
+) -> int:
+    """Write a line and return its id; ``number`` is that of the ids unless given."""
+    values: dict[str, Any] = {
+        "who": clean(who, LONGEST_WHO),
+        "action": action,
+        "what": what or {},
+        "number": len(ids) if number is None else number,
+        "ids": list(ids[:MOST_IDS]),
+        **more,
+    }
+    names = ", ".join(values)
+    given = ", ".join(f"CAST(:{n} AS jsonb)" if n in _JSON else f":{n}" for n in values)
+    written = {n: json.dumps(v) if n in _JSON and v is not None else v for n, v in values.items()}
+    statement = text(f"INSERT INTO {AUDIT} ({names}) VALUES ({given}) RETURNING id")
+    return int(connection.execute(statement, written).scalar_one())
+
+
+def take_turn(connection: Connection, token: int) -> Opening | None:
+    """Return a bulk that is this transaction's alone until it ends; None: there is none."""
+    connection.execute(_ALONE, {"token": token % 2**31})
+    row = connection.execute(_OPENING, {"token": token}).first()
+    if row is None or row.until is None:
+        return None
+    after = connection.execute(_AFTER, {"token": token}).scalar()
+    return Opening(row.id, row.at, row.action, row.what, row.patch, row.until, after)
+
+
+def find(
+    connection: Connection, *, action: str | None = None, before: int | None = None, most: int = 20
+) -> list[Line]:
+    """Return lines, newest first; ``before`` is the id to go on below."""
+    rows = connection.execute(_FIND, {"action": action, "before": before, "most": most})
+    return [Line(*row) for row in rows]
+
+
+def steps(connection: Connection, token: int) -> list[Line]:
+    """Return a line and, of a bulk, its steps, oldest first."""
+    return [Line(*row) for row in connection.execute(_STEPS, {"token": token})]

@@ -1,0 +1,250 @@
+"""Explain: reads what bears on one task, in three statements of bounded cost. Never locks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.explain.facts import (
+    MOST_AHEAD,
+    Denial,
+    Facts,
+    LastAttempt,
+    Message,
+    Progress,
+    Row,
+    Scan,
+    Service,
+    Shut,
+    Stop,
+    Turn,
+)
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.flow_control import order_and_limits
+from tasks_app.pool.flow_control.capacity import rooms_of
+from tasks_app.pool.fragments.availability import STOPS
+from tasks_app.pool.tables import (
+    ALL,
+    ATTEMPT,
+    BECAUSE,
+    DISPATCH,
+    ERROR,
+    EVERY_QUEUE,
+    LEASE,
+    LOCK_WAIT,
+    LOCKS,
+    NOW,
+    PAUSE,
+    PENDING,
+    REFUSED,
+    WORKER,
+)
+
+MOST_NAMES = 1_000
+_OF_PENDING = {"scan_at", "at_most_once", "outages", "outage_since"}
+_COLUMNS = ", ".join(f"{'p' if f.name in _OF_PENDING else 't'}.{f.name}" for f in fields(Row))
+_ROW = text(f"""
+    SELECT n.now, {_COLUMNS} FROM (SELECT {NOW} AS now) AS n
+    LEFT JOIN {ALL} t ON t.id = :id
+    LEFT JOIN LATERAL (
+        SELECT {", ".join(sorted(_OF_PENDING))} FROM {PENDING} WHERE id = :id) AS p ON true
+""")
+_LIVES = f"w.seen_at > {NOW} - CAST(:lease AS interval)"
+_AROUND = text(f"""
+    SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
+        z.queue AS stopped, z.since, z.reason, z.resume_at,
+        d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
+        d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said,
+        CAST(s.notes ->> '{REFUSED}' AS timestamptz) AS refused_since,
+        coalesce(s.notes ->> '{BECAUSE}', '') AS refused_because,
+        l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
+    FROM (SELECT) AS one
+    LEFT JOIN LATERAL (
+        SELECT * FROM {ATTEMPT} a WHERE a.task_id = :id
+        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM {PAUSE} z WHERE z.queue IN (:queue, '{EVERY_QUEUE}') AND {STOPS}
+        ORDER BY z.queue = :queue LIMIT 1) AS z ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM {DISPATCH} d
+        WHERE CAST(:id AS bigint) = ANY(d.ids) AND d.created_at >= CAST(:scan_at AS timestamptz)
+        ORDER BY d.id DESC LIMIT 1) AS d ON true
+    LEFT JOIN LATERAL (
+        SELECT l.*, EXISTS (
+            SELECT FROM {LOCKS} h WHERE h.resource = l.resource AND h.state = 'held') AS held
+        FROM {LOCK_WAIT} l
+        WHERE l.task_id = :id AND l.outcome IN ('denied', 'timed_out')
+          AND l.ended_at >= CAST(:started_at AS timestamptz)
+        ORDER BY l.ended_at DESC LIMIT 1) AS l ON true
+    LEFT JOIN {LEASE} s ON s.name = 'scan'
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE w.lives) AS children,
+            count(*) FILTER (WHERE w.lives AND w.knows) AS knowing,
+            count(*) FILTER (WHERE w.lives AND w.running <> '[]') AS busy,
+            max(w.seen_at) AS last_seen
+        FROM (SELECT w.seen_at, w.running, {_LIVES} AS lives, :name = ANY(w.handlers) AS knows
+              FROM {WORKER} w WHERE :queue = ANY(w.queues)) AS w) AS w
+    LEFT JOIN LATERAL (
+        SELECT w.node, w.seen_at,
+            (SELECT CAST(r AS text) FROM jsonb_array_elements(w.running) AS r
+             WHERE r ->> 'id' = CAST(:id AS text) LIMIT 1) AS said
+        FROM {WORKER} w WHERE w.owner = :owner) AS r ON true
+""")
+_NAMES = text(f"""
+    SELECT ARRAY(
+        SELECT DISTINCT h FROM {WORKER} w, unnest(w.handlers) AS h
+        WHERE {_LIVES} AND :queue = ANY(w.queues) ORDER BY h LIMIT {MOST_NAMES}) AS names,
+    ARRAY(
+        SELECT DISTINCT q FROM {WORKER} w, unnest(w.queues) AS q
+        WHERE {_LIVES} AND :name = ANY(w.handlers) AND q <> :queue
+        ORDER BY q LIMIT {MOST_NAMES}) AS elsewhere
+""")
+# Bounded from above by its own place within its priority, and by now within the better ones; a bulk
+# of tasks may have one and the same scan_at.
+_AHEAD = text(f"""
+    SELECT count(*) FROM (
+        SELECT FROM generate_series(0, CAST(:priority AS int)) AS r(priority)
+        CROSS JOIN LATERAL (
+            SELECT FROM {PENDING} p
+            WHERE p.queue = :queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
+              AND (p.scan_at, p.id) < (
+                CASE WHEN r.priority < :priority THEN {NOW}
+                     ELSE CAST(:scan_at AS timestamptz) END,
+                CASE WHEN r.priority < :priority THEN 9223372036854775807
+                     ELSE CAST(:id AS bigint) END)
+            LIMIT {MOST_AHEAD + 1}) AS p
+        LIMIT {MOST_AHEAD + 1}) AS before
+""")
+
+
+_TURN = text(f"""
+    SELECT (SELECT p.id FROM {PENDING} p
+            WHERE p.order_key = :key AND p.state = '{State.RUNNING}' AND p.id <> :id LIMIT 1),
+        (SELECT e.id FROM {ERROR} e
+         WHERE e.order_key = :key AND e.id < :id AND e.order_skips IS NOT TRUE
+         ORDER BY e.id LIMIT 1)
+""")
+
+
+def read_facts(
+    connection: Connection,
+    task_id: int,
+    *,
+    lease: timedelta,
+    late_after: timedelta,
+    beats_every: timedelta = timedelta(seconds=10),
+    now: datetime | None = None,
+) -> Facts:
+    """Return what is known of the task; ``lease`` is how long a silent child counts as living."""
+    found = dict(connection.execute(_ROW, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
+    at = found.pop("now")
+    if found["id"] is None:
+        return Facts(task_id, at, None, late_after=late_after)
+    row = Row(**{**found, "state": State(found["state"])})
+    values = {
+        **{name: getattr(row, name) for name in ("id", "queue", "name", "owner", "scan_at")},
+        "started_at": row.started_at,
+        "lease": lease,
+        "now": at,
+    }
+    around = connection.execute(_AROUND, values).one()
+    stranger = row.state is State.PENDING and not around.knowing
+    names = connection.execute(_NAMES, values).one() if stranger else None
+    facts = Facts(
+        task_id,
+        at,
+        row,
+        last=_last(around),
+        stop=_stop(around),
+        denial=_denial(around),
+        message=_message(around),
+        service=Service(
+            *(around.children, around.knowing, around.busy),
+            names=tuple(names.names) if names else (),
+            elsewhere=tuple(names.elsewhere) if names else (),
+            last_seen=around.last_seen,
+        ),
+        scan=_scan(around),
+        progress=_progress(around),
+        heard_at=around.seen_at if row.state is State.RUNNING else None,
+        late_after=late_after,
+        beats_every=beats_every,
+    )
+    if facts.due is None:
+        return facts
+    facts = _behind_gates(connection, facts, row)
+    if row.scan_at is None or row.scan_at > at:
+        return facts
+    return replace(facts, ahead=_ahead(connection, row, at))
+
+
+def _behind_gates(connection: Connection, facts: Facts, row: Row) -> Facts:
+    """Look what stands before it, and how that stands."""
+    limits = order_and_limits.limits_of(connection)
+    before = limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
+    if not before:
+        return facts
+    rooms = rooms_of(connection, before, limits, now=facts.now)
+    shut = [
+        Shut(limit, gate.key, room.running)
+        for gate, room in rooms.items()
+        if room.free < 1 and (limit := limits.of(gate)) is not None
+    ]
+    turn = None
+    if row.order_key is not None:
+        head = rooms[before[0]].head
+        values = {"key": row.order_key, "id": row.id}
+        running, failed = connection.execute(_TURN, values).one()
+        turn = Turn(running, None if head == row.id else head, failed)
+    return replace(facts, turn=turn, shut=tuple(shut))
+
+
+def _ahead(connection: Connection, row: Row, now: datetime) -> int:
+    values = {
+        **{name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")},
+        "now": now,
+    }
+    return int(connection.execute(_AHEAD, values).scalar_one())
+
+
+def _last(around: Any) -> LastAttempt | None:
+    if around.event is None:
+        return None
+    return LastAttempt(around.attempt, around.event, around.kind, around.message, around.ended_at)
+
+
+def _denial(around: Any) -> Denial | None:
+    if around.denied_at is None:
+        return None
+    of = around.resource, around.blocked_by, around.times
+    return Denial(*of, around.asked_at, around.denied_at, around.held)
+
+
+def _stop(around: Any) -> Stop | None:
+    if around.stopped is None:
+        return None
+    return Stop(around.stopped, around.since, around.reason, around.resume_at)
+
+
+def _message(around: Any) -> Message | None:
+    if around.dispatch_id is None:
+        return None
+    sent = around.sent_at, around.publishes, around.publish_at
+    return Message(around.dispatch_id, around.tasks, *sent)
+
+
+def _scan(around: Any) -> Scan | None:
+    if around.holder is None:
+        return None
+    return Scan(around.holder, around.done_at, around.refused_since, around.refused_because)
+
+
+def _progress(around: Any) -> Progress | None:
+    if around.said is None:
+        return None
+    said = json.loads(around.said)
+    return Progress(around.node, said.get("fraction"), said.get("note"))

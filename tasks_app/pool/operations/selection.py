@@ -1,0 +1,154 @@
+"""Chosen: which rows a selection means, a piece of a pool at a time, in the order of their ids.
+
+First a look, which waits for nobody and reads so many rows at most; then a lock, which asks again:
+what has changed meanwhile is not meant any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.operations.selection import Selection
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.tables import ATTEMPT, COMPLETED, ERROR, PENDING
+
+LOOKED_AT = 2_000
+"""Rows per statement: some milliseconds."""
+
+_TABLES = {Pool.PENDING: PENDING, Pool.COMPLETED: COMPLETED, Pool.ERROR: ERROR}
+_LAST_ERROR = f"""(
+    SELECT a.kind || coalesce(': ' || nullif(a.message, ''), '') FROM {ATTEMPT} a
+    WHERE a.task_id = p.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1)"""
+"""Of a task that is not over: its history has it."""
+
+
+class Cut(NamedTuple):
+    """Where a selection ends, fixed when it began."""
+
+    at: datetime
+    """Ages count from here; what finished later is not meant."""
+    until: int
+    """Ids above it are not meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One row that is meant."""
+
+    id: int
+    name: str
+    state: State
+    payload: str | None = None
+    """JSON text, where it was asked for."""
+
+
+def cut(connection: Connection) -> Cut:
+    """Return the end of a selection that begins now."""
+    row = connection.execute(_CUT).one()
+    return Cut(row.at, max(row.waiting or 0, row.completed or 0, row.failed or 0))
+
+
+def look(
+    connection: Connection, selection: Selection, end: Cut, after: int, most: int
+) -> tuple[list[Found], int | None]:
+    """Return up to ``most`` rows above the id ``after``, and where to go on; None: that was all."""
+    looked = _look(selection.pool, tuple(selection.given()))
+    values = {**_values(selection, end), "after": after, "most": LOOKED_AT}
+    rows = connection.execute(looked, values).all()
+    found = [Found(row.id, row.name, State(row.state)) for row in rows if row.fits]
+    if len(found) > most:
+        return found[:most], found[most - 1].id
+    return found, rows[-1].id if len(rows) == LOOKED_AT else None
+
+
+def lock(
+    connection: Connection, selection: Selection, end: Cut, ids: list[int], *, payloads: bool
+) -> list[Found]:
+    """Lock those of ``ids`` that are still meant, until the transaction ends; waits for them."""
+    return _read(connection, selection, end, ids, "FOR UPDATE OF p", payloads=payloads)
+
+
+def read(connection: Connection, selection: Selection, end: Cut, ids: list[int]) -> list[Found]:
+    """Return those of ``ids`` that are still meant, with their payloads."""
+    return _read(connection, selection, end, ids, "", payloads=True)
+
+
+def _read(
+    connection: Connection,
+    selection: Selection,
+    end: Cut,
+    ids: list[int],
+    locking: str,
+    *,
+    payloads: bool,
+) -> list[Found]:
+    statement = _these(selection.pool, tuple(selection.given()), locking, payloads=payloads)
+    rows = connection.execute(statement, {**_values(selection, end), "chosen": ids})
+    return [Found(row.id, row.name, State(row.state), row.payload) for row in rows]
+
+
+_CUT = text(f"""
+    SELECT statement_timestamp() AS at, (SELECT max(id) FROM {PENDING}) AS waiting,
+        (SELECT max(id) FROM {COMPLETED}) AS completed, (SELECT max(id) FROM {ERROR}) AS failed
+""")
+
+
+@lru_cache(64)
+def _look(pool: Pool, given: tuple[str, ...]) -> TextClause:
+    """By a business key or ids, read only theirs: their ids are worked out first, once."""
+    table = _TABLES[pool]
+    only = {
+        "biz_key": f"""
+          AND p.id = ANY(ARRAY(SELECT b.id FROM {table} b WHERE b.biz_key = :biz_key))""",
+        "ids": "AND p.id = ANY(CAST(:ids AS bigint[]))",
+    }
+    return text(f"""
+        SELECT p.id, p.name, p.state, coalesce({_fits(pool, given)}, false) AS fits FROM {table} p
+        WHERE p.id > :after AND p.id <= :until {" ".join(only.get(word, "") for word in given)}
+        ORDER BY p.id LIMIT :most
+    """)
+
+
+@lru_cache(64)
+def _these(pool: Pool, given: tuple[str, ...], locking: str, *, payloads: bool) -> TextClause:
+    payload = "p.payload::text" if payloads else "NULL"
+    return text(f"""
+        SELECT p.id, p.name, p.state, {payload} AS payload FROM {_TABLES[pool]} p
+        WHERE p.id = ANY(CAST(:chosen AS bigint[])) AND {_fits(pool, given)}
+        ORDER BY p.id {locking}
+    """)
+
+
+def _fits(pool: Pool, given: tuple[str, ...]) -> str:
+    waits = pool is Pool.PENDING
+    since, error = ("p.created_at", _LAST_ERROR) if waits else ("p.finished_at", "p.error")
+    conditions = {
+        "state": "p.state = :state",
+        "name": "p.name = :name",
+        "queue": "p.queue = :queue",
+        "biz_key": "p.biz_key = :biz_key",
+        "error_kind": f"split_part({error}, ': ', 1) ~ :error_kind",
+        "error_text": f"strpos(lower({error}), lower(:error_text)) > 0",
+        "older_than": f"{since} <= :at - CAST(:older_than AS interval)",
+        "newer_than": f"{since} > :at - CAST(:newer_than AS interval)",
+    }
+    asked = [conditions[word] for word in given if word in conditions]
+    return " AND ".join([*asked, "true" if waits else "p.finished_at <= :at"])
+
+
+def _values(selection: Selection, end: Cut) -> dict[str, object]:
+    values = {**selection.given(), "at": end.at, "until": end.until}
+    if selection.error_kind is not None:  # the class itself, in whichever module
+        values["error_kind"] = rf"^([^ ]*\.)?{_literally(selection.error_kind)}$"
+    if selection.ids is not None:
+        values["ids"] = list(selection.ids)
+    return values
+
+
+def _literally(word: str) -> str:
+    return "".join(letter if letter.isalnum() else f"\\{letter}" for letter in word)

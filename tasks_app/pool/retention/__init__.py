@@ -1,0 +1,1 @@
+"""Partitions by day: made, pruned, dropped."""

@@ -1,0 +1,66 @@
+"""Retire: whole days of the completed pool go, without a DELETE.
+
+In three steps, each of which may be the last for a while: the partition is detached, under a lock
+that is waited for so briefly that settles behind it hardly notice; then it is nobody's but ours,
+and the history of its tasks is deleted, some at a time; then it is dropped.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.pool.retention.days import Mark, Partition, remember
+from tasks_app.pool.tables import ATTEMPT, COMPLETED, table
+
+LOCK_WAIT = "100ms"
+"""DETACH takes the whole table for itself: while it waits for who is in there, settles wait for it.
+CONCURRENTLY would not, but is refused where there is a default partition."""
+LOOKED_AT = 5_000
+"""Rows per statement: some ten milliseconds."""
+_DEFAULT = table("task_completed_default")
+
+
+def detach(connection: Connection, partition: Partition) -> None:
+    """Take a day out of the pool, in a transaction of its own.
+
+    Who reads the old day itself is waited for first: nobody settles into it. While the parent is
+    waited for, and for the moment of the change, all others wait behind.
+
+    Raises:
+        sqlalchemy.exc.OperationalError: the table is in use. Try again later.
+    """
+    connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"))
+    connection.execute(text(f"LOCK TABLE {table(partition.name)} IN ACCESS EXCLUSIVE MODE"))
+    connection.execute(text(f"LOCK TABLE {_DEFAULT} IN ACCESS EXCLUSIVE MODE"))
+    remember(connection, partition, Mark(detached=True))
+    connection.execute(text(f"ALTER TABLE {COMPLETED} DETACH PARTITION {table(partition.name)}"))
+
+
+def forget_history(connection: Connection, partition: Partition, after: int) -> int | None:
+    """Delete what the history says of some tasks of a detached day; None: that was all.
+
+    Else the id to go on after.
+    """
+    step = connection.execute(_history(partition), {"after": after, "most": LOOKED_AT}).one()
+    if step.seen < LOOKED_AT:
+        return None
+    remember(connection, partition, Mark(detached=True, after=step.after))
+    return int(step.after)
+
+
+def drop(connection: Connection, partition: Partition) -> None:
+    """Drop a detached day."""
+    connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"))
+    connection.execute(text(f"DROP TABLE {table(partition.name)}"))
+
+
+def _history(partition: Partition) -> TextClause:
+    return text(f"""
+    WITH looked AS MATERIALIZED (
+        SELECT c.id, (c.attempt > 1 OR c.failures > 0 OR c.crashes > 0 OR c.error IS NOT NULL)
+            AS told
+        FROM {table(partition.name)} c WHERE c.id > :after ORDER BY c.id LIMIT :most),
+    history AS (
+        DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM looked WHERE told)))
+    SELECT count(*) AS seen, max(id) AS after FROM looked
+    """)

@@ -1,0 +1,127 @@
+"""Prune: rows that are too old are deleted by key, some at a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.config.retention import Keep
+from tasks_app.pool.retention.ages import ages, too_old
+from tasks_app.pool.retention.days import Mark, Partition, remember
+from tasks_app.pool.tables import ATTEMPT, ERROR, NOW, table
+
+LOOKED_AT = 5_000
+"""Rows per statement: some ten milliseconds."""
+DEFAULT = table("task_completed_default")
+_OLD = too_old("t.finished_at", "t.name")
+
+
+def thin(connection: Connection, partition: Partition, mark: Mark) -> tuple[Mark, int]:
+    """Delete tasks of ``mark.names`` among the next rows of a day that stays.
+
+    Return the mark to go on with, written down already, and how many rows went.
+    """
+    values = {"after": mark.after, "most": LOOKED_AT, "names": list(mark.names)}
+    step = connection.execute(_thin(partition), values).one()
+    if step.seen < LOOKED_AT:
+        mark = Mark(done=tuple(sorted({*mark.done, *mark.names})))
+    else:
+        mark = Mark(after=step.after, names=mark.names, done=mark.done)
+    remember(connection, partition, mark)
+    return mark, step.gone
+
+
+Place = tuple[datetime, int]
+"""Where a pass over rows by their age has come to."""
+
+
+def delete_old(
+    connection: Connection,
+    pool: str,
+    keep: Keep,
+    after: Place | None = None,
+    *,
+    now: datetime | None = None,
+) -> tuple[Place | None, int]:
+    """Delete what is too old among the next rows of the error pool, or of the default partition.
+
+    Return the place to go on after, None when that was all, and how many rows went. Rows that
+    somebody holds, to requeue them perhaps, are left for the next pass.
+    """
+    if keep.shortest is None:
+        return None, 0
+    values = {**ages(keep), "most": LOOKED_AT, "now": now, "shortest": keep.shortest}
+    at, task_id = after or (datetime(1900, 1, 1, tzinfo=UTC), 0)
+    statement = _ERRORS if pool == ERROR else _STRAYS
+    step = connection.execute(statement, {**values, "after_at": at, "after_id": task_id}).one()
+    if step.seen < LOOKED_AT:
+        return None, step.gone
+    return (step.at, step.after), step.gone
+
+
+def take_time(connection: Connection) -> None:
+    """Let the counts of this transaction take as long as they do."""
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+
+
+def count_in(connection: Connection, partition: Partition, name: str = "") -> tuple[int, int]:
+    """Return rows and bytes of a day, or of one name in it. Reads all of them."""
+    row = connection.execute(
+        text(f"""
+            SELECT count(*) AS n, sum(pg_column_size(t)) AS b FROM {table(partition.name)} t
+            WHERE :name IN ('', t.name)
+        """),
+        {"name": name},
+    ).one()
+    return row.n, row.b or 0
+
+
+def count_old(
+    connection: Connection, pool: str, keep: Keep, *, now: datetime | None = None
+) -> tuple[int, int]:
+    """Return rows and bytes of the error pool, or the default partition, that are too old."""
+    if keep.shortest is None:
+        return 0, 0
+    row = connection.execute(
+        text(f"SELECT count(*) AS n, sum(pg_column_size(t)) AS b FROM {pool} t WHERE {_OLD}"),
+        {**ages(keep), "now": now},
+    ).one()
+    return row.n, row.b or 0
+
+
+def _thin(partition: Partition) -> TextClause:
+    return text(f"""
+    WITH looked AS MATERIALIZED (
+        SELECT c.id, c.name FROM {table(partition.name)} c
+        WHERE c.id > :after ORDER BY c.id LIMIT :most),
+    gone AS (
+        DELETE FROM {table(partition.name)} c
+        WHERE c.id = ANY(ARRAY(
+            SELECT id FROM looked WHERE name = ANY(CAST(:names AS text[]))))
+        RETURNING c.id),
+    history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone)))
+    SELECT count(*) AS seen, max(id) AS after, (SELECT count(*) FROM gone) AS gone FROM looked
+    """)
+
+
+def _by_age(pool: str) -> TextClause:
+    return text(f"""
+    WITH looked AS MATERIALIZED (
+        SELECT t.id, t.finished_at, coalesce({_OLD}, false) AS old FROM {pool} t
+        WHERE (t.finished_at, t.id) > (:after_at, :after_id)
+          AND t.finished_at < {NOW} - CAST(:shortest AS interval)
+        ORDER BY t.finished_at, t.id LIMIT :most),
+    held AS MATERIALIZED (
+        SELECT t.id FROM {pool} t WHERE t.id = ANY(ARRAY(SELECT id FROM looked WHERE old))
+        ORDER BY t.id FOR UPDATE SKIP LOCKED),
+    gone AS (DELETE FROM {pool} t WHERE t.id = ANY(ARRAY(SELECT id FROM held)) RETURNING t.id),
+    history AS (DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM gone)))
+    SELECT count(*) AS seen, max(finished_at) AS at,
+        (array_agg(id ORDER BY finished_at DESC, id DESC))[1] AS after,
+        (SELECT count(*) FROM gone) AS gone
+    FROM looked
+    """)
+
+
+_ERRORS, _STRAYS = _by_age(ERROR), _by_age(DEFAULT)

@@ -1,0 +1,1 @@
+"""A run in SQL: claimed, renewed, settled, rescued."""

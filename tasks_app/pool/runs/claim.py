@@ -1,0 +1,144 @@
+"""Claim: compare-and-set from PENDING to RUNNING. COMMIT before any handler starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.execute import ask, in_psycopgs_words
+from tasks_app.pool.connection.steps import Ask
+from tasks_app.pool.fragments.availability import ALL_RUN, is_free, runs
+from tasks_app.pool.fragments.fences import array
+from tasks_app.pool.fragments.queue_defaults import NO_QUEUE_SAYS, QUEUE_SAYS
+from tasks_app.pool.runs.claim_sql import (
+    ALONE,
+    CANDIDATE,
+    KNOWN,
+    Claimer,
+    plain,
+    returned,
+    statement,
+    task_of,
+    update,
+    values_of,
+)
+from tasks_app.pool.tables import PENDING, READY, UNGATED, UNLIMITED, admits_by_id
+
+
+def _of_message(columns: str, passes: str) -> str:
+    return f"""
+        SELECT {columns} FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {KNOWN} AND {READY}
+          AND {admits_by_id(Event.CLAIM)} AND {passes}
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED"""
+
+
+def _by_id(passes: str) -> str:
+    """Return it in psycopg's words: what SQLAlchemy does with it takes as long as the server."""
+    rows = _of_message(CANDIDATE, f"{is_free()} AND {runs('p.queue')} AND {passes}")
+    claims = statement(
+        f"candidate AS MATERIALIZED ({rows})",
+        order="id",
+        lonely_goes_first="false",  # a message ends, so its lonely ones get their turn
+    )
+    return in_psycopgs_words(claims)
+
+
+_UNGATED, _ADMITTED = _by_id(UNGATED), _by_id("true")
+
+_UNHINDERED = in_psycopgs_words(
+    update(
+        "taken AS MATERIALIZED ("
+        + _of_message("p.id", f"NOT {ALONE} AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}")
+        + ")",
+        of="p.{}".format,
+    )
+)
+
+_WAITING = text(f"""
+    SELECT p.id FROM {PENDING} p
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
+""")
+
+_PAYLOAD = text(f"""
+    SELECT p.payload::text FROM {PENDING} p
+    WHERE p.id = :id AND p.attempt = :attempt AND p.lease_token = :token
+      AND p.state = '{State.RUNNING}'
+""")
+
+_CLAIMS = text(f"""
+    WITH {QUEUE_SAYS} SELECT {returned()}, p.lease_token FROM {PENDING} p
+    WHERE p.state = '{State.RUNNING}' AND p.owner = :owner ORDER BY p.id
+""")
+
+
+def claim(
+    connection: Connection,
+    ids: Sequence[int],
+    claimer: Claimer,
+    token: UUID,
+    *,
+    admitted: bool = False,
+    now: datetime | None = None,
+) -> list[ClaimedTask]:
+    """Take those of ``ids`` that are there to take; order as in ``ids``. An empty list is normal.
+
+    Not those that gates stand before, unless they are ``admitted``. A task that is
+    ``at_most_once``, or was on board of a crash, is only ever taken alone: then the list has one
+    entry and a second call may find more.
+    """
+    statement = _ADMITTED if admitted else _UNGATED
+    return _claimed(connection, statement, ids, claimer, token, now)
+
+
+def claim_unhindered(
+    connection: Connection,
+    ids: Sequence[int],
+    claimer: Claimer,
+    token: UUID,
+    *,
+    now: datetime | None = None,
+) -> list[ClaimedTask]:
+    """Take what :func:`claim` would, or a part of it, or nothing: at two thirds of its price.
+
+    It knows no exceptions. Nothing is taken while any queue or name stands still or is limited, or
+    any queue has defaults of its own; and nothing ever that would have to run alone.
+    """
+    return _claimed(connection, _UNHINDERED, ids, claimer, token, now)
+
+
+def _claimed(
+    connection: Connection,
+    statement: str,
+    ids: Sequence[int],
+    claimer: Claimer,
+    token: UUID,
+    now: datetime | None,
+) -> list[ClaimedTask]:
+    values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
+    taken = {row[0]: task_of(row, token) for row in ask(connection, Ask(statement, values))}
+    return [taken.pop(task_id) for task_id in ids if task_id in taken]
+
+
+def waiting(connection: Connection, ids: Sequence[int]) -> list[int]:
+    """Return those of ``ids`` that nobody has taken yet, in their order. Only a read."""
+    there = set(connection.execute(_WAITING, {"ids": array(map(int, ids))}).scalars())
+    return [task_id for task_id in ids if task_id in there]
+
+
+def fetch_payload(connection: Connection, fence: Fence) -> str | None:
+    """Return a large payload as JSON text, or None: the fence is lost."""
+    values = {"id": fence.task_id, "attempt": fence.attempt, "token": fence.token}
+    payload: str | None = connection.execute(_PAYLOAD, values).scalar()
+    return payload
+
+
+def claims_of(connection: Connection, owner: str) -> list[ClaimedTask]:
+    """Return what a child still holds, lowest id first. Only a read: act on it by the fence."""
+    rows = plain(connection.execute(_CLAIMS, {"owner": owner}))
+    return [task_of(row, row[-1]) for row in rows]

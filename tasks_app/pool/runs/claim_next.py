@@ -1,0 +1,98 @@
+"""Claim the next tasks straight from the pool: for who works without messages, or has room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from operator import itemgetter
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.tasks.records import HINT_WAIT, ClaimedTask
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.fragments.availability import is_free, runs
+from tasks_app.pool.fragments.scan_position import BEHIND, NUMBERED, Place, place_values
+from tasks_app.pool.runs.claim_sql import (
+    ALONE,
+    CANDIDATE,
+    END,
+    KNOWN,
+    Claimer,
+    plain,
+    statement,
+    task_of,
+    values_of,
+)
+from tasks_app.pool.tables import NOW, PENDING, READY, UNGATED, admits
+
+_QUEUE = 1 + ClaimedTask._fields.index("queue")
+_IN_TURN = itemgetter(END, 1 + ClaimedTask._fields.index("due_s"), 0)
+"""By priority, then as they became due."""
+
+
+_NEXT = text(
+    statement(
+        f"""
+    candidate AS MATERIALIZED (
+        SELECT p.*
+        FROM unnest(CAST(:queues AS text[])) WITH ORDINALITY AS q(queue, number)
+        CROSS JOIN generate_series(0, 9) AS r(priority)
+        {NUMBERED}
+        CROSS JOIN LATERAL (
+            SELECT {CANDIDATE} FROM {PENDING} p
+            WHERE p.queue = q.queue AND p.priority = r.priority
+              AND p.scan_at <= {NOW} + CAST(:hint_wait AS interval)
+              AND {BEHIND}
+              AND (p.scan_at <= {NOW} OR p.parked IS NULL)
+              AND {admits(Event.CLAIM)} AND {KNOWN} AND {READY} AND {is_free()} AND {UNGATED}
+              AND (CAST(:lonely AS boolean) OR NOT {ALONE})
+            ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p
+        WHERE {runs("q.queue")}
+        ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
+    """,
+        order="priority, scan_at, id",
+        # The pool need never run out of others: who is first in line goes first.
+        lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
+        more=", p.priority, date_part('epoch', p.scan_at)",
+    )
+)
+
+
+def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
+    connection: Connection,
+    queues: Sequence[str],
+    most: int,
+    claimer: Claimer,
+    token: UUID,
+    *,
+    lonely: bool = True,
+    within: timedelta | None = None,
+    places: dict[tuple[str, int], Place] | None = None,
+    now: datetime | None = None,
+) -> list[ClaimedTask]:
+    """Take up to ``most`` due tasks straight from the pool, in order of priority.
+
+    Also those that the scan leaves to their hint: who claims here hears no hints. Without
+    ``lonely`` none that would have to run alone. ``within`` leaves out what is due for longer, and
+    does not read it. It begins behind ``places``, which are moved on behind what was taken.
+    """
+    found = connection.execute(
+        _NEXT,
+        {
+            **values_of(claimer, token),
+            "queues": list(queues),
+            "most": most,
+            "lonely": lonely,
+            "within": within,
+            "hint_wait": HINT_WAIT,
+            "now": now,
+            **place_values(queues, places),
+        },
+    )
+    rows = sorted(plain(found), key=_IN_TURN)
+    if places is not None:
+        for row in rows:
+            line, place = (row[_QUEUE], row[END]), (row[END + 1], row[0])
+            places[line] = max(place, places.get(line, place))
+    return [task_of(row, token) for row in rows]

@@ -1,0 +1,135 @@
+"""What all claims are made of: who claims, the UPDATE, and tasks out of what it returns.
+
+The CTE is MATERIALIZED because ``IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)`` may be run again
+and again by a nested loop and then takes more than n rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import CursorResult
+
+from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.fragments.queue_defaults import QUEUE_SAYS, of_queue
+from tasks_app.pool.tables import NOW, PENDING
+
+PAYLOADS_UP_TO = 16 * 1024
+"""Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimer:
+    """Who claims, and what of. The handlers' policies are written into the rows."""
+
+    owner: str
+    lease: timedelta
+    names: tuple[str, ...]
+    max_attempts: tuple[int, ...]
+    at_most_once: tuple[bool, ...]
+    """Like ``max_attempts``: one entry for each of ``names``."""
+
+
+def returned(of: Callable[[str], str] = of_queue) -> str:
+    """Return a fence without its token, then the other fields of a :class:`ClaimedTask` in order.
+
+    ``of`` returns the value that the row or its queue has in a column.
+    """
+    return f"""
+    p.id, p.attempt, p.name, p.queue, p.biz_key,
+    CASE WHEN pg_column_size(p.payload) <= {PAYLOADS_UP_TO} THEN p.payload::text END AS payload,
+    p.headers::text AS headers, p.failures, p.crashes, p.retry_level, p.max_attempts,
+    p.at_most_once, {of("retry")}, {of("timeout_ms")}, {of("hard_timeout_ms")},
+    p.idempotency_key::text AS key_text,
+    date_part('epoch', p.created_at) AS created_s, date_part('epoch', p.due_at) AS due_s,
+    p.cancel_requested_at IS NOT NULL AS cancel_requested, p.batch_id IS NOT NULL AS in_group
+"""
+
+
+_POLICY = "(SELECT policies FROM handler) -> p.name"
+_AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
+
+END = 1 + len(ClaimedTask._fields)
+"""What a statement returns beyond is not the task's."""
+
+_CLAIM = """
+    WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), {taken}
+    UPDATE {pending} p
+    SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
+        lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
+        max_attempts = {max_attempts}, at_most_once = {at_most_once}
+    WHERE p.id = ANY(ARRAY(SELECT id FROM taken))
+    RETURNING {returned}{more}
+"""
+
+
+def update(taken: str, of: Callable[[str], str] = of_queue, more: str = "") -> str:
+    """Return the UPDATE of the ids that the CTE ``taken`` yields; ``more`` to return behind all.
+
+    ``of`` returns the value that a row or its queue has in a column.
+    """
+    return _CLAIM.format(
+        taken=taken,
+        pending=PENDING,
+        running=State.RUNNING,
+        now=NOW,
+        max_attempts=f"coalesce({of('max_attempts')}, ({_POLICY} ->> 0)::smallint)",
+        at_most_once=_AT_MOST_ONCE,
+        returned=returned(of),
+        more=more,
+    )
+
+
+def statement(candidates: str, *, order: str, lonely_goes_first: str, more: str = "") -> str:
+    """Return the claim of what the CTE ``candidate`` yields: what runs alone is taken alone."""
+    taken = f"""{QUEUE_SAYS},
+    {candidates},
+    taken AS MATERIALIZED (
+        SELECT * FROM candidate WHERE NOT alone AND NOT {lonely_goes_first}
+        UNION ALL
+        (SELECT * FROM candidate
+         WHERE alone
+           AND ({lonely_goes_first} OR NOT EXISTS (SELECT FROM candidate WHERE NOT alone))
+         ORDER BY {order} LIMIT 1))"""
+    return update(taken, more=more)
+
+
+ALONE = f"(p.crashes >= 1 OR {_AT_MOST_ONCE})"
+CANDIDATE = f"p.id, p.priority, p.scan_at, {ALONE} AS alone"
+KNOWN = "(SELECT policies FROM handler) ? p.name"
+
+
+def values_of(claimer: Claimer, token: UUID) -> dict[str, Any]:
+    """Return what every claim is told."""
+    return {
+        "handlers": _handlers(claimer),
+        "token": token,
+        "owner": claimer.owner,
+        "lease": claimer.lease,
+    }
+
+
+@lru_cache(maxsize=4)
+def _handlers(claimer: Claimer) -> str:
+    policies = zip(claimer.max_attempts, claimer.at_most_once, strict=True)
+    return json.dumps(dict(zip(claimer.names, policies, strict=True)))
+
+
+def task_of(row: Sequence[Any], token: UUID) -> ClaimedTask:
+    """By ``tuple`` itself: with its nineteen arguments the class takes three times as long."""
+    fence = tuple.__new__(Fence, (row[0], row[1], token))
+    return tuple.__new__(ClaimedTask, (fence, *row[2:END]))
+
+
+def plain(result: CursorResult[Any]) -> Sequence[Any]:
+    """Return the driver's own tuples: wrapping each in a row took as long as making its task."""
+    rows = result.cursor.fetchall()
+    result.close()
+    return rows

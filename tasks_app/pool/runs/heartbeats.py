@@ -1,0 +1,105 @@
+"""Workers: one heartbeat row per child: what it serves, which handlers it knows, what it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.tasks.error_text import clean
+from tasks_app.pool.tables import NOW, WORKER
+
+LONGEST_TEXT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A child as the database sees it."""
+
+    owner: str
+    node: str
+    queues: tuple[str, ...]
+    handlers: tuple[str, ...]
+    threads: int
+    """How many messages it works off at a time."""
+    running: Any
+    """A list of ``{"id", "name", "seconds"}``, with ``fraction`` and ``note`` where told."""
+    started_at: datetime
+    seen_at: datetime
+
+
+_BEAT = text(f"""
+    INSERT INTO {WORKER} (owner, node, queues, handlers, threads, running, started_at, seen_at)
+    VALUES (:owner, :node, CAST(:queues AS text[]), CAST(:handlers AS text[]), :threads,
+        CAST(:running AS jsonb), {NOW}, {NOW})
+    ON CONFLICT (owner) DO UPDATE
+    SET queues = EXCLUDED.queues, running = EXCLUDED.running, seen_at = EXCLUDED.seen_at
+""")
+_LIVE = text(f"""
+    SELECT owner, node, queues, handlers, threads, running::text AS running, started_at, seen_at
+    FROM {WORKER} WHERE seen_at > {NOW} - CAST(:within AS interval) ORDER BY owner
+""")
+_LEAVE = text(f"DELETE FROM {WORKER} WHERE owner = :owner")
+_PRUNE = text(f"DELETE FROM {WORKER} WHERE seen_at < {NOW} - CAST(:older AS interval)")
+
+
+def beat(  # noqa: PLR0913  one per column
+    connection: Connection,
+    *,
+    owner: str,
+    node: str,
+    queues: Sequence[str],
+    handlers: Sequence[str],
+    threads: int = 1,
+    running: Sequence[dict[str, Any]] = (),
+    now: datetime | None = None,
+) -> None:
+    """Say that this child lives; one that serves no queue any more is about to end."""
+    connection.execute(
+        _BEAT,
+        {
+            "owner": owner,
+            "node": node,
+            "queues": list(queues),
+            "handlers": list(handlers),
+            "threads": threads,
+            "running": json.dumps([_storable(run) for run in running]),
+            "now": now,
+        },
+    )
+
+
+def live(connection: Connection, within: timedelta, *, now: datetime | None = None) -> list[Worker]:
+    """Return the children that were heard of within that time."""
+    return [
+        Worker(
+            row.owner,
+            row.node,
+            tuple(row.queues),
+            tuple(row.handlers),
+            row.threads,
+            json.loads(row.running),
+            row.started_at,
+            row.seen_at,
+        )
+        for row in connection.execute(_LIVE, {"within": within, "now": now})
+    ]
+
+
+def leave(connection: Connection, owner: str) -> None:
+    """Take the child off the list: it ends, or it was buried."""
+    connection.execute(_LEAVE, {"owner": owner})
+
+
+def prune(connection: Connection, older: timedelta, *, now: datetime | None = None) -> None:
+    """Forget children that nobody heard of for so long."""
+    connection.execute(_PRUNE, {"older": older, "now": now})
+
+
+def _storable(run: dict[str, Any]) -> dict[str, Any]:
+    """Clean what handlers said of themselves: no word of theirs may stop the heartbeat."""
+    return {k: clean(v, LONGEST_TEXT) if isinstance(v, str) else v for k, v in run.items()}

@@ -1,0 +1,65 @@
+"""Release: RUNNING back to PENDING through no fault of the task. Nothing is charged.
+
+A task whose cancellation was asked for meanwhile does not come back: it is CANCELLED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.fences import fence_arrays, fenced
+from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, WAIT, leave
+from tasks_app.pool.tables import NOW, PENDING, admits
+
+
+def _held(source: str) -> str:
+    return f"""
+    SELECT {AS_IT_WAS},
+        CASE WHEN p.cancel_requested_at IS NULL THEN '{State.PENDING}' ELSE '{State.CANCELLED}' END
+            AS goes_to,
+        {NOW} + CAST(:wait AS interval) AS back_at, p.failures, p.crashes, p.retry_level,
+        NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
+        NULL::integer AS run_ms, NULL AS event
+    FROM {source}
+    """
+
+
+_MAY = admits(Event.RELEASE)
+_GROUP = leave(_held(fenced(_MAY, SKIP_LOCKED)))
+_ONE = leave(_held(fenced(_MAY, WAIT)), waits=True)
+_TOKEN = leave(
+    _held(f"{PENDING} p WHERE p.lease_token = :token AND {_MAY} ORDER BY p.id {SKIP_LOCKED}")
+)
+
+
+def release(
+    connection: Connection,
+    fences: Sequence[Fence],
+    *,
+    wait: timedelta = timedelta(0),
+    block: bool = False,
+    now: datetime | None = None,
+) -> dict[int, State]:
+    """Give claims back, due after ``wait``; return where each went.
+
+    Unless ``block``, rows that somebody holds are left out, as are those whose fence is lost.
+    """
+    if not fences:
+        return {}
+    rows = connection.execute(
+        _ONE if block else _GROUP,
+        {**fence_arrays(fences), "wait": wait, "now": now},
+    )
+    return {row.id: State(row.goes_to) for row in rows}
+
+
+def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:
+    """Give back whatever a claim took whose reply never came; return the ids."""
+    values = {"token": token, "wait": timedelta(0), "now": now}
+    return {row.id for row in connection.execute(_TOKEN, values)}

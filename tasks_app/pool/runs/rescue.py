@@ -1,0 +1,106 @@
+"""Rescue: claims whose worker is gone come back. Nobody is charged, but ``crashes`` rises.
+
+One statement that re-checks the lease at write time: reading first and writing by id later would
+take rows from workers that are alive. Rescued tasks come back at a random distance from each other
+and are claimed alone from then on, so that a machine-killer cannot take the same neighbours twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.handlers.settlement import (
+    CONNECTION_LOST,
+    INTERRUPTED,
+    OUTCOME_UNKNOWN,
+    VANISHED,
+)
+from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.fences import fence_arrays, fenced
+from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, leave
+from tasks_app.pool.tables import NOW, PENDING, admits
+
+FIRST = "interval '5 s'"
+"""The longest distance after a first crash: most machines vanish for no task's sake."""
+_SENTENCES = {
+    VANISHED: "The task was on board when its worker vanished",
+    INTERRUPTED: "A signal ended its process, and no other of the worker",
+    CONNECTION_LOST: "The database, which is up, ended the connection on which the task ran",
+}
+
+
+def _held(source: str) -> str:
+    return f"""
+    SELECT {AS_IT_WAS},
+        CASE WHEN p.cancel_requested_at IS NOT NULL THEN '{State.CANCELLED}'
+             WHEN p.at_most_once OR p.crashes + 1 >= :max_crashes THEN '{State.FAILED}'
+             ELSE '{State.PENDING}' END AS goes_to,
+        {NOW} + random() * least(CAST(:lease AS interval) * (2 ^ least(p.crashes + 1, 10)),
+            CASE WHEN p.crashes = 0 THEN {FIRST} END) AS back_at,
+        p.failures, least(p.crashes + 1, 32767)::smallint AS crashes, p.retry_level,
+        NULL::jsonb AS result,
+        CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE CAST(:kind AS text) END AS kind,
+        CASE WHEN p.at_most_once THEN 'The worker vanished while an at_most_once task ran.'
+             ELSE CAST(:sentence AS text) || ' (' || (p.crashes + 1) || ' of at most '
+                || CAST(:max_crashes AS integer) || ' times).'
+             END AS message,
+        NULL AS traceback, NULL::integer AS run_ms, '{Event.RESCUE}' AS event
+    FROM {source}
+    """
+
+
+_MAY = admits(Event.RESCUE)
+_EXPIRED = leave(
+    _held(f"""{PENDING} p WHERE p.lease_until < {NOW} AND {_MAY}
+        ORDER BY p.id LIMIT :most {SKIP_LOCKED}""")
+)
+_CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
+
+
+def rescue_expired(
+    connection: Connection,
+    *,
+    lease: timedelta,
+    max_crashes: int,
+    most: int = 500,
+    now: datetime | None = None,
+) -> dict[int, State]:
+    """Take back tasks whose lease is over; return where each went."""
+    rows = connection.execute(
+        _EXPIRED,
+        {**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
+    )
+    return {row.id: State(row.goes_to) for row in rows}
+
+
+def rescue_claims(
+    connection: Connection,
+    fences: Sequence[Fence],
+    *,
+    lease: timedelta,
+    max_crashes: int,
+    kind: str = VANISHED,
+    now: datetime | None = None,
+) -> dict[int, State]:
+    """Take back claims whose child, or connection, is gone, without knowing whose fault it was."""
+    if not fences:
+        return {}
+    rows = connection.execute(
+        _CLAIMS,
+        {
+            **fence_arrays(fences),
+            **_values(kind),
+            "lease": lease,
+            "max_crashes": max_crashes,
+            "now": now,
+        },
+    )
+    return {row.id: State(row.goes_to) for row in rows}
+
+
+def _values(kind: str) -> dict[str, str]:
+    return {"kind": kind, "sentence": _SENTENCES[kind]}

@@ -1,0 +1,173 @@
+"""Settle: write down how runs ended, under the fence, and move the rows. One statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.tasks.records import Fence, Settlement
+from tasks_app.domain.tasks.states import Event, State, next_state
+from tasks_app.pool.connection.execute import commits_itself
+from tasks_app.pool.fragments.fences import array, fence_arrays, fenced
+from tasks_app.pool.fragments.move_rows import (
+    AS_IT_WAS,
+    SKIP_LOCKED,
+    WAIT,
+    complete,
+    leave,
+    leave_uncounted,
+)
+from tasks_app.pool.tables import NOW, admits
+
+_OUTCOMES = """
+    unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
+        CAST(:targets AS text[]), CAST(:waits AS float8[]), CAST(:failures AS smallint[]),
+        CAST(:crashes AS smallint[]), CAST(:levels AS smallint[]), CAST(:results AS text[]),
+        CAST(:kinds AS text[]), CAST(:messages AS text[]), CAST(:tracebacks AS text[]),
+        CAST(:run_ms AS integer[]), CAST(:events AS text[]))
+        AS f(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
+             message, traceback, run_ms, event)
+"""
+
+_ENDS = admits(Event.SUCCEED)
+_PLAIN = f"{_ENDS} AND p.batch_id IS NULL"
+"""Nearly all are. What is a member of a group has to be counted, which the others need not pay."""
+
+
+def _held(guard: str, lock: str) -> str:
+    return f"""
+    SELECT {AS_IT_WAS},
+        CASE WHEN p.cancel_requested_at IS NOT NULL
+              AND f.target IN ('{State.PENDING}', '{State.FAILED}')
+             THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
+        {NOW} + make_interval(secs => f.wait) AS back_at,
+        f.failures, coalesce(f.crashes, p.crashes) AS crashes, f.retry_level,
+        f.result::jsonb AS result, f.kind, f.message, f.traceback, f.run_ms, f.event
+    FROM {fenced(guard, lock, fences=_OUTCOMES)}
+    """
+
+
+_GROUP, _ONE = (leave_uncounted(_held(_PLAIN, lock)) for lock in (SKIP_LOCKED, WAIT))
+_MEMBERS = leave(_held(_ENDS, SKIP_LOCKED), tells=True)
+_MEMBER = leave(_held(_ENDS, WAIT), waits=True, tells=True)
+
+_SUCCESSES = """
+    unnest(
+        CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:tokens AS uuid[]),
+        CAST(:results AS text[]), CAST(:run_ms AS integer[]))
+        AS f(id, attempt, token, result, run_ms)
+"""
+_SUCCEEDED = complete(f"""
+    SELECT {AS_IT_WAS}, p.failures, p.crashes, p.retry_level, f.result::jsonb AS result, f.run_ms
+    FROM {fenced(_PLAIN, SKIP_LOCKED, fences=_SUCCESSES)}
+""")
+"""What nearly all settlements are, with a third of the parameters and of the branches."""
+_HISTORY = (Event.RETRY, Event.FAIL)
+
+_HELD = text(f"SELECT p.id FROM {fenced(_ENDS)}")
+
+
+def settle_group(
+    connection: Connection,
+    settlements: Sequence[Settlement],
+    *,
+    called: list[Called] | None = None,
+    now: datetime | None = None,
+) -> dict[int, State]:
+    """Settle what can be settled without waiting for a lock; return where each went.
+
+    Of the others the fence is lost, or somebody holds their row or counts their group:
+    :func:`still_held` tells. Callbacks that were inserted are added to ``called``.
+    """
+    if not settlements:
+        return {}
+    if all(s.event is Event.SUCCEED for s in settlements):
+        ids = connection.execute(_SUCCEEDED, {**_successes(settlements), "now": now}).scalars()
+        done = dict.fromkeys(ids, State.SUCCEEDED)
+    else:
+        done = _moved(connection, _GROUP, settlements, now)
+    if len(done) < len(settlements):
+        left = [s for s in settlements if s.fence.task_id not in done]
+        try:
+            done |= _moved(connection, _MEMBERS, left, now, called)
+        except DBAPIError:
+            if not (done and commits_itself(connection)):
+                raise  # else it is known what became of the others; these are asked again
+    return done
+
+
+def settle_nothing(connection: Connection) -> None:
+    """Run the statement of successes on none, so that it is planned when there are some."""
+    connection.execute(_SUCCEEDED, {**_successes([]), "now": None})
+
+
+def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
+    """Return the ids whose fence still holds, without waiting for whoever locks their rows."""
+    return set(connection.execute(_HELD, fence_arrays(fences)).scalars())
+
+
+def settle_one(
+    connection: Connection,
+    settlement: Settlement,
+    *,
+    called: list[Called] | None = None,
+    now: datetime | None = None,
+) -> State | None:
+    """Settle one run, waiting for its row and its group; return where it went.
+
+    None: the fence is lost. A callback that was inserted is added to ``called``.
+    """
+    one = [settlement]
+    moved = _moved(connection, _ONE, one, now) or _moved(connection, _MEMBER, one, now, called)
+    return moved.get(settlement.fence.task_id)
+
+
+def _moved(
+    connection: Connection,
+    statement: TextClause,
+    settlements: Sequence[Settlement],
+    now: datetime | None,
+    called: list[Called] | None = None,
+) -> dict[int, State]:
+    rows = connection.execute(statement, {**_arrays(settlements), "now": now}).all()
+    if called is not None:
+        called += [Called(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
+    return {row.id: State(row.goes_to) for row in rows if row.goes_to is not None}
+
+
+def _successes(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    ordered = sorted(settlements, key=itemgetter(0))
+    results = [s.result for s in ordered]
+    return {
+        **fence_arrays([s.fence for s in ordered]),
+        "results": results if any(results) else "{}",  # a shorter array is filled up with nulls
+        "run_ms": array(s.run_ms for s in ordered),
+    }
+
+
+def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    ordered = sorted(settlements, key=itemgetter(0))
+    causes = [s.cause for s in ordered]
+    return {
+        **fence_arrays([s.fence for s in ordered]),
+        "targets": array(next_state(State.RUNNING, s.event).value for s in ordered),
+        "waits": array(s.wait.total_seconds() if s.wait else 0 for s in ordered),
+        "failures": array(s.failures for s in ordered),
+        "crashes": array(s.crashes for s in ordered),
+        "levels": array(s.retry_level for s in ordered),
+        "results": [s.result for s in ordered],
+        "kinds": [c.kind if c else None for c in causes],
+        "messages": [c.message if c else None for c in causes],
+        "tracebacks": [c.traceback if c else None for c in causes],
+        "run_ms": array(s.run_ms for s in ordered),
+        "events": array(
+            s.event.value if s.event in _HISTORY and s.cause else None for s in ordered
+        ),
+    }

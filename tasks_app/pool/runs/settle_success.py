@@ -1,0 +1,163 @@
+"""Succeed: the settle of one success in the transaction of its effects, in as little as it takes.
+
+Either it is asked, and its COMMIT follows; or it is the last word of its transaction, which the
+COMMIT travels along with: then it fails where the fence is lost, and with it the COMMIT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.errors import NotNullViolation
+
+from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.tasks.records import Fence, Settlement
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.connection.psycopg_io import ado, do
+from tasks_app.pool.connection.steps import Ask
+from tasks_app.pool.groups.count import LOCKED, counting, locking
+from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
+
+_KEPT = ", ".join(CARRIED)
+_NOW = "statement_timestamp()"
+
+
+def _statement(
+    condition: str,
+    first: str = "",
+    also: str = "",
+    told: str = "",
+    rows: str = "gone",
+    result: str = "%(result)s::jsonb",
+) -> str:
+    return f"""
+    WITH {first}gone AS (
+        DELETE FROM {PENDING} p
+        WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
+          AND p.lease_token = %(token)s AND {condition}
+        RETURNING p.*) {also}
+    INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
+    SELECT {_KEPT}, '{State.SUCCEEDED}', {result}, %(run_ms)s::integer, {_NOW}
+    FROM {rows} {told}
+"""
+
+
+_ALONE = "p.batch_id IS NULL"
+_GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
+_SUCCEED = _statement(_ALONE, told="RETURNING id")
+_MEMBER = _statement(
+    LOCKED,
+    f"{locking(_GROUP)}, ",
+    f", {counting('gone', succeeds='true', now=_NOW)}",
+    "RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)"
+    " FROM called c WHERE c.wait_s IS NOT NULL)",
+)
+"""Of a group, which is counted: for those whom the first statement did not find."""
+_LAST = _statement(
+    _ALONE,
+    rows="(SELECT) AS one LEFT JOIN gone ON true",
+    result="CASE WHEN id IS NOT NULL THEN %(result)s::jsonb END",  # or it stands in the error
+)
+"""Without a row it inserts one without an id, which fails: so does the COMMIT behind it."""
+_OWN_ROW = f"""
+    SELECT FROM {PENDING} p WHERE p.id = $1 AND p.attempt = $2 AND p.lease_token = $3
+    FOR NO KEY UPDATE
+""".encode()
+_TYPES = {"id": 20, "attempt": 23, "token": 2950, "result": 3802, "run_ms": 23}
+"""Those of the values, as pg_type knows them."""
+
+
+class LastWord(NamedTuple):
+    """A statement that ends a transaction, in the words of libpq."""
+
+    name: bytes
+    """Under which it is prepared."""
+    sql: bytes
+    """Its values are ``$1`` and so on."""
+    types: tuple[int, ...]
+    values: Sequence[bytes | None]
+
+
+def _numbered(statement: str) -> bytes:
+    for number, name in enumerate(_TYPES, 1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    return statement.encode()
+
+
+_WORDS = (b"tasks_app succeeds", _numbered(_LAST), tuple(_TYPES.values()))
+
+
+def last_word(settlement: Settlement) -> LastWord:
+    """Return what writes one success, waiting for its row, of a task that is in no group.
+
+    It fails, as :func:`is_fence_lost` knows, instead of doing nothing.
+    """
+    (task_id, attempt, token), result = settlement.fence, settlement.result
+    values = (
+        b"%d" % task_id,
+        b"%d" % attempt,
+        token.hex.encode(),
+        None if result is None else result.encode(),
+        None if settlement.run_ms is None else b"%d" % settlement.run_ms,
+    )
+    return LastWord(*_WORDS, values)
+
+
+def is_fence_lost(error: psycopg.Error) -> bool:
+    """Tell whether a last word failed because the run is not ours any more: without a row."""
+    return isinstance(error, NotNullViolation) and error.diag.column_name == "id"
+
+
+def own_row(fence: Fence) -> LastWord:
+    """Return what locks the row of a run.
+
+    Where a transaction sees what was when it began, a renewal would else update the row behind its
+    snapshot, and the settle at its end fail. A locked row is passed by: the lock is its lease.
+    """
+    values = (b"%d" % fence.task_id, b"%d" % fence.attempt, fence.token.hex.encode())
+    return LastWord(b"", _OWN_ROW, (20, 23, 2950), values)
+
+
+def succeed(
+    connection: psycopg.Connection[Any], settlement: Settlement, called: list[Called] | None = None
+) -> bool:
+    """Write one success, waiting for its row and group; False: the fence is lost: do not commit.
+
+    A callback that was inserted is added to ``called``.
+    """
+    values = _values(settlement)
+    if do(connection, Ask(_SUCCEED, values)):
+        return True
+    return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
+
+
+async def asucceed(
+    connection: psycopg.AsyncConnection[Any],
+    settlement: Settlement,
+    called: list[Called] | None = None,
+) -> bool:
+    """Do the same on an async connection."""
+    values = _values(settlement)
+    if await ado(connection, Ask(_SUCCEED, values)):
+        return True
+    cursor = await connection.execute(_MEMBER, values, prepare=True)
+    return _counted(await cursor.fetchone(), called)
+
+
+def _counted(row: Any, called: list[Called] | None) -> bool:
+    if row is not None and row[0] is not None and called is not None:
+        called.append(Called(*row[0]))
+    return row is not None
+
+
+def _values(settlement: Settlement) -> dict[str, Any]:
+    fence = settlement.fence
+    return {
+        "id": fence.task_id,
+        "attempt": fence.attempt,
+        "token": fence.token,
+        "result": settlement.result,
+        "run_ms": settlement.run_ms,
+    }

@@ -1,0 +1,1 @@
+"""Tasks: created, read, changed, cancelled, requeued."""

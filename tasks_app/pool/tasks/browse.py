@@ -1,0 +1,149 @@
+"""Browse: what people and pages read. Never locks, never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.errors import UnreadableTaskError
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.domain.tasks.records import Attempt, Task
+from tasks_app.domain.tasks.states import State, pool_of
+from tasks_app.pool.fragments.availability import runs
+from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING, group_of
+
+_JSON = {"payload", "headers", "result"}
+_STORED = {"group_id": group_of("t"), **{name: f"t.{name}::text" for name in _JSON}}
+_COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(Task))
+_GET = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = :id")
+_FIND = text(f"""
+    SELECT {_COLUMNS} FROM {ALL} t
+    WHERE (CAST(:pool AS text) IS NULL OR t.pool = :pool)
+      AND (CAST(:state AS text) IS NULL OR t.state = :state)
+      AND (CAST(:name AS text) IS NULL OR t.name = :name)
+      AND (CAST(:queue AS text) IS NULL OR t.queue = :queue)
+      AND (CAST(:biz_key AS text) IS NULL OR t.biz_key = :biz_key)
+      AND (CAST(:before AS bigint) IS NULL OR t.id < :before)
+    ORDER BY t.id DESC LIMIT :most
+""")
+_ATTEMPTS = text(f"""
+    SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at
+    FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at
+""")
+_LAST_CAUSES = text(f"""
+    SELECT i.id, a.kind, a.message FROM unnest(CAST(:ids AS bigint[])) AS i(id)
+    CROSS JOIN LATERAL (
+        SELECT a.kind, a.message FROM {ATTEMPT} a WHERE a.task_id = i.id
+        ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a
+""")
+_OUTLINES = text(f"""
+    SELECT t.id, t.state, t.name, t.queue, t.biz_key, t.attempt, t.failures, t.error
+    FROM {ALL} t WHERE t.id = ANY(CAST(:ids AS bigint[])) ORDER BY t.id
+""")
+_STATS = text(f"""
+    SELECT name, queue, state, count(*) AS number,
+        min(due_at) FILTER (WHERE state = '{State.PENDING}' AND due_at <= {NOW}) AS oldest_due_at,
+        NOT ({runs("t.queue")}) AS paused
+    FROM (SELECT name, queue, state, due_at FROM {PENDING}
+          UNION ALL SELECT name, queue, state, due_at FROM {ERROR}
+          UNION ALL SELECT name, queue, state, due_at FROM {COMPLETED}) t
+    GROUP BY name, queue, state ORDER BY name, queue, state
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What there is to say of a task without its data."""
+
+    id: int
+    state: State
+    name: str
+    queue: str
+    biz_key: str | None
+    attempt: int
+    failures: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many tasks of a name are in a state."""
+
+    name: str
+    queue: str
+    state: State
+    number: int
+    oldest_due_at: datetime | None
+    """Of PENDING ones that are due, else None."""
+    paused: bool
+    """Whether the queue stands still: paused, outside its windows, or behind its gate."""
+
+
+def get(connection: Connection, task_id: int) -> Task | None:
+    """Return the task from whichever pool it lies in, or None."""
+    row = connection.execute(_GET, {"id": task_id}).first()
+    return None if row is None else _task(row)
+
+
+def outlines(connection: Connection, ids: Sequence[int]) -> list[Outline]:
+    """Return the tasks of these ids, from whichever pools they lie in."""
+    rows = connection.execute(_OUTLINES, {"ids": sorted(map(int, ids))}) if ids else ()
+    return [Outline(row.id, State(row.state), *row[2:]) for row in rows]
+
+
+def find(  # noqa: PLR0913  filters, all by keyword
+    connection: Connection,
+    *,
+    pool: str | None = None,
+    state: str | None = None,
+    name: str | None = None,
+    queue: str | None = None,
+    biz_key: str | None = None,
+    before: int | None = None,
+    most: int = 50,
+) -> list[Task]:
+    """Return matching tasks, newest id first; ``before`` is the id to go on below."""
+    if pool is None and state in list(State):
+        pool = pool_of(State(state))  # or the other pools are read to the end for nothing
+    values = {"pool": pool, "state": state, "name": name, "queue": queue, "biz_key": biz_key}
+    rows = connection.execute(_FIND, {**values, "before": before, "most": most})
+    return [_task(row) for row in rows]
+
+
+def attempts(connection: Connection, task_id: int) -> list[Attempt]:
+    """Return the attempts that did not succeed, oldest first."""
+    return [Attempt(*row) for row in connection.execute(_ATTEMPTS, {"id": task_id})]
+
+
+def last_causes(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
+    """Return why the newest attempt of each that did not succeed did not, by id."""
+    rows = connection.execute(_LAST_CAUSES, {"ids": list(ids)}) if ids else ()
+    return {row.id: f"{row.kind}: {row.message}".removesuffix(": ") for row in rows}
+
+
+def stats(connection: Connection, *, now: datetime | None = None) -> Sequence[Count]:
+    """Count all tasks by name, queue and state. Reads every row: not for a tight loop."""
+    return [
+        Count(row.name, row.queue, State(row.state), row.number, row.oldest_due_at, row.paused)
+        for row in connection.execute(_STATS, {"now": now})
+    ]
+
+
+def _task(row: Any) -> Task:
+    values = dict(row._mapping)  # noqa: SLF001  SQLAlchemy's public name for it
+    for name in _JSON:
+        values[name] = _readable(values[name])
+    values["state"] = State(values["state"])
+    return Task(**values)
+
+
+def _readable(value: str | None) -> Any:
+    """Decode JSON that a stranger may have written; None when that is impossible."""
+    try:
+        return None if value is None else decode(value, "value")
+    except UnreadableTaskError:
+        return None

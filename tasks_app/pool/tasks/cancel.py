@@ -1,0 +1,126 @@
+"""Cancel: lock first, then look. As one clever statement it loses against a concurrent claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.flow_control.admission import Gate, Kind
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.fragments.fences import texts
+from tasks_app.pool.fragments.move_rows import AS_IT_WAS, WAIT, leave
+from tasks_app.pool.groups.count import LOCKED, locking
+from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
+
+
+class Cancelled(StrEnum):
+    """What became of a wish to cancel."""
+
+    CANCELLED = "cancelled"
+    """It was pending and lies in the completed pool now."""
+    REQUESTED = "requested"
+    """It runs; it was told, and will not run again."""
+    ALREADY_OVER = "already over"
+    NOT_FOUND = "not found"
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledMany:
+    """How many tasks met which answer."""
+
+    cancelled: int
+    requested: int
+    ids: tuple[int, ...] = field(default=(), compare=False)
+    """Of both, lowest first."""
+
+
+def _lock(which: str) -> TextClause:
+    """Groups first: else one of their members that ends just now would have to be waited for."""
+    return text(f"""
+    WITH {locking(f"SELECT p.batch_id FROM {PENDING} p WHERE p.batch_id IS NOT NULL AND {which}")}
+    SELECT p.id, p.state, p.order_key FROM {PENDING} p WHERE {which} AND {LOCKED}
+    ORDER BY p.id {WAIT}
+    """)
+
+
+_LOCK_ONE = _lock("p.id = :id")
+_LOCK_MANY = _lock("""(CAST(:name AS text) IS NULL OR p.name = :name)
+    AND (CAST(:biz_key AS text) IS NULL OR p.biz_key = :biz_key)""")
+_LOCK_THESE = _lock("p.id = ANY(CAST(:ids AS bigint[]))")
+_MOVE = leave(
+    f"""
+    SELECT {AS_IT_WAS}, '{State.CANCELLED}' AS goes_to,
+        p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
+        NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
+        NULL::integer AS run_ms, NULL AS event
+    FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
+    ORDER BY p.id {WAIT}
+""",
+    waits=True,
+)
+_TELL = text(f"""
+    UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits(Event.CANCEL)}
+      AND p.state = '{State.RUNNING}'
+""")
+# No gate is locked: the caller's transaction may stay open, and claims would wait for it.
+_NEXT = text(f"""
+    WITH next AS MATERIALIZED (
+        SELECT n.id FROM unnest(CAST(:keys AS text[])) AS k(key)
+        CROSS JOIN LATERAL (
+            SELECT p.id FROM {PENDING} p
+            WHERE p.order_key = k.key AND p.state = '{State.PENDING}'
+              AND p.parked = '{Gate(Kind.ORDER, "")}' || k.key
+            ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS n)
+    UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = NULL
+    WHERE p.id = ANY(ARRAY(SELECT id FROM next))
+""")
+_ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
+
+
+def cancel(connection: Connection, task_id: int, *, now: datetime | None = None) -> Cancelled:
+    """Cancel one task, wherever it is; waits for its row."""
+    locked = connection.execute(_LOCK_ONE, {"id": task_id}).all()
+    if not locked:
+        known = connection.execute(_ELSEWHERE, {"id": task_id}).first()
+        return Cancelled.ALREADY_OVER if known else Cancelled.NOT_FOUND
+    done = _carry_out(connection, locked, now)
+    return Cancelled.CANCELLED if done.cancelled else Cancelled.REQUESTED
+
+
+def cancel_many(
+    connection: Connection,
+    *,
+    name: str | None,
+    biz_key: str | None,
+    now: datetime | None = None,
+) -> CancelledMany:
+    """Cancel all pending and running tasks with this name and biz_key; None matches any."""
+    locked = connection.execute(_LOCK_MANY, {"name": name, "biz_key": biz_key}).all()
+    return _carry_out(connection, locked, now)
+
+
+def cancel_these(
+    connection: Connection, ids: Sequence[int], *, now: datetime | None = None
+) -> CancelledMany:
+    """Cancel those of ``ids`` that are pending or run."""
+    locked = connection.execute(_LOCK_THESE, {"ids": sorted(ids)}).all()
+    return _carry_out(connection, locked, now)
+
+
+def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> CancelledMany:
+    pending = [row.id for row in locked if row.state == State.PENDING]
+    running = [row.id for row in locked if row.state == State.RUNNING]
+    if pending:
+        connection.execute(_MOVE, {"ids": pending, "now": now})
+    keys = {row.order_key for row in locked if row.order_key and row.state == State.PENDING}
+    if keys:  # who waits behind them is looked at again
+        connection.execute(_NEXT, {"keys": texts(keys), "now": now})
+    if running:
+        connection.execute(_TELL, {"ids": running, "now": now})
+    return CancelledMany(len(pending), len(running), tuple(row.id for row in locked))

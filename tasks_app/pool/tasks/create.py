@@ -1,0 +1,203 @@
+"""Create: rows in the caller's transaction, and nothing else: no broker, no NOTIFY, no commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
+from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
+from tasks_app.pool.connection.execute import acarry_out, carry_out, commits_itself, copies
+from tasks_app.pool.connection.steps import Ask, Copy, Plan
+from tasks_app.pool.tables import PENDING
+from tasks_app.pool.tasks import unique_keys
+from tasks_app.pool.tasks.insert import arrays, copy_of, insertion
+from tasks_app.pool.tasks.strict_order import in_turn
+from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
+
+if TYPE_CHECKING:
+    from tasks_app.pool.connection.psycopg_io import AsyncRaw, Raw
+
+T = TypeVar("T")
+CHUNK = 2_000
+"""Rows with a unique_key per statement."""
+TRIES = 10
+"""How often a unique_key may change hands between our INSERT and our look at its holder."""
+RESTARTS, RESTARTED = 10, 1_000
+"""How often many begin anew because one of them did, so that their keys are locked in order; and
+how many rows that may be in all. Then an order is not kept, and PostgreSQL has to end deadlocks."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IDS = f"""
+    SELECT min(n.id), max(n.id),
+        CASE WHEN max(n.id) - min(n.id) >= count(*) THEN array_agg(n.id) END,
+        CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS bigint)
+    FROM (
+        SELECT nextval((SELECT CAST(pg_get_serial_sequence('{PENDING}', 'id') AS regclass))) AS id
+        FROM generate_series(1, %(number)s)
+    ) AS n
+"""
+_SAVE, _UNDO, _FORGET = (
+    Ask(f"{verb} tasks_app_create_many", {}, yields=False)
+    for verb in ("SAVEPOINT", "ROLLBACK TO SAVEPOINT", "RELEASE SAVEPOINT")
+)
+
+
+def create_one(
+    connection: Connection | Raw, row: TaskRow, *, now: datetime | None = None
+) -> TaskId:
+    """Insert one task; ``.created`` is False when its unique_key is taken.
+
+    Raises:
+        UniqueKeyTakenError: the key is taken, and the task's policy is to say so.
+        TasksError: the key is taken by a row that this transaction's snapshot cannot see.
+    """
+    return carry_out(connection, _one(row, now))
+
+
+def create_many(
+    connection: Connection | Raw, rows: Sequence[TaskRow], *, now: datetime | None = None
+) -> list[TaskId]:
+    """Insert any number of tasks; ids rise in the order of ``rows``.
+
+    Rows without a unique_key are copied. The others are inserted, 2,000 per statement, their keys
+    in one order (Python's, which is that of the bytes, whatever the database sorts by), so that two
+    producers with the same keys cannot deadlock. If a key becomes free behind its turn, up to 1,000
+    begin anew from a savepoint; more take it out of turn. Of equal keys the first wins.
+
+    Raises:
+        UniqueKeyTakenError: as :func:`create_one`; then nothing of this call is written.
+        TasksError: as :func:`create_one`.
+    """
+    plan = _many(rows, now, copy=copies(connection), undoable=not commits_itself(connection))
+    return carry_out(connection, plan)
+
+
+async def acreate_one(connection: AsyncRaw, row: TaskRow) -> TaskId:
+    """Do as :func:`create_one`, on psycopg's async connection."""
+    return await acarry_out(connection, _one(row, None))
+
+
+async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[TaskId]:
+    """Do as :func:`create_many`, on psycopg's async connection."""
+    return await acarry_out(connection, _many(rows, None, copy=copies(connection)))
+
+
+def _one(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
+    if row.terms.strict_order:
+        yield in_turn([row])
+    if row.terms.rule is not None and row.terms.rule.outlives_the_index:
+        return (yield from _one_of_the_table(row, now))
+    insert = Ask(*insertion(row, now))
+    for _ in range(TRIES):
+        created = yield insert
+        if created:
+            return TaskId(created[0][0])
+        holder = yield from met_in_the_pool(row, now)
+        if holder is not None:
+            return holder
+    raise _elusive(row)
+
+
+def _one_of_the_table(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
+    for _ in range(TRIES):
+        created = yield unique_keys.take([None], [row], now)
+        if created:
+            return TaskId(created[0][0])
+        met = yield from met_in_the_table(row, None, now)
+        if met is not None:
+            return met
+    raise _elusive(row)
+
+
+def _many(
+    rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, undoable: bool = True
+) -> Plan[list[TaskId]]:
+    if not rows:
+        return []
+    rules = [row.terms.rule for row in rows if row.unique_key is not None]
+    raises = any(rule.on_conflict is OnConflict.RAISE for rule in rules if rule)
+    restarts = min(RESTARTS, RESTARTED // len(rules)) if len(rules) > 1 and undoable else 0
+    if not raises and not restarts:
+        return (yield from _all(rows, now, copy=copy, in_order=False))
+    yield _SAVE
+    while True:
+        try:
+            made = yield from _all(rows, now, copy=copy, in_order=restarts > 0)
+        except UniqueKeyTakenError:
+            yield _UNDO
+            yield _FORGET
+            raise
+        except _KeyBecameFreeError:
+            yield _UNDO
+            restarts -= 1
+            continue
+        yield _FORGET
+        return made
+
+
+class _KeyBecameFreeError(Exception):
+    """Its turn is over: to take it now might deadlock with another producer."""
+
+
+def _all(
+    rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, in_order: bool
+) -> Plan[list[TaskId]]:
+    """Insert what meets nobody, then look at who was met: so keys are locked in one order.
+
+    Raises:
+        _KeyBecameFreeError: nobody has a key any more that somebody had, and they are to be locked
+            ``in_order``.
+    """
+    strict = [row for row in rows if row.order_key is not None and row.terms.strict_order]
+    if strict:
+        yield in_turn(strict)
+    ids, clock = yield from _ids(len(rows))
+    made = list(map(TaskId, ids))
+    keyed = [i for i, row in enumerate(rows) if not copy or row.unique_key is not None]
+    keyed.sort(key=lambda i: (rows[i].name, rows[i].unique_key or ""))
+    rules = {i: rows[i].terms.rule or KeyRule() for i in keyed}
+    table = [i for i in keyed if rules[i].outlives_the_index]
+    pool = [i for i in keyed if not rules[i].outlives_the_index]
+    met = []
+    for places, is_table in ((pool, False), (table, True)):
+        for start in range(0, len(places), CHUNK):
+            part = places[start : start + CHUNK]
+            of_part = [ids[i] for i in part], [rows[i] for i in part], now
+            answer = yield unique_keys.take(*of_part) if is_table else Ask(*arrays(*of_part))
+            created = {task_id for (task_id,) in answer}
+            met += [(i, is_table) for i in part if ids[i] not in created]
+    for i, is_table in met:
+        if is_table:
+            holder = yield from met_in_the_table(rows[i], ids[i], now)
+        else:
+            holder = yield from met_in_the_pool(rows[i], now)
+        if holder is None and in_order:
+            raise _KeyBecameFreeError
+        made[i] = holder if holder is not None else (yield from _one(rows[i], now))
+    if len(keyed) < len(rows):
+        plain = _without(set(keyed), ids), _without(set(keyed), rows)
+        yield Copy(*copy_of(*plain, clock, now))
+    return made
+
+
+def _without(places: set[int], values: Sequence[T]) -> Sequence[T]:
+    return [each for i, each in enumerate(values) if i not in places] if places else values
+
+
+def _ids(number: int) -> Plan[tuple[Sequence[int], datetime]]:
+    """Take so many ids, rising; they follow each other unless other producers took some, too."""
+    (first, last, scattered, clock_us), *_ = yield Ask(_IDS, {"number": number})
+    clock = _EPOCH + timedelta(microseconds=clock_us)  # a session's DateStyle may be any
+    return scattered or range(first, last + 1), clock
+
+
+def _elusive(row: TaskRow) -> TasksError:
+    return TasksError(
+        f"unique_key {row.unique_key!r} of {row.name} is held by a task that this "
+        "transaction cannot see. Use READ COMMITTED, or try the transaction again."
+    )

@@ -1,0 +1,115 @@
+"""Requeue: an operator returns a task from a terminal pool. Same id, same idempotency key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.errors import UniqueKeyTakenError
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.groups.count import GOOD
+from tasks_app.pool.tables import (
+    CARRIED,
+    COMPLETED,
+    ERROR,
+    GROUP,
+    NOW,
+    PENDING,
+    PROGRESS,
+    admits,
+    quoted,
+)
+
+
+class Requeued(StrEnum):
+    """What became of a wish to requeue."""
+
+    REQUEUED = "requeued"
+    STILL_PENDING = "still pending"
+    NOT_FOUND = "not found"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    find: TextClause
+    insert: TextClause
+    delete: TextClause
+
+
+_ANEW = {
+    "failures": "0",
+    "crashes": "0",
+    "retry_level": "0",
+    "due_at": NOW,
+    "owner": "NULL",
+    "started_at": "NULL",
+    "cancel_requested_at": "NULL",
+    "enabled": "true",
+    # An operator's wish outranks a date that has passed.
+    "expires_at": f"CASE WHEN t.expires_at > {NOW} THEN t.expires_at END",
+}
+_COLUMNS = ", ".join(CARRIED)
+_SELECTED = ", ".join(_ANEW.get(c, f"t.{c}") for c in CARRIED)
+
+
+def _source(pool: str) -> _Source:
+    return _Source(
+        find=text(f"""
+            SELECT t.batch_id, t.state FROM {pool} t
+            WHERE t.id = :id AND {admits(Event.REQUEUE, "t")} FOR UPDATE
+        """),
+        insert=text(f"""
+            INSERT INTO {PENDING} ({_COLUMNS}, state, scan_at)
+            SELECT {_SELECTED}, '{State.PENDING}', {NOW} FROM {pool} t WHERE t.id = :id
+            ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING RETURNING id
+        """),
+        delete=text(f"DELETE FROM {pool} t WHERE t.id = :id RETURNING t.name, t.unique_key"),
+    )
+
+
+_SOURCES = (_source(ERROR), _source(COMPLETED))
+_TAKE_BACK = text(f"""
+    UPDATE {GROUP} g
+    SET succeeded = g.succeeded - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 1 ELSE 0 END,
+        failed = g.failed - CASE WHEN :state IN ({quoted(*GOOD)}) THEN 0 ELSE 1 END
+    WHERE g.id = :id AND g.outcome IS NULL
+""")
+_FORGET = text(f"DELETE FROM {PROGRESS} WHERE task_id = :id")
+_PENDING = text(f"SELECT id FROM {PENDING} WHERE id = :id")
+_HOLDER = text(f"""
+    SELECT p.name, p.unique_key, p.id FROM {PENDING} p
+    JOIN (SELECT name, unique_key FROM {ERROR} WHERE id = :id
+          UNION ALL SELECT name, unique_key FROM {COMPLETED} WHERE id = :id) t
+      ON p.name = t.name AND p.unique_key = t.unique_key
+""")
+
+
+def requeue(connection: Connection, task_id: int, *, now: datetime | None = None) -> Requeued:
+    """Move a finished task back to PENDING, due now; its attempts count on, its charges start anew.
+
+    What has ended well begins anew, all else goes on at its checkpoint.
+    A group that is not over does not count it any more; one that is over stays as it is.
+
+    Raises:
+        UniqueKeyTakenError: another pending task has its name and unique_key; nothing was written.
+    """
+    for source in _SOURCES:
+        found = connection.execute(source.find, {"id": task_id}).first()
+        if found is None:
+            continue
+        values = {"id": task_id, "now": now}
+        while connection.execute(source.insert, values).first() is None:
+            holder = connection.execute(_HOLDER, {"id": task_id}).first()
+            if holder is not None:  # else it ended just now, and the key is free again
+                raise UniqueKeyTakenError(holder.name, holder.unique_key, holder.id)
+        connection.execute(source.delete, {"id": task_id})
+        if found.state in GOOD:
+            connection.execute(_FORGET, {"id": task_id})
+        if found.batch_id is not None:
+            connection.execute(_TAKE_BACK, {"id": found.batch_id, "state": found.state})
+        return Requeued.REQUEUED
+    known = connection.execute(_PENDING, {"id": task_id}).first()
+    return Requeued.STILL_PENDING if known else Requeued.NOT_FOUND

@@ -1,0 +1,112 @@
+"""A new task meets a taken unique_key: what its policy makes of that, and of who has the key."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from tasks_app.domain.errors import UniqueKeyTakenError
+from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.states import State
+from tasks_app.domain.tasks.unique_key import CreateOutcome, KeyRule, OnConflict, Scope
+from tasks_app.pool.connection.steps import Ask, Plan
+from tasks_app.pool.tables import PENDING
+from tasks_app.pool.tasks import unique_keys
+from tasks_app.pool.tasks.insert import INSTANT
+
+log = logging.getLogger(__name__)
+
+_HOLDER = f"""
+    SELECT id, state FROM {PENDING} WHERE name = %(name)s AND unique_key = %(unique_key)s
+"""
+_DUE = f"""
+    coalesce(CAST(%(run_at)s AS timestamptz), {INSTANT})
+    + make_interval(secs => CAST(%(delay)s AS double precision))
+"""
+_CHANGES = {
+    OnConflict.REPLACE_PAYLOAD: "payload = CAST(%(payload)s AS jsonb)",
+    OnConflict.RESCHEDULE: f"due_at = {_DUE}, scan_at = {_DUE}, parked = NULL",
+}
+_OUTCOMES = {
+    OnConflict.REPLACE_PAYLOAD: CreateOutcome.REPLACED,
+    OnConflict.RESCHEDULE: CreateOutcome.RESCHEDULED,
+}
+_BY_KEY = "p.name = %(name)s AND p.unique_key = %(unique_key)s"
+_BY_ID = "p.id = %(id)s"
+_NO_RULE = KeyRule()
+
+
+def met_in_the_pool(row: TaskRow, now: datetime | None) -> Plan[TaskId | None]:
+    """Return who has a key that is a column of its row; None: nobody has it any more.
+
+    Raises:
+        UniqueKeyTakenError: the policy says so.
+    """
+    rule = row.terms.rule or _NO_RULE
+    if rule.on_conflict in _CHANGES:
+        for (task_id,) in (yield _change(row, rule, _BY_KEY, None, now)):
+            return TaskId.held(task_id, _OUTCOMES[rule.on_conflict])
+    values = {"name": row.name, "unique_key": row.unique_key}
+    for task_id, state in (yield Ask(_HOLDER, values)):
+        if rule.on_conflict is OnConflict.RAISE:
+            raise UniqueKeyTakenError(row.name, str(row.unique_key), task_id)
+        if state == State.RUNNING:
+            log.warning(
+                "unique_key of a new %s is held by task %s, which is RUNNING: no task was created. "
+                "A handler that wants to run again raises Retry or Snooze.",
+                row.name,
+                task_id,
+            )
+        return TaskId.held(task_id)
+    return None
+
+
+def met_in_the_table(row: TaskRow, new_id: int | None, now: datetime | None) -> Plan[TaskId | None]:
+    """Return who has a key of the table of keys, perhaps the new task; None: ask again.
+
+    A key of scope ``queued`` is taken while its task is PENDING. That task is locked before it is
+    told so: it starts after this transaction, or else it runs already and the key is free.
+
+    Raises:
+        UniqueKeyTakenError: the policy says so.
+    """
+    rule = row.terms.rule or _NO_RULE
+    for holder, scope, is_over in (yield unique_keys.holder(row, now)):
+        if not is_over:
+            changes = rule.on_conflict in _CHANGES
+            if changes and (yield _change(row, rule, _BY_ID, holder, now)):
+                return TaskId.held(holder, _OUTCOMES[rule.on_conflict])
+            if scope != Scope.QUEUED or (not changes and (yield unique_keys.keep_queued(holder))):
+                if rule.on_conflict is OnConflict.RAISE:
+                    raise UniqueKeyTakenError(row.name, str(row.unique_key), holder, _ADVICE[scope])
+                return TaskId.held(holder)
+        for (task_id,) in (yield unique_keys.hand_over(holder, new_id, row, now)):
+            return TaskId(task_id)
+    return None
+
+
+_ADVICE = {
+    Scope.QUEUED: "It is free as soon as that one runs.",
+    Scope.FOR_PERIOD: "It is free when its period is over.",
+    Scope.FOREVER: "It is taken for ever.",
+}
+
+
+def _change(
+    row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: datetime | None
+) -> Ask:
+    """Change the holder; a claim that is under way is waited for, and what runs is left alone."""
+    sql = f"""
+        UPDATE {PENDING} p SET {_CHANGES[rule.on_conflict]}
+        WHERE {whom} AND p.state = '{State.PENDING}' RETURNING p.id
+    """
+    values = {
+        "name": row.name,
+        "unique_key": row.unique_key,
+        "id": holder,
+        "payload": row.payload,
+        "run_at": row.terms.run_at,
+        "delay": row.terms.delay.total_seconds(),
+        "now": now,
+    }
+    return Ask(sql, values)

@@ -1,0 +1,1 @@
+"""What the front door calls: producers, operators, groups, bulk work."""

@@ -1,0 +1,143 @@
+"""One step of a bulk: the next tasks are looked up, locked, acted on by the verbs, and noted."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError
+from tasks_app.domain.operations.selection import Action, Selection, select
+from tasks_app.pool.connection.transactions import wait_for_locks
+from tasks_app.pool.groups.hold import hold
+from tasks_app.pool.operations import audit
+from tasks_app.pool.operations.audit import Opening
+from tasks_app.pool.operations.selection import Cut, Found, lock, look
+from tasks_app.pool.tasks.cancel import cancel_these
+from tasks_app.pool.tasks.edit_payload import edit
+from tasks_app.pool.tasks.requeue import requeue
+from tasks_app.runtime.api.edits import Edits
+
+MOST_EDITED = 50
+"""Their payloads are in our hands meanwhile."""
+HELD = "somebody holds its row"
+KEY_TAKEN = "another task has its unique_key"
+_IN_THE_WAY = ("55P03", "40P01")
+"""SQLSTATEs: we waited too long for a lock; or so did somebody else, for us."""
+_PATIENCE, _HASTE = "1s", "100ms"
+
+
+@dataclass(slots=True)
+class Stepped:
+    """What came of a step."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    ids: list[int] = field(default_factory=list)
+    """Of what it was done to."""
+    left_out: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Why, and ids."""
+    after: int | None = 0
+    """Where to go on; None: that was all."""
+
+
+def read_opening(opening: Opening) -> tuple[Action, Selection, Cut]:
+    """Return what a bulk is to do, and to what."""
+    action = Action(opening.action)
+    return action, select(action, opening.what), Cut(opening.at, opening.until)
+
+
+def in_the_way(error: DBAPIError) -> bool:
+    """Whether somebody else holds what we wanted."""
+    return getattr(error.orig, "sqlstate", None) in _IN_THE_WAY
+
+
+class Step:
+    """One transaction of a bulk, on a connection whose turn it is."""
+
+    def __init__(self, connection: Connection, opening: Opening, by: str, edits: Edits) -> None:
+        self._connection, self._token, self._by = connection, opening.token, by
+        self._action, self._chosen, self._end = read_opening(opening)
+        self._edits = edits
+        self._done = Stepped()
+
+    def go(self, after: int, most: int) -> Stepped:
+        """Act on the next tasks, and write it down."""
+        wait_for_locks(self._connection, _PATIENCE)
+        ids = self._next(after, most)
+        if ids:
+            self._act(ids)
+        return self._noted(seen=bool(ids))
+
+    def go_carefully(self, after: int) -> Stepped:
+        """Act on the next task, or leave it out, because somebody holds its row."""
+        wait_for_locks(self._connection, _HASTE)
+        ids = self._next(after, 1)
+        try:
+            with self._connection.begin_nested():
+                if ids:
+                    self._act(ids)
+        except DBAPIError as error:
+            if not in_the_way(error):
+                raise
+            self._done = Stepped(left_out={HELD: ids}, after=self._done.after)
+        return self._noted(seen=bool(ids))
+
+    def _next(self, after: int, most: int) -> list[int]:
+        most = min(most, MOST_EDITED) if self._action is Action.EDIT else most
+        found, self._done.after = look(self._connection, self._chosen, self._end, after, most)
+        return [one.id for one in found]
+
+    def _noted(self, *, seen: bool) -> Stepped:
+        """A stretch without any that is meant is no line; who comes later looks at it again."""
+        if seen or self._done.after is None:
+            audit.note(
+                self._connection,
+                self._action,
+                who=self._by,
+                bulk=self._token,
+                after=self._done.after,
+                ids=self._done.ids,
+                answers=self._done.answers,
+                left_out=self._done.left_out,
+            )
+        return self._done
+
+    def _act(self, ids: list[int]) -> None:
+        acts: dict[Action, Callable[[list[Found]], None]] = {
+            Action.CANCEL: self._cancel,
+            Action.REQUEUE: self._requeue,
+            Action.EDIT: self._edit,
+        }
+        if self._action is Action.CANCEL:
+            hold(self._connection, ids)
+        edits = self._action is Action.EDIT
+        acts[self._action](lock(self._connection, self._chosen, self._end, ids, payloads=edits))
+
+    def _cancel(self, locked: list[Found]) -> None:
+        done = cancel_these(self._connection, [one.id for one in locked])
+        self._done.ids += done.ids
+        self._done.answers += Counter(cancelled=done.cancelled, requested=done.requested)
+
+    def _requeue(self, locked: list[Found]) -> None:
+        for one in locked:
+            try:
+                answer = requeue(self._connection, one.id)
+            except UniqueKeyTakenError:
+                self._done.left_out[KEY_TAKEN].append(one.id)
+            else:
+                self._done.ids.append(one.id)
+                self._done.answers[str(answer)] += 1
+
+    def _edit(self, locked: list[Found]) -> None:
+        for one in locked:
+            try:
+                payload = self._edits.payload(one)
+            except InvalidSelectionError as why:
+                self._done.left_out[str(why)].append(one.id)
+            else:
+                edit(self._connection, self._chosen.pool, one.id, payload)
+                self._done.ids.append(one.id)
+                self._done.answers["edited"] += 1

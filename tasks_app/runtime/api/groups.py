@@ -1,0 +1,179 @@
+"""What producers call to have tasks waited for together. Nothing here commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress, group_of, member
+from tasks_app.domain.errors import InvalidTaskError, TasksError
+from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.tasks.names import check_id
+from tasks_app.domain.tasks.records import NewTask, TaskId, TaskRow
+from tasks_app.pool.connection.execute import commits_itself
+from tasks_app.pool.groups import browse, create
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
+from tasks_app.runtime.api.producer import admitted, check_many, create_rows
+from tasks_app.runtime.db.connections import Async, Sync, checked_async, connection_of
+
+
+def create_group(
+    session: Sync,
+    tasks: Sequence[NewTask],
+    *,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
+    enough: int | None = None,
+    fail_fast: bool = False,
+    part_of: int | None = None,
+) -> Group:
+    """Create tasks that are counted as they end; the last end calls the callback.
+
+    ``then`` is created when all have succeeded (SUCCEEDED or SKIPPED), else ``on_failure``, in the
+    very transaction that ends the last of them. With ``enough``, ``then`` is created as soon as so
+    many have succeeded; with ``fail_fast``, ``on_failure`` as soon as one has failed. Those that
+    still run then go on. The callback's headers say ``group_id``, ``succeeded`` and ``failed``.
+
+    ``part_of`` is a group that waits for the callback of this one as for a member: until the
+    caller's transaction ends, nobody can count that group.
+
+    Raises:
+        InvalidTaskError: refused before anything was written, with the path of the bad value.
+        UniqueKeyTakenError: a member's unique_key is taken; then nothing is written.
+        TasksError: ``part_of`` is over, or each statement commits by itself.
+    """
+    check_many(tasks)
+    made = group_of(
+        len(tasks),
+        _callback("then", then),
+        _callback("on_failure", on_failure),
+        enough=enough,
+        fail_fast=fail_fast,
+        part_of=part_of,
+    )
+    rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
+    connection = connection_of(session)
+    if commits_itself(connection):
+        raise TasksError(
+            "create_group needs a transaction: here its members would exist, and might end, before "
+            "it does. Use a connection without AUTOCOMMIT."
+        )
+    group_id, callback_id = create.take_ids(connection, made)
+    ids = _members(session, rows, group_id)
+    create.insert(connection, group_id, callback_id, made, ids)
+    return Group(group_id, ids, callback_id)
+
+
+def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list[TaskId]:
+    """Create tasks that a group waits for, too; nobody can count it until the caller commits.
+
+    Raises:
+        InvalidTaskError: as create_group.
+        TasksError: the group is over or unknown: roll back.
+    """
+    check_many(tasks)
+    rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
+    ids = _members(session, rows, group_id)
+    create.extend(connection_of(session), group_id, ids)
+    return ids
+
+
+async def acreate_group(
+    session: Async,
+    tasks: Sequence[NewTask],
+    *,
+    then: NewTask | None = None,
+    on_failure: NewTask | None = None,
+    enough: int | None = None,
+    fail_fast: bool = False,
+    part_of: int | None = None,
+) -> Group:
+    """Create a group, as :func:`create_group`, in an async transaction."""
+
+    def created(sync: Session | Connection) -> Group:
+        return create_group(
+            sync,
+            tasks,
+            then=then,
+            on_failure=on_failure,
+            enough=enough,
+            fail_fast=fail_fast,
+            part_of=part_of,
+        )
+
+    return await checked_async(session).run_sync(created)
+
+
+def get_group(session: Sync, group_id: int) -> GroupProgress | None:
+    """Return how far a group is, or None."""
+    return browse.get(connection_of(session), check_id(group_id, "group_id"))
+
+
+def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
+    """Return what came of a group's members, in the order in which they were created.
+
+    A thousand are in memory at a time. Those that retention has removed are left out.
+
+    Raises:
+        TasksError: there is no such group.
+    """
+    connection = connection_of(session)
+    return browse.results(connection, _known(connection, group_id))
+
+
+def cancel_group(session: Sync, group_id: int, *, by: str = "") -> CancelledMany:
+    """Cancel the members that have not ended; those that run are told.
+
+    They count as failed in a group that is not over.
+
+    Raises:
+        TasksError: there is no such group.
+    """
+    connection = connection_of(session)
+    _known(connection, group_id)
+    ids: tuple[int, ...] = ()
+    cancelled = requested = 0
+    for page in browse.pages(connection, group_id):
+        done = cancel_these(connection, page)
+        ids += done.ids
+        cancelled, requested = cancelled + done.cancelled, requested + done.requested
+    if ids:
+        answers = {"cancelled": cancelled, "requested": requested}
+        what = {"group": group_id}
+        note(connection, Action.CANCEL, what, who=by, number=len(ids), ids=ids, answers=answers)
+    return CancelledMany(cancelled, requested, ids)
+
+
+def _known(connection: Connection, group_id: int) -> GroupProgress:
+    found = browse.get(connection, check_id(group_id, "group_id"))
+    if found is None:
+        raise TasksError(f"There is no group {group_id}. It may have been over for long.")
+    return found
+
+
+def _members(session: Sync, rows: Sequence[TaskRow], group_id: int) -> list[TaskId]:
+    members = []
+    for place, row in enumerate(rows):
+        try:
+            members.append(member(row, group_id))
+        except InvalidTaskError as error:
+            raise error.at(f"tasks[{place}]") from None
+    return create_rows(session, members) if members else []
+
+
+def _callback(which: str, new: NewTask | None) -> TaskRow | None:
+    if new is None:
+        return None
+    if not isinstance(new, NewTask):
+        raise InvalidTaskError(which, f"is of type {type(new).__name__}", "a NewTask")
+    return _row(which, new)
+
+
+def _row(path: str, new: NewTask) -> TaskRow:
+    try:
+        return admitted(new)
+    except InvalidTaskError as error:
+        raise error.at(path) from None

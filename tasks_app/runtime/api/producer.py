@@ -1,0 +1,253 @@
+"""What producers call, on a connection or session of their own.
+
+Nothing here commits: the caller's transaction decides. Neither Celery nor a broker is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from tasks_app.domain.creation.validation import admit, admit_alike
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
+from tasks_app.domain.tasks.records import NewTask, TaskId, TaskOptions, TaskRow
+from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
+from tasks_app.runtime.api.foreign_tasks import translated
+from tasks_app.runtime.db.connections import (
+    Async,
+    AsyncRaw,
+    Raw,
+    Sync,
+    checked_async,
+    is_async_raw,
+    is_raw,
+    unwrapped,
+    writing_connection_of,
+)
+from tasks_app.runtime.gc_pause import uncollected
+from tasks_app.runtime.handlers.registry import HANDLERS
+from tasks_app.runtime.hints.hints import HINTS
+
+if TYPE_CHECKING:
+    from tasks_app.domain.tasks.call_payload import CeleryCall
+    from tasks_app.domain.tasks.payload import Payload
+
+P = TypeVar("P")
+MANY = 1_000
+"""Tasks from which on one call keeps the garbage collector out."""
+
+
+@overload
+def create_task(
+    session: Sync | Raw,
+    task: Handler[P, Any],
+    payload: P,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+def create_task(
+    session: Sync | Raw,
+    task: Handler[None, Any],
+    payload: None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+def create_task(
+    session: Sync | Raw,
+    task: str | CeleryCall,
+    payload: Payload = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+def create_task(
+    session: Sync | Raw,
+    task: Any,
+    payload: Any = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId:
+    """Create one task in the caller's transaction: it exists if and only if that commits.
+
+    ``session`` is a Session, a Connection, or a connection of psycopg itself: the fastest, but
+    nobody learns there of a commit, so no hint is sent and the next scan starts the task. Scoped
+    sessions and Django's ``connection`` stand for what they hold.
+    ``task`` is a handler, a name, or a Celery task or signature. What a Celery task is called with
+    is given as ``args`` and ``kwargs``, to others a ``payload``: of what the handler declares.
+
+    Returns:
+        The id; its ``created`` is False when another task holds the same name and unique_key, and
+        its ``outcome`` says what became of that one.
+
+    Raises:
+        InvalidTaskError: refused before anything was written, with the path of the bad value.
+        UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
+    """
+    row = admitted(NewTask(task, payload, options, args, kwargs))
+    caller: Any = unwrapped(session)
+    if is_raw(caller):
+        return create_one(caller, row)
+    return create_rows(caller, [row])[0]
+
+
+def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
+    """Create any number of tasks in few statements; ids in the order of ``tasks``.
+
+    Raises:
+        InvalidTaskError: one is refused, so none is written; its path begins ``tasks[i]``.
+        UniqueKeyTakenError: a key is taken whose ``on_conflict`` is ``raise``; none is written.
+    """
+    check_many(tasks)
+    with uncollected() if len(tasks) >= MANY else nullcontext():
+        rows = _admitted_many(tasks)
+        caller: Any = unwrapped(session)
+        if is_raw(caller):
+            with caller.transaction() if caller.autocommit else nullcontext():
+                return create_many(caller, rows)
+        return create_rows(caller, rows)
+
+
+@overload
+async def acreate_task(
+    session: Async | AsyncRaw,
+    task: Handler[P, Any],
+    payload: P,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+async def acreate_task(
+    session: Async | AsyncRaw,
+    task: Handler[None, Any],
+    payload: None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+@overload
+async def acreate_task(
+    session: Async | AsyncRaw,
+    task: str | CeleryCall,
+    payload: Payload = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId: ...
+async def acreate_task(
+    session: Async | AsyncRaw,
+    task: Any,
+    payload: Any = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[TaskOptions],
+) -> TaskId:
+    """Create one task, as :func:`create_task`, in an async transaction."""
+    row = admitted(NewTask(task, payload, options, args, kwargs))
+    if is_async_raw(session):
+        return await acreate_one(session, row)
+    return (await _acreate(session, [row]))[0]
+
+
+async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
+    """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
+    check_many(tasks)
+    rows = _admitted_many(tasks)
+    if is_async_raw(session):
+        async with session.transaction() if session.autocommit else nullcontext():
+            return await acreate_many(session, rows)
+    return await _acreate(session, rows)
+
+
+def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
+    """Tell the broker of due tasks that you have committed on a connection of psycopg.
+
+    They start at once instead of at the next scan. Nothing waits, and nothing fails.
+    """
+    HINTS.offer(queue, ids)
+
+
+def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
+    """Create tasks that are checked."""
+    session = unwrapped(session)
+    connection = writing_connection_of(session)
+    rows = HINTS.expected(session, admitted)
+    one = len(rows) == 1
+    ids = [create_one(connection, rows[0])] if one else create_many(connection, rows)
+    HINTS.note(session, rows, ids)
+    return ids
+
+
+async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
+    # one greenlet for all that is to be said
+    return await checked_async(session).run_sync(create_rows, admitted)
+
+
+@functools.cache
+def payload_limit() -> int:
+    """Return how many bytes a payload may have."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    return load_settings().payload_limit
+
+
+def admitted(new: NewTask) -> TaskRow:
+    """Return the row that :func:`create_task` would insert.
+
+    Raises:
+        InvalidTaskError: it is refused.
+    """
+    spec: HandlerSpec | None
+    match new.task:
+        case str():
+            spec = HANDLERS.get(new.task)
+        case Handler():
+            spec = new.task.spec
+        case _:
+            new, spec = translated(new)
+    return admit(new, spec, payload_limit())
+
+
+def check_many(tasks: Any) -> None:
+    """Pass if these are NewTasks, one after the other.
+
+    Raises:
+        InvalidTaskError: they are not.
+    """
+    allowed = "a list of NewTask(task, payload, …)"
+    if not isinstance(tasks, Sequence):
+        raise InvalidTaskError("tasks", f"is of type {type(tasks).__name__}", allowed)
+    for place, new in enumerate(tasks):
+        if not isinstance(new, NewTask):
+            kind = type(new).__name__
+            raise InvalidTaskError(f"tasks[{place}]", f"is of type {kind}", allowed)
+
+
+def _admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
+    """Return the rows of all; most tasks of a big call are like the one before."""
+    limit = payload_limit()
+    rows: list[TaskRow] = []
+    like, terms = None, None
+    for place, new in enumerate(tasks):
+        row = admit_alike(new, terms, limit) if terms and new.task is like else None
+        if row is None:
+            try:
+                row = admitted(new)
+            except InvalidTaskError as error:
+                raise error.at(f"tasks[{place}]") from None
+            plain = not new.options and _takes_anything(new.task)
+            like, terms = (new.task, row.terms) if plain else (None, None)
+        rows.append(row)
+    return rows
+
+
+def _takes_anything(task: object) -> bool:
+    """Whether a name is nobody's here, or that of a handler that asks nothing of its payload."""
+    if not isinstance(task, str):
+        return False
+    spec = HANDLERS.get(task)
+    return spec is None or spec.payload_type is None

@@ -1,0 +1,276 @@
+"""What operators call, on a connection or session of their own; nothing here commits.
+
+What changes something is noted in the audit, in the same transaction; ``by`` says who wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.explain.explanation import Explanation, explain
+from tasks_app.domain.flow_control.admission import Limit
+from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.domain.flow_control.limits import checked_target, limit_of
+from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.schedules.timing import check_instant
+from tasks_app.domain.tasks.names import check_id, check_queue
+from tasks_app.domain.tasks.records import Task
+from tasks_app.pool.flow_control import breaker, limits, queue_settings
+from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
+from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.flow_control.unblock import unblock
+from tasks_app.pool.groups.of_task import groups_of
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.operations.explain import read_facts
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
+from tasks_app.pool.tasks.requeue import Requeued, requeue
+from tasks_app.runtime.db.connections import Raw, Sync, connection_of, on_connection
+
+if TYPE_CHECKING:
+    from tasks_app.domain.config.settings import Settings
+
+LATE_SCANS, PATIENCE = 5, timedelta(minutes=1)
+"""What is due for a while is late. Without so many scans, and that while on top, nobody scans."""
+
+
+def get_task(session: Sync | Raw, task_id: int) -> Task | None:
+    """Return the task from whichever pool it lies in, or None."""
+    return on_connection(session, partial(browse.get, task_id=check_id(task_id)))
+
+
+def explain_task(
+    session: Sync | Raw, task_id: int, *, settings: Settings | None = None
+) -> Explanation:
+    """Say why a task does not run, or what became of it. Reads only, and never much.
+
+    ``settings`` are those of the environment, unless given: they say how long a worker that is
+    silent counts as living.
+    """
+    verb = partial(explained, task_id=check_id(task_id), settings=settings)
+    return on_connection(session, verb)
+
+
+def explained(connection: Connection, task_id: int, settings: Settings | None) -> Explanation:
+    """As :func:`explain_task`."""
+    if settings is None:
+        from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  it costs 50 ms
+
+        settings = load_settings()
+    facts = read_facts(
+        connection,
+        task_id,
+        lease=settings.lease,
+        late_after=LATE_SCANS * settings.scan_interval + PATIENCE,
+        beats_every=settings.renew_every,
+    )
+    found = groups_of(connection, task_id, exists=facts.row is not None)
+    facts = replace(facts, **found._asdict())
+    if facts.waiting is not None:
+        said = {each.queue: each for each in queue_settings.find(connection, now=facts.now)}
+        name = facts.waiting.name
+        down = [
+            standing
+            for standing in breaker.find(connection, now=facts.now)
+            if name in standing.names and standing.state is not BreakerState.CLOSED
+        ]
+        queue = said.get(facts.waiting.queue)
+        facts = replace(facts, queue=queue, breaker=down[0] if down else None)
+    return explain(facts)
+
+
+def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Cancelled:
+    """Cancel a pending task at once; tell a running one, which will then not run again."""
+    return on_connection(session, partial(cancelled, task_id=check_id(task_id), by=by))
+
+
+def cancelled(connection: Connection, task_id: int, by: str) -> Cancelled:
+    """As :func:`cancel_task`."""
+    answer = cancel(connection, task_id)
+    if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
+        _note(connection, Action.CANCEL, task_id, answer, by)
+    return answer
+
+
+def cancel_tasks(
+    session: Sync, *, name: str | None = None, biz_key: str | None = None, by: str = ""
+) -> CancelledMany:
+    """Cancel all pending and running tasks with this name and biz_key, in this transaction.
+
+    Of very many, ``start_bulk`` takes some at a time.
+
+    Raises:
+        ValueError: neither is given, which would cancel everything.
+    """
+    if name is None and biz_key is None:
+        raise ValueError("cancel_tasks needs name= or biz_key=; it never cancels everything.")
+    connection = connection_of(session)
+    done = cancel_many(connection, name=name, biz_key=biz_key)
+    if done.ids:
+        chosen = {"name": name, "biz_key": biz_key}
+        note(
+            connection,
+            Action.CANCEL,
+            {word: value for word, value in chosen.items() if value is not None},
+            who=by,
+            number=len(done.ids),
+            ids=done.ids,
+            answers={"cancelled": done.cancelled, "requested": done.requested},
+        )
+    return done
+
+
+def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Requeued:
+    """Return a finished task to the pending pool: same id, charges from 0.
+
+    Raises:
+        UniqueKeyTakenError: another pending task has its name and unique_key.
+    """
+    return on_connection(session, partial(requeued, task_id=check_id(task_id), by=by))
+
+
+def requeued(connection: Connection, task_id: int, by: str) -> Requeued:
+    """As :func:`requeue_task`."""
+    answer = requeue(connection, task_id)
+    if answer is Requeued.REQUEUED:
+        _note(connection, Action.REQUEUE, task_id, answer, by)
+    return answer
+
+
+def pause_queue(
+    session: Sync,
+    queue: str,
+    reason: str = "",
+    *,
+    resume_at: datetime | None = None,
+    resume_in: Duration | None = None,
+    by: str = "",
+) -> bool:
+    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+
+    It runs again after :func:`resume_queue`, at ``resume_at``, or ``resume_in`` from now on.
+
+    Raises:
+        InvalidTaskError: it is no queue's name, or the end is none.
+    """
+    if resume_at is not None and resume_in is not None:
+        raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
+    at = None if resume_at is None else check_instant("resume_at", resume_at)
+    connection = connection_of(session)
+    changed = pause(connection, queue, reason, resume_at=at, resume_in=_span(resume_in))
+    if changed:
+        ends = {"resume_at": at and at.isoformat(), "resume_in": resume_in and str(resume_in)}
+        given = {name: value for name, value in ends.items() if value}
+        note(connection, "pause", {"queue": queue, "reason": reason, **given}, who=by)
+    return changed
+
+
+def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
+    """Let a queue run again; ``*`` lets all of them. Return what was paused.
+
+    Raises:
+        InvalidTaskError: it is no queue's name.
+    """
+    connection = connection_of(session)
+    resumed = resume(connection, queue)
+    if resumed:
+        note(connection, "resume", {"queues": sorted(resumed)}, who=by)
+    return resumed
+
+
+def set_limit(
+    session: Sync,
+    kind: str,
+    target: str,
+    *,
+    most: int | None = None,
+    rate: str | None = None,
+    burst: int | None = None,
+    by: str = "",
+) -> Limit:
+    """Limit a ``queue``, a ``name``, or limit keys (``key``); it replaces what was set before.
+
+    ``most`` run at a time; by ``rate``, such as ``100/1m``, so many start in each period, and of
+    these ``burst`` at once: what a second brings unless you say otherwise.
+
+    Raises:
+        InvalidTaskError: it limits nothing, or cannot be kept.
+    """
+    connection, limit = connection_of(session), limit_of(kind, target, most, rate, burst)
+    limits.set_limit(connection, limit)
+    what = {"kind": kind, "target": target, "most": most, "rate": rate, "burst": limit.burst}
+    note(connection, "set limit", what, who=by)
+    return limit
+
+
+def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
+    """Take a limit away; False: there was none.
+
+    Raises:
+        InvalidTaskError: there cannot be one.
+    """
+    connection = connection_of(session)
+    dropped = limits.drop_limit(connection, *checked_target(kind, target))
+    if dropped:
+        note(connection, "drop limit", {"kind": kind, "target": target}, who=by)
+    return dropped
+
+
+def list_limits(session: Sync) -> list[Limit]:
+    """Return all limits."""
+    return limits.all_limits(connection_of(session))
+
+
+def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
+    """Let those go on that wait behind a failed task of their order key; False: nobody does."""
+    connection, task_id = connection_of(session), check_id(task_id)
+    unblocked = unblock(connection, task_id)
+    if unblocked:
+        note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})
+    return unblocked
+
+
+def share_queue(
+    session: Sync, queue: str, weights: Mapping[str, float] | None = None, *, by: str = ""
+) -> None:
+    """Let a queue's tasks go by shares of their ``fair_key``; keys without a weight have 1.
+
+    Raises:
+        InvalidTaskError: it is no queue's name, or a weight is not between 0.001 and 1000.
+    """
+    connection, given = connection_of(session), dict(weights or {})
+    for key, weight in given.items():
+        if not 0.001 <= weight <= 1000:  # noqa: PLR2004  more is a slip of the pen
+            raise InvalidTaskError(f"weights.{key}", f"is {weight}", "0.001 .. 1000")
+    set_fair(connection, check_queue(queue), given)
+    note(connection, "share", {"queue": queue, "weights": given}, who=by)
+
+
+def unshare_queue(session: Sync, queue: str, *, by: str = "") -> bool:
+    """Let a queue's tasks go by priority and age alone again; False: they do already."""
+    connection = connection_of(session)
+    changed = unset_fair(connection, queue)
+    if changed:
+        note(connection, "unshare", {"queue": queue}, who=by)
+    return changed
+
+
+def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:
+    note(connection, action, who=by, ids=[task_id], answers={str(answer): 1})
+
+
+def _span(value: Duration | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None

@@ -1,0 +1,1 @@
+"""Engines, transactions, and what became of a connection."""

@@ -1,0 +1,179 @@
+"""What callers pass: sessions and connections of SQLAlchemy, or connections of psycopg.
+
+Or what stands for one of them: a scoped session, as Flask-SQLAlchemy's ``db.session``, and
+Django's ``connection``. Who has an object of a library has imported it; we do not, for those who
+use the other one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session, scoped_session
+
+from tasks_app.domain.errors import TasksError
+from tasks_app.pool.connection.readable import make_readable
+
+if TYPE_CHECKING:
+    import psycopg
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from typing_extensions import TypeIs
+
+T = TypeVar("T")
+
+
+class DjangoConnection(Protocol):
+    """``django.db.connection``, or one of ``connections``, as type checkers know it."""
+
+    def __getattr__(self, name: str, /) -> Any:
+        """It is a proxy."""
+
+
+Sync: TypeAlias = "Session | Connection | scoped_session[Any]"
+Async: TypeAlias = "AsyncSession | AsyncConnection | async_scoped_session[Any]"
+Raw: TypeAlias = "psycopg.Connection[Any] | DjangoConnection"
+AsyncRaw: TypeAlias = "psycopg.AsyncConnection[Any]"
+
+
+def on_connection(session: Sync | Raw, verb: Callable[[Connection], T]) -> T:
+    """Carry out a verb in the caller's transaction; where each statement is one, in one of its own.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
+    caller: Any = unwrapped(session)
+    if not is_raw(caller):
+        return verb(connection_of(caller))
+    from tasks_app.pool.connection.psycopg_connection import on_psycopg  # noqa: PLC0415  it brings psycopg
+
+    with caller.transaction() if caller.autocommit else nullcontext():
+        return verb(on_psycopg(caller))
+
+
+async def on_async_connection(session: Async | AsyncRaw, verb: Callable[[Connection], T]) -> T:
+    """Do the same in an async transaction.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
+    caller: Any = unwrapped(session)
+    if not is_async_raw(caller):
+        return await checked_async(caller).run_sync(lambda sync: verb(connection_of(sync)))
+    from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415  it is rare
+
+    from tasks_app.pool.connection.psycopg_connection import on_psycopg  # noqa: PLC0415  it brings psycopg
+
+    async with caller.transaction() if caller.autocommit else nullcontext():
+        return await greenlet_spawn(lambda: verb(on_psycopg(caller)))
+
+
+def connection_of(session: Sync) -> Connection:
+    """Return the connection whose transaction it is, on which everything can be read.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
+    connection = writing_connection_of(session)
+    make_readable(connection)
+    return connection
+
+
+def writing_connection_of(session: Sync) -> Connection:
+    """Return the connection for statements that return neither intervals nor instants.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
+    match unwrapped(session):
+        case Session() as whole:
+            return whole.connection()
+        case Connection() as connection:
+            return connection
+        case _:
+            raise TypeError(
+                f"A {_kind(session)} is no Session or Connection. "
+                "Pass the session of your transaction; async ones go to acreate_task, aget_task …"
+            )
+
+
+def checked_async(session: Async) -> AsyncSession | AsyncConnection:
+    """Return what is an AsyncSession or AsyncConnection.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
+    whole: AsyncSession | AsyncConnection = unwrapped(session)
+    if not _is(whole, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection"):
+        raise TypeError(
+            f"A {_kind(session)} is no AsyncSession or AsyncConnection. "
+            "Pass the async session of your transaction; others go to create_task, get_task …"
+        )
+    return whole
+
+
+def unwrapped(session: Any) -> Any:
+    """Return the session or connection that a proxy stands for here and now."""
+    kind: Any = type(session)
+    unwrap = _way_into(kind)
+    return session if unwrap is None else unwrap(session)
+
+
+@lru_cache(64)
+def _way_into(kind: Any) -> Callable[[Any], Any] | None:
+    scoped = _descends(kind, "sqlalchemy.ext.asyncio", ("async_scoped_session",))
+    if scoped or issubclass(kind, scoped_session):
+        return _of_registry
+    if _descends(kind, "django.utils.connection", ("ConnectionProxy",)):
+        return _of_django
+    if _descends(kind, "django.db.backends.base.base", ("BaseDatabaseWrapper",)):
+        return _of_django
+    return None
+
+
+def _of_registry(scoped: Any) -> Any:
+    return scoped()
+
+
+def _of_django(wrapper: Any) -> Any:
+    """Return psycopg's connection, in the transaction that Django has begun on it."""
+    if getattr(wrapper, "vendor", None) == "postgresql":
+        wrapper.ensure_connection()
+        if is_raw(wrapper.connection):
+            wrapper.validate_no_broken_transaction()  # what is written now would be rolled back
+            return wrapper.connection
+    raise TasksError(
+        "This connection of Django's is none of psycopg 3 to PostgreSQL. "
+        "Install psycopg and no psycopg2, or pass another of Django's connections."
+    )
+
+
+def is_raw(session: object) -> TypeIs[psycopg.Connection[Any]]:
+    """Whether it is a connection of psycopg."""
+    return _is(session, "psycopg", "Connection")
+
+
+def is_async_raw(session: object) -> TypeIs[AsyncRaw]:
+    """Whether it is an async connection of psycopg."""
+    return _is(session, "psycopg", "AsyncConnection")
+
+
+def _is(session: object, library: str, *names: str) -> bool:
+    kind: Any = type(session)
+    return _descends(kind, library, names)
+
+
+@lru_cache(64)
+def _descends(kind: type, library: str, names: tuple[str, ...]) -> bool:
+    module = sys.modules.get(library)
+    return module is not None and issubclass(kind, tuple(getattr(module, n) for n in names))
+
+
+def _kind(session: object) -> str:
+    """Name the kind; SQLAlchemy and psycopg have names in common."""
+    kind = type(session)
+    return f"{kind.__name__} of psycopg" if "psycopg" in kind.__module__ else kind.__name__

@@ -1,0 +1,174 @@
+"""The transaction of a plain handler, on a connection of its run's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.tasks.records import Fence, Settlement
+from tasks_app.domain.tasks.states import State
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_unanswered
+from tasks_app.runtime.db.transaction import (
+    LOST,
+    NESTED,
+    as_sqlalchemy_raises,
+    give_back,
+    of_commit,
+)
+from tasks_app.runtime.handler_db.end_of_run import FenceLostError, Permit
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
+from tasks_app.runtime.handler_db.handler_driver import CLOSED
+from tasks_app.runtime.handler_db.handler_sessions import HandlerSession, RunSession
+from tasks_app.runtime.handler_db.lending import driver_of
+from tasks_app.runtime.hints.hints import HINTS
+
+
+class PlainTransaction:
+    """Of a plain handler."""
+
+    def __init__(
+        self, database: Database, fence: Fence, begun: dict[int, HandlerConnection] | None = None
+    ) -> None:
+        """``begun``: where this thread's next run, which follows at once, finds it was begun for.
+
+        By thread; it is ended there if no run comes.
+        """
+        self._database = database
+        self._begun = begun
+        self._fence = fence
+        self._connection: Connection | None = None
+        self._session: HandlerSession | None = None
+        self._driver: HandlerConnection | None = None
+
+    @property
+    def session(self) -> HandlerSession:
+        """A session on the same connection; once closed it stays closed."""
+        if self._session is None:
+            self._session = RunSession(self._taken())
+        return self._session
+
+    @property
+    def connection(self) -> Connection:
+        """The run's connection, as its session has it if there is one."""
+        return self._taken() if self._session is None else self._session.connection()
+
+    def _taken(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._database.handler_engine.connect()
+            self._driver = driver = driver_of(self._connection)
+            driver.fence = self._fence
+            if driver.taken is not None:
+                driver.taken.acquire()
+        return self._connection
+
+    @property
+    def active(self) -> bool:
+        """Whether anything was done in it, by whatever way."""
+        if self._session is not None and self._session.in_transaction():
+            return True
+        connection = self._connection
+        if connection is None:
+            return False
+        if connection.closed or connection.invalidated:
+            return True
+        driver = driver_of(connection)
+        return driver is None or driver.is_at_work  # none: it was detached
+
+    @property
+    def ended(self) -> bool:
+        """Whether the handler ended it by itself."""
+        return any(driver.has_ended() for driver in self._drivers)
+
+    @property
+    def untried(self) -> bool:
+        """Whether it had a connection, on which nothing was answered."""
+        return bool(self._drivers) and not any(driver.answered for driver in self._drivers)
+
+    @property
+    def _drivers(self) -> set[HandlerConnection]:
+        """The first one; if that was lost also the one in its place."""
+        connection, first = self._connection, set() if self._driver is None else {self._driver}
+        if connection is None or connection.closed or connection.invalidated:
+            return first
+        return first | ({driver_of(connection)} - {None})
+
+    def keep(self, save: Callable[[Connection], None]) -> None:
+        """Commit what was done so far, ``save`` last.
+
+        Raises:
+            RuntimeError: a savepoint is open, or the connection was closed.
+        """
+        connection = self._flushed()
+        if connection.in_nested_transaction():
+            raise RuntimeError(NESTED)
+        save(connection)
+        self._commit(connection, Permit())
+
+    def conclude(self, settlement: Settlement) -> State | None:
+        """Flush what the handler left, settle and commit on the same connection.
+
+        A session commits by itself, so that its listeners hear of it.
+        """
+        connection = self._flushed()
+        begins_next = self._begun is not None and not connection.get_execution_options()
+        permit = Permit(settlement, begins_next=begins_next)
+        try:
+            self._commit(connection, permit)
+        except FenceLostError:
+            return None
+        HINTS.called(permit.called)
+        return State.SUCCEEDED
+
+    def _flushed(self) -> Connection:
+        if self._connection is not None and self._connection.invalidated:
+            raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # its handler has caught it
+        if self._session is not None:
+            self._session.flush()
+        if self.connection.closed:
+            raise RuntimeError(CLOSED)
+        return self.connection
+
+    def _commit(self, connection: Connection, permit: Permit) -> None:
+        driver = driver_of(connection)
+        if driver is None:  # it was detached
+            raise RuntimeError(CLOSED)
+        driver.check()
+        if permit.settlement is not None:
+            driver.seal()
+        driver.permit = permit
+        try:
+            if self._session is not None:
+                self._session.commit_with_outcome()
+            elif permit.settlement is None:
+                connection.commit()
+            if driver.permit is not None:
+                driver.commit()  # SQLAlchemy took it for ended, or need not know: it is closed next
+        except psycopg.Error as error:
+            known = as_sqlalchemy_raises(error)
+            if is_unanswered(known):
+                connection.invalidate(known)
+            raise of_commit(known) from error
+        except SQLAlchemyError as error:
+            if driver.permit is None:
+                of_commit(error)
+            raise
+
+    def abandon(self) -> None:
+        """Close; an open transaction rolls back."""
+        for driver in self._drivers:
+            give_back(driver.break_off, driver.pgconn.finish)
+        session, connection = self._session, self._connection
+        self._session = self._connection = None
+        if session is not None:
+            give_back(session.end, session.invalidate)
+        if connection is not None:
+            give_back(connection.close, connection.invalidate)
+        if self._begun is not None and self._driver is not None:
+            heir, self._driver.heir = self._driver.heir, None
+            if heir is not None:
+                self._begun[threading.get_ident()] = heir

@@ -1,0 +1,58 @@
+"""The outlook: what becomes due soon goes to the delay index, or is a reason to wake up for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.pool.dispatch.upcoming import Upcoming, upcoming
+from tasks_app.runtime.publisher import DelayIndex
+
+log = quiet_logger(__name__)
+
+AHEAD = timedelta(seconds=10)
+"""Longer than it takes until another leader scans, so that its absence delays nothing. What is
+farther away is entered when it comes near: the index stays small, and is never old."""
+MOST = 1_000
+"""Entries per pass, the nearest first: 2 ms of Redis. Denser crowds are entered bit by bit."""
+STAND_BACK_S = 5.0
+"""After an index that did not answer: the scan goes on without it."""
+
+
+class Outlook:
+    """One dispatcher's."""
+
+    def __init__(self, settings: Settings, index: DelayIndex | None) -> None:
+        self._index = index
+        self._interval = settings.scan_interval
+        self._not_before = 0.0
+
+    def look(
+        self, connection: Connection, queues: Sequence[str], *, now: datetime | None = None
+    ) -> list[Upcoming]:
+        """Return what comes, nearest first; without an index only what comes next."""
+        if self._usable:
+            return upcoming(connection, queues, max(AHEAD, self._interval), MOST, now=now)
+        return upcoming(connection, queues, self._interval, now=now)
+
+    def next_due_s(self, near: Sequence[Upcoming]) -> float | None:
+        """Enter what comes; return in how many seconds to scan for it all the same, or None."""
+        if not near:
+            return None
+        if self._usable and self._index is not None:
+            try:
+                if self._index.enter(near):
+                    return None
+            except Exception as error:
+                self._not_before = time.monotonic() + STAND_BACK_S
+                log.info("the delay index did not answer: %s", type(error).__name__)
+        return near[0].due_in_s
+
+    @property
+    def _usable(self) -> bool:
+        return self._index is not None and time.monotonic() >= self._not_before

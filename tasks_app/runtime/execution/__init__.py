@@ -1,0 +1,1 @@
+"""Runs: started, bounded, ended, settled."""

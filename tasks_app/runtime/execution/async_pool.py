@@ -1,0 +1,151 @@
+"""The crew: async handlers of one child, many at a time, in one event loop.
+
+The loop has a thread of its own, so that claims and settles, which are blocking SQL, never hold it
+up. Each run is the runner's plain code in a greenlet: where it waits for the database or for the
+handler, the loop goes on with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NoReturn
+
+from sqlalchemy.util import greenlet_spawn
+
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.runtime.handlers.active_run import Running
+
+log = quiet_logger(__name__)
+
+BLOCKED_S = 0.5
+"""For how long one handler may keep the loop from all others before that is said."""
+
+
+class Crew:
+    """Places for so many async runs. The loop is made for the first of them."""
+
+    def __init__(
+        self,
+        places: int,
+        carry_out: Callable[[Running], None],
+        at_end: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._places = places
+        self._carry_out = carry_out
+        self._at_end = at_end
+        self._room = threading.Condition()
+        self._aboard = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked_at: float | None = None
+        self._warned: set[str] = set()
+
+    @property
+    def free(self) -> int:
+        """How many more may start."""
+        return self._places - self._aboard
+
+    @property
+    def share(self) -> int:
+        """As many free places are worth a claim."""
+        return max(1, self._places // 10)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs."""
+        return self._aboard > 0
+
+    def start(self, runs: Sequence[Running]) -> None:
+        """Begin with these; returns at once."""
+        if not runs:
+            return
+        with self._room:
+            self._aboard += len(runs)
+            loop = self._loop or self._begin()
+        loop.call_soon_threadsafe(self._spawn, runs)
+
+    def await_room(self, wanted: int, patience_s: float) -> int:
+        """Wait a moment until so many places are free, or nothing runs; return how many are."""
+        with self._room:
+            self._room.wait_for(
+                lambda: self._places - self._aboard >= wanted or not self._aboard, patience_s
+            )
+            return self.free
+
+    def look(self) -> None:
+        """Say once per name who keeps the loop from the others. The clerk asks, from outside."""
+        loop = self._loop
+        if loop is None or not self._aboard:
+            self._asked_at = None
+        elif self._asked_at is None:
+            self._asked_at = time.monotonic()
+            loop.call_soon_threadsafe(self._answer)
+        elif (blocked_s := time.monotonic() - self._asked_at) >= BLOCKED_S:
+            task = asyncio.current_task(loop)
+            name = "?" if task is None else task.get_name()
+            if task is not None and name not in self._warned:
+                self._warned.add(name)
+                log.warning(
+                    "handler %s has kept the event loop from all others for %.1f s; "
+                    "let it await, or declare it as a plain function",
+                    name,
+                    blocked_s,
+                )
+
+    def close(self, patience_s: float) -> None:
+        """End the loop; whatever it still runs stays unfinished."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        self._loop = self._thread = None
+        ended = asyncio.run_coroutine_threadsafe(self._at_end(), loop)
+        ended.add_done_callback(lambda _: loop.call_soon_threadsafe(self._end, loop))
+        thread.join(patience_s)
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.new_event_loop()
+        loop.stop = _refuse  # type: ignore[method-assign]  # a handler's: the others still run
+        self._thread = threading.Thread(
+            target=self._turn, args=(loop,), name="tasks_app crew", daemon=True
+        )
+        self._thread.start()
+        return loop
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while self._loop is loop:
+            try:
+                loop.run_forever()
+            except BaseException as error:  # a handler's own task raised SystemExit, say
+                log.error("the event loop goes on after %s", type(error).__name__)  # noqa: TRY400
+        loop.close()
+
+    @staticmethod
+    def _end(loop: asyncio.AbstractEventLoop) -> None:
+        type(loop).stop(loop)
+
+    def _spawn(self, runs: Sequence[Running]) -> None:
+        for run in runs:
+            work = greenlet_spawn(self._carry_out, run)
+            task = asyncio.get_running_loop().create_task(work, name=run.task.name)
+            self._tasks.add(task)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a run ended in a way it never should: %s", type(error).__name__)
+        with self._room:
+            self._aboard -= 1
+            self._room.notify_all()
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+
+def _refuse() -> NoReturn:
+    raise RuntimeError("The event loop is shared by all async handlers; none may stop it.")

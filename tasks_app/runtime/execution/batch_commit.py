@@ -1,0 +1,185 @@
+"""Batches: runs of ``commit="batch"`` handlers in one transaction, with one settle at its end.
+
+There are no savepoints: they cost as much as commits. If anything but success comes of one run, or
+not every outcome could be written, all is rolled back and each is run again alone.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.records import ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import State
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_unanswered
+from tasks_app.runtime.db.shared_transaction import SharedTransaction
+from tasks_app.runtime.execution.allowance import Allowance
+from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
+from tasks_app.runtime.execution.invocation import Calls
+from tasks_app.runtime.execution.process_guard import Aftermath
+from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.execution.time_limits import can_limit
+from tasks_app.runtime.handler_db.handler_driver import ENDED
+from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
+from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.scoreboard.scoreboard import Slot
+
+log = quiet_logger(__name__)
+
+HOLD_S = 0.2
+"""For how long a batch goes on: its handlers' locks are held until its end."""
+MOST = 500
+MOMENT_S = 0.01
+pause = time.sleep
+
+
+class Batches:
+    """Carries out plain tasks of one child; several threads may at once."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  it does what the runner does, for many
+        self,
+        registry: Registry,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        calls: Calls,
+        runner: Runner,
+        allowance: Allowance,
+        aftermath: Aftermath,
+    ) -> None:
+        self._registry = registry
+        self._database = database
+        self._desk = desk
+        self._slot = slot
+        self._calls = calls
+        self._runner = runner
+        self._allowance = allowance
+        self._aftermath = aftermath
+        self._most = MOST
+
+    def carry_out(self, run: Running) -> None:
+        """Run a started task to its outcome, with others on the desk if its handler allows it."""
+        if not self._may_share(run.task):
+            self._runner.run(run)
+            return
+        runs, settlements = [run], list[Settlement]()
+        shared = SharedTransaction(self._database.handler_engine)
+        ends = time.monotonic() + HOLD_S
+        try:
+            while True:
+                settlements.append(self._one(runs[-1], shared))
+                if len(runs) >= self._most or time.monotonic() >= ends:
+                    break
+                following = self._desk.start_next(self._may_share)
+                if following is None:
+                    break
+                runs.append(following)
+        except BaseException:  # it is told when the run ends so again, alone
+            shared.abandon()
+            self._each(runs, shared)
+        else:
+            self._commit(runs, settlements, shared)
+        if self._aftermath.unfit:
+            self._desk.stop()
+
+    def _may_share(self, task: ClaimedTask) -> bool:
+        """Not before it is known to be fast: the others' locks wait for it."""
+        spec = self._registry.get(task.name)
+        if spec is None or not spec.batched or task.runs_alone:
+            return False
+        limited = self._allowance.timeout_s(task, spec) is not None
+        return self._runner.pace.is_fast(task.name) and (can_limit() or not limited)
+
+    def _one(self, run: Running, shared: SharedTransaction) -> Settlement:
+        """Call one handler. While it runs, the slot names it alone."""
+        task = run.task
+        spec = self._registry.get(task.name)
+        assert spec is not None  # noqa: S101  it may share
+        announced = task.run
+        self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))
+        try:
+            if HOOKS.wanted:
+                HOOKS.tell([of_claim(Kind.STARTED, task)])
+            run.since = time.monotonic()
+            limit = self._allowance.timeout_s(task, spec)
+            deadline = None if limit is None else run.since + limit
+            share = shared.share()
+            context = TaskContext(run, share, deadline, self._runner.log_prefix, commits=False)
+            try:
+                settlement = self._calls.make(run, spec, context, limit)
+            finally:
+                context.close()
+            share.end()
+            self._runner.pace.learn(task.name, time.monotonic() - run.since)
+            return settlement
+        finally:
+            self._slot.finish(announced)
+
+    def _commit(
+        self, runs: list[Running], settlements: list[Settlement], shared: SharedTransaction
+    ) -> None:
+        """All effects, outcomes and moves in one commit, or none of them."""
+        committing = False
+        try:
+            if not all(self._desk.begin_commit(run.task.fence) for run in runs):
+                shared.abandon()  # let go of, all at once: this process ends
+                return
+            states = self._settle(settlements, shared)
+            if len(states) == len(settlements):
+                committing = True
+                shared.commit()
+        except BaseException as error:
+            shared.abandon()
+            if committing and is_unanswered(error):  # its effects may be gone, or stand
+                for run in runs:
+                    self._desk.give_back(run.task, UNANSWERED_WAIT, suspect=True)
+            else:
+                self._each(runs, shared)
+            return
+        if not committing:
+            shared.abandon()
+            self._each(runs, shared)
+            return
+        self._desk.drop(*(run.task.fence for run in runs))
+        shared.close()
+        self._most = min(MOST, 2 * self._most)
+        RUN_COUNTS.add(states.values())
+        if HOOKS.wanted:
+            HOOKS.tell(
+                of_settlement(settlement, run.task, states[run.task.fence.task_id])
+                for run, settlement in zip(runs, settlements, strict=True)
+            )
+
+    @staticmethod
+    def _settle(settlements: list[Settlement], shared: SharedTransaction) -> dict[int, State]:
+        """Settle; what is left is asked for once more: our own clerk renews in a moment."""
+        states = shared.settle(settlements)
+        left = [s for s in settlements if s.fence.task_id not in states]
+        if left:
+            pause(MOMENT_S)
+            states |= shared.settle(left)
+        return states
+
+    def _each(self, runs: list[Running], shared: SharedTransaction) -> None:
+        """Run them again, each in a transaction of its own; the next batches are smaller.
+
+        Unless one of them ended the transaction: what they wrote by then may stand.
+        """
+        self._most = max(1, len(runs) // 2)
+        if shared.ended:
+            for run in runs:
+                self._runner.fail(run, ENDED)
+            return
+        log.info("a batch of %s is run again one by one", len(runs))
+        for run in runs:
+            run.commits = False
+            if self._desk.over:
+                self._desk.give_back(run.task, timedelta(0))
+            else:
+                self._runner.run(run)

@@ -1,0 +1,94 @@
+"""Endings: what a run came to is committed, collected for the next group, or given back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tasks_app.domain.handlers.settlement import OUTCOME_UNKNOWN, failed
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.runtime.db.errors import is_conflict
+from tasks_app.runtime.db.transaction import Transaction
+from tasks_app.runtime.execution.failure_policy import Verdicts
+from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.hooks import HOOKS, of_settlement
+from tasks_app.runtime.inflight.inflight import Desk
+
+log = quiet_logger(__name__)
+
+UNANSWERED_WAIT = timedelta(seconds=2)
+"""How long a task waits whose COMMIT was not answered: the database is likely just coming back."""
+
+
+class RunAgainError(Exception):
+    """A run's transaction was in another's way, or never began; it has rolled back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A run whose handler has succeeded, and whose transaction is to commit."""
+
+    run: Running
+    spec: HandlerSpec
+    transaction: Transaction
+    settlement: Settlement
+
+
+class Endings:
+    """Of one child; its threads may end runs at once."""
+
+    def __init__(self, desk: Desk, settler: Settler, verdicts: Verdicts) -> None:
+        self._desk = desk
+        self._settler = settler
+        self._verdicts = verdicts
+
+    def commit(self, ending: Ending) -> None:
+        """Effect, outcome and move in one commit.
+
+        Raises:
+            RunAgainError: it may be tried again, from its handler on. Nothing else comes out.
+        """
+        task, transaction = ending.run.task, ending.transaction
+        if not self._desk.begin_commit(task.fence):
+            return
+        try:
+            state = transaction.conclude(ending.settlement)
+        except BaseException as error:  # listeners of the user's session run in here
+            transaction.abandon()
+            if ending.run.may_repeat and is_conflict(error):
+                raise RunAgainError from error
+            self.keep(task, self._verdicts.on_commit(task, ending.spec, error))
+            return
+        self._desk.drop(task.fence)
+        if state is None:
+            log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
+            return
+        RUN_COUNTS.add([state])
+        if HOOKS.wanted:
+            HOOKS.tell([of_settlement(ending.settlement, task, state)])
+
+    def keep(self, task: ClaimedTask, settlement: Settlement) -> None:
+        """Collect an outcome for the next group, or carry it out now where it must stand alone."""
+        if task.at_most_once:
+            if not self._desk.begin_commit(task.fence):
+                return
+            if settlement.event is Event.RELEASE:
+                settlement = failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer."))
+            self._settler.settle_until_answered(settlement)
+            self._desk.drop(task.fence)
+        elif settlement.event is Event.RELEASE:
+            self._desk.give_back(task, UNANSWERED_WAIT, suspect=True)
+        else:
+            self._desk.collect(settlement)
+
+    def give_up(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> None:
+        """See to a run in which something of ours broke."""
+        kind = type(error).__name__  # its text may be the handler's, and hold anything
+        log.error("task %s: its run ended in a way it never should: %s", task.task_id, kind)
+        if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
+            self.keep(task, self._verdicts.on_run(task, spec, error))

@@ -1,0 +1,106 @@
+"""Verdicts: what is to become of a run that raised."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handlers.outages import Outages, is_outage, put_off
+from tasks_app.domain.handlers.outcomes import Fail, Retry
+from tasks_app.domain.handlers.settlement import CONNECTION_LOST, OUTCOME_UNKNOWN, ended_by, failed
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.error_text import cause_of
+from tasks_app.domain.tasks.payload import encode_object
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.runs.outages import count_outage
+from tasks_app.pool.tasks.edit_payload import amend
+from tasks_app.runtime.db.database import Database, is_lost
+from tasks_app.runtime.db.errors import is_unanswered, spares_handlers
+from tasks_app.runtime.db.transaction import is_of_commit
+from tasks_app.runtime.execution.invocation import Calls
+
+_NOT_SENT = (
+    "The database ended the connection, or did not answer, before a COMMIT was sent: "
+    "nothing that the run wrote there stands. What it did elsewhere does."
+)
+
+
+class Verdicts:
+    """Decides for one child; its threads may ask at once."""
+
+    def __init__(self, settings: Settings, database: Database, calls: Calls) -> None:
+        self._settings = settings
+        self._database = database
+        self._calls = calls
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+
+    def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
+        """Decide about what came out of a handler, whose transaction was rolled back."""
+        if is_lost(error) and _is_unjudged(task, error):
+            return _lost(task, error)
+        if isinstance(error, Retry) and error.payload is not None:
+            return self._amended(task, spec, error)
+        return self.on_run(task, spec, error)
+
+    def on_commit(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
+        """Decide about a transaction that did not commit, or of which nobody knows."""
+        if spares_handlers(error) and _is_unjudged(task, error):
+            return _lost(task, error)
+        return self.on_run(task, spec, error)
+
+    def on_run(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
+        """Decide by the error alone."""
+        cause = cause_of(error)
+        if not is_outage(spec, error):
+            return ended_by(task, spec, error, cause, self._rng)
+        try:
+            seen = self._calls.lane(spec).aside(lambda: self._count_outage(task))
+        except SQLAlchemyError:  # it waits as after its first; the settle waits for the database
+            seen = None
+        return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
+
+    def _count_outage(self, task: ClaimedTask) -> Outages | None:
+        with self._database.begin() as connection:
+            return count_outage(connection, task.fence)
+
+    def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
+        """Give the task the payload that it is to be tried again with."""
+        error: Exception = retry
+        try:
+            payload = encode_object(
+                retry.payload, "payload", self._settings.payload_limit, spec.to_json
+            )
+            self._calls.lane(spec).aside(lambda: self._write_payload(task, payload))
+        except InvalidTaskError as refusal:
+            error = Fail(f"The payload to try again with is refused: {refusal}")
+        except SQLAlchemyError:
+            return unanswered(task)
+        return self.on_run(task, spec, error)
+
+    def _write_payload(self, task: ClaimedTask, payload: str) -> None:
+        with self._database.begin() as connection:
+            amend(connection, task.fence, payload)
+
+
+def unanswered(task: ClaimedTask) -> Settlement:
+    """Return what becomes of a run whose effects nobody knows of: uncharged, once more."""
+    return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level)
+
+
+def _lost(task: ClaimedTask, error: BaseException) -> Settlement:
+    """Return what becomes of a run whose connection was lost: what may not run again ends."""
+    if not task.at_most_once:
+        return unanswered(task)
+    if is_of_commit(error):
+        return failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer the COMMIT."))
+    return failed(task, Cause(CONNECTION_LOST, _NOT_SENT))
+
+
+def _is_unjudged(task: ClaimedTask, error: BaseException) -> bool:
+    """Whether nothing is known but that the database was lost; what it answered is a cause."""
+    return is_unanswered(error) or not task.at_most_once

@@ -1,0 +1,208 @@
+"""The runner: one started task to its outcome. Nothing that a handler raises comes out."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from functools import partial
+from random import uniform
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.outcomes import Fail
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.records import ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.runtime.db.database import Database, is_conflict_here, is_lost
+from tasks_app.runtime.db.transaction import Transaction
+from tasks_app.runtime.execution.allowance import Allowance
+from tasks_app.runtime.execution.completion import UNANSWERED_WAIT, Ending, Endings, RunAgainError
+from tasks_app.runtime.execution.failure_policy import Verdicts
+from tasks_app.runtime.execution.invocation import Calls, FenceLostError, NotBegunError
+from tasks_app.runtime.execution.process_guard import Aftermath
+from tasks_app.runtime.execution.run_times import Pace
+from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.handler_db.handler_driver import ENDED
+from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
+from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.locks.run_locks import LocksOfChild
+from tasks_app.runtime.scoreboard.scoreboard import Slot
+
+log = quiet_logger(__name__)
+REPEATS = 5
+"""How often a handler is called again before a conflict of transactions is charged."""
+CONFLICT_WAIT_S = 0.02
+"""The longest wait before the first of them; each may be twice as long as the one before it."""
+
+
+class _StaleError(Exception):
+    """The run's first statement met a connection that was dead before."""
+
+
+class Runner:
+    """Runs tasks for one child; several threads may at once."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  the hub of a child
+        self,
+        settings: Settings,
+        registry: Registry,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        settler: Settler,
+        aftermath: Aftermath,
+        calls: Calls,
+        allowance: Allowance,
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._desk = desk
+        self._slot = slot
+        self._settler = settler
+        self._aftermath = aftermath
+        self._calls = calls
+        self._verdicts = Verdicts(settings, database, calls)
+        self._endings = Endings(desk, settler, self._verdicts)
+        self.pace = Pace(desk.wake.set)
+        self._allowance = allowance
+        self.log_prefix = settings.log_prefix
+        self.locks = LocksOfChild(settings, database, desk)
+
+    def run(self, run: Running) -> None:
+        """Run one started task to its outcome. Nothing that a handler raises comes out."""
+        task = run.task
+        spec = self._registry.get(task.name)
+        if spec is None:  # claimed by names that we know, so this cannot be
+            self._desk.give_back(task, UNANSWERED_WAIT)
+            return
+        if not (spec.is_async or self.pace.is_fast(task.name)):
+            self._settler.flush_quietly()
+        self._allowance.warn_of_lame(task, spec)
+        announced = task.run
+        self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))
+        try:
+            if HOOKS.wanted:
+                HOOKS.tell([of_claim(Kind.STARTED, task)])
+            run.since = time.monotonic()
+            settlement = self.attempt(run, spec, self._allowance.timeout_s(task, spec))
+            if settlement is not None:
+                self._desk.collect(settlement)
+        finally:
+            self._slot.finish(announced)
+            places = self._settings.async_concurrency if spec.is_async else 1
+            self.pace.learn(task.name, (time.monotonic() - run.since) / places)
+            if self._aftermath.unfit:
+                self._desk.stop()
+
+    def attempt(
+        self, run: Running, spec: HandlerSpec, limit: float | None, *, more: bool = False
+    ) -> Settlement | None:
+        """Call the handler, and commit what it did; the task is announced. Nothing comes out.
+
+        With ``more``, this thread's next run follows at once, or :meth:`rest` is called.
+        Where its transaction and another were in each other's way it is called again, uncharged;
+        also where its connection was dead before it did anything.
+
+        Returns:
+            Its success, if that may be written together with others; all else is seen to.
+        """
+        for done in range(REPEATS):
+            run.may_repeat = not run.task.at_most_once
+            try:
+                return self._attempt(run, spec, limit, more)
+            except RunAgainError:
+                run.may_repeat = run.commits = False
+                log.info("task %s is run again: its transaction was refused", run.task.task_id)
+                if self._desk.over:
+                    self._desk.give_back(run.task, timedelta(0))
+                    return None
+                wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
+                self._calls.lane(spec).aside(partial(self._desk.stopping.wait, wait_s))
+        return self._attempt(run, spec, limit, more)
+
+    def rest(self) -> None:
+        """Leave nothing begun for a next run of this thread's."""
+        self._calls.plain.rest()
+
+    def _attempt(
+        self,
+        run: Running,
+        spec: HandlerSpec,
+        limit: float | None,
+        more: bool,  # noqa: FBT001
+    ) -> Settlement | None:
+        task = run.task
+        transaction = self._calls.lane(spec).transaction(task.fence, more=more)
+        deadline = None if limit is None else run.since + limit
+        context = TaskContext(
+            run, transaction, deadline, self.log_prefix, self.locks, commits=not spec.batched
+        )
+        try:
+            settlement = self._call(run, spec, context, transaction, limit)
+            if settlement is None:
+                log.warning("task %s: the lease was lost before it began", task.task_id)
+                self._desk.drop(task.fence)
+            elif transaction.active:
+                self._endings.commit(Ending(run, spec, transaction, settlement))
+            elif settlement.event is Event.SUCCEED and not task.at_most_once:
+                return settlement
+            else:
+                self._endings.keep(task, settlement)
+        except RunAgainError:
+            raise
+        except NotBegunError:
+            self._desk.give_back(task, UNANSWERED_WAIT)
+        except BaseException as error:
+            self._endings.give_up(task, spec, error)
+        finally:
+            context.close()
+            transaction.abandon()
+            context.end_locks()
+        return None
+
+    def fail(self, run: Running, reason: str) -> None:
+        """End a started run in the error pool, whatever its handler did."""
+        spec = self._registry.get(run.task.name)
+        assert spec is not None  # noqa: S101  it was started
+        self._endings.keep(run.task, self._verdicts.on_run(run.task, spec, Fail(reason)))
+
+    def _call(
+        self,
+        run: Running,
+        spec: HandlerSpec,
+        context: TaskContext,
+        transaction: Transaction,
+        limit: float | None,
+    ) -> Settlement | None:
+        """Call the handler; whatever it raises becomes an outcome, after a rollback.
+
+        None: the fence was lost already, so that the handler was not called.
+
+        Raises:
+            NotBegunError: it was not, either, and the run is to be given back.
+            RunAgainError: it may be called once more.
+        """
+        try:
+            return self._calls.make(run, spec, context, limit)
+        except FenceLostError:
+            return None
+        except NotBegunError:
+            raise
+        except BaseException as error:
+            ended, untried = transaction.ended, transaction.untried
+            transaction.abandon()
+            stale = untried and is_lost(error) and not run.again
+            if run.may_repeat and not ended and (stale or is_conflict_here(error)):
+                run.again = stale
+                raise RunAgainError from error
+            return self._verdicts.on_handler(run.task, spec, Fail(ENDED) if ended else error)
+
+    def is_unlimited(self, task: ClaimedTask) -> bool:
+        """Whether any thread will do: a ``timeout`` can only be raised in a main thread."""
+        spec = self._registry.get(task.name)
+        if spec is None or spec.is_async:
+            return False
+        return self._allowance.timeout_s(task, spec) is None

@@ -1,0 +1,202 @@
+"""The settler: outcomes to the database, together where possible, waiting for nobody's lock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from random import Random
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.handlers.settlement import BAD_OUTCOME
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief, clean
+from tasks_app.domain.tasks.records import Cause, Settlement
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import Remedy, patience_s, remedy_for, sqlstate
+from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
+from tasks_app.runtime.inflight.inflight import Desk
+
+log = quiet_logger(__name__)
+
+LAST_PATIENCE_S = 10.0
+"""How long a child that stops waits for a database that is away; then the lease decides."""
+REFUSED_WAIT_S = 5.0
+"""How long a child begins nothing new while its outcomes are refused."""
+MOST = 1_000
+LOCKED_WAIT_S = 0.5
+"""Until an outcome is tried again whose row somebody else holds."""
+
+
+class Settler:
+    """Writes what the desk has collected. Used by main thread and clerk, one at a time."""
+
+    def __init__(self, database: Database, desk: Desk) -> None:
+        self._database = database
+        self._desk = desk
+        self._turn = threading.Lock()
+        self._most = MOST
+        self._spared_until = 0.0
+        self._rng = Random()  # noqa: S311  any order will do
+
+    def flush(self) -> None:
+        """Write all finished outcomes, waiting for nobody.
+
+        A row that somebody holds (an open cancel, say) stays on the desk and is tried again soon.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer, or refused; what is not written
+                stays on the desk.
+        """
+        notices: list[Notice] = []
+        try:
+            with self._turn:
+                settlements = self._desk.finished()
+                if not settlements:
+                    return
+                try:
+                    self._write_all(settlements, notices)
+                finally:
+                    self._desk.put_off(LOCKED_WAIT_S)
+        finally:
+            HOOKS.tell(notices)
+
+    def flush_quietly(self) -> None:
+        """Write all finished outcomes now if the database answers; else they stay on the desk.
+
+        One that has just refused is not asked again before each of many tasks.
+        """
+        if time.monotonic() < self._spared_until:
+            return
+        try:
+            self.flush()
+        except SQLAlchemyError as error:
+            log.warning("outcomes wait for the database: %s", type(error).__name__)
+
+    def flush_until_answered(self) -> None:
+        """Return when the database has answered for every outcome, however long it is away.
+
+        A child that stops gives up after a while; so does one that the database serves otherwise.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                self.flush()
+            except SQLAlchemyError as error:
+                log.warning("outcomes wait for the database: %s", type(error).__name__)
+                waited = time.monotonic() - began > REFUSED_WAIT_S
+                refused = remedy_for(error) is not Remedy.SPARE
+                if self._gives_up(began) or (waited and refused):
+                    return
+                time.sleep(patience_s())
+            else:
+                return
+
+    def settle_until_answered(self, settlement: Settlement) -> State | None:
+        """Write one outcome now and wait for the answer; None: the fence was lost.
+
+        The fence judges a repeated try, so asking again is safe. A child that stops gives up after
+        a while, and then it is the lease that is lost.
+        """
+        began = time.monotonic()
+        while True:
+            called: list[Called] = []
+            try:
+                with self._database.single() as connection:
+                    state = settle_one(connection, settlement, called=called)
+                HINTS.called(called)
+                HINTS.again([settlement] if state is State.PENDING else [])
+                RUN_COUNTS.add([state] if state else [])
+                if state is not None and settlement.task is not None:
+                    HOOKS.tell([of_settlement(settlement, settlement.task, state)])
+                return state
+            except SQLAlchemyError as error:
+                if remedy_for(error) is Remedy.REPLACE:
+                    if settlement.event is Event.FAIL:
+                        log.error(  # noqa: TRY400
+                            "task %s cannot be settled: %s", settlement.fence.task_id, brief(error)
+                        )
+                        return None
+                    settlement = _unstorable(settlement, error)
+                    continue
+                log.warning("a settle was not answered, trying again: %s", type(error).__name__)
+                if self._gives_up(began):
+                    return None
+                time.sleep(patience_s())
+
+    def _gives_up(self, began: float) -> bool:
+        return self._desk.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
+
+    def _write_all(self, settlements: list[Settlement], notices: list[Notice]) -> None:
+        """Write in groups: all at once, or smaller and mixed anew after one was refused.
+
+        So what a single one is refused for stops no other for long.
+        """
+        if len(settlements) > self._most:
+            self._rng.shuffle(settlements)
+        while settlements:
+            group, settlements = settlements[: self._most], settlements[self._most :]
+            try:
+                self._write(group, notices)
+            except DBAPIError:
+                self._spared_until = time.monotonic() + patience_s()
+                self._most = max(1, len(group) // 2)
+                raise
+            self._most = min(MOST, 2 * self._most)
+
+    def _write(self, settlements: list[Settlement], notices: list[Notice]) -> None:
+        """Write a group with one statement; what the database refuses splits it."""
+        called: list[Called] = []
+        try:
+            with self._database.single() as connection:
+                done = settle_group(connection, settlements, called=called)
+                left = [s for s in settlements if s.fence.task_id not in done]
+                held = still_held(connection, [s.fence for s in left]) if left else set()
+        except DBAPIError as error:
+            if remedy_for(error) is not Remedy.REPLACE:
+                raise
+            self._replace(settlements, error, notices)
+            return
+        RUN_COUNTS.add(done.values())
+        HINTS.called(called)
+        HINTS.again(settlements)
+        notices += _notices(settlements, done)
+        for settlement in left:
+            if settlement.fence.task_id not in held:
+                log.warning(
+                    "task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id
+                )
+        self._desk.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
+
+    def _replace(
+        self, settlements: list[Settlement], error: DBAPIError, notices: list[Notice]
+    ) -> None:
+        """One member's data stops a group: write each alone, and a failure for what cannot be."""
+        if len(settlements) > 1:
+            for settlement in settlements:
+                self._write([settlement], notices)
+        elif settlements[0].event is not Event.FAIL:
+            self._write([_unstorable(settlements[0], error)], notices)
+        else:  # not even the failure fits: the lease, then the rescuer decide
+            log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
+            self._desk.drop(settlements[0].fence)
+
+
+def _notices(settlements: list[Settlement], done: dict[int, State]) -> list[Notice]:
+    """Return what there is to tell of the others, and of all if wanted."""
+    wanted = HOOKS.wanted
+    written = [s for s in settlements if s.fence.task_id in done]
+    told = [s for s in written if wanted or s.event is not Event.SUCCEED]
+    return [of_settlement(s, s.task, done[s.fence.task_id]) for s in told if s.task is not None]
+
+
+def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:
+    """Turn an outcome that the database refuses into a failure that says so."""
+    sentence = f"The database refused it with SQLSTATE {sqlstate(error)}."
+    cause = Cause(BAD_OUTCOME, clean(sentence, 200))
+    return settlement._replace(event=Event.FAIL, result=None, cause=cause)

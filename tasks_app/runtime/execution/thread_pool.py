@@ -1,0 +1,78 @@
+"""Further threads of one child, for plain handlers that wait for others: sockets, files, locks.
+
+They take from the desk beside the main thread. A time limit can only be raised in a main thread, so
+tasks that have one are left to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.inflight.inflight import Desk
+
+PATIENCE_S = 0.5
+"""Between two looks at the desk without being called."""
+GLANCE_S = 0.05
+"""The same, when something waits: it may have come between our look and our wait."""
+
+
+class Threads:
+    """So many threads; they start with the first call and end when the desk stops."""
+
+    def __init__(
+        self,
+        number: int,
+        desk: Desk,
+        suits: Callable[[ClaimedTask], bool],
+        carry_out: Callable[[Running], None],
+    ) -> None:
+        self.number = number
+        self._desk = desk
+        self._suits = suits
+        self._carry_out = carry_out
+        self._started: list[threading.Thread] = []
+        self._room = threading.Condition()
+        self._aboard = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether one of them runs a task."""
+        return self._aboard > 0
+
+    def start(self) -> None:
+        """Begin, once: never before a fork."""
+        if self._started:
+            return
+        for n in range(1, self.number + 1):
+            thread = threading.Thread(target=self._work, name=f"tasks_app thread {n}", daemon=True)
+            self._started.append(thread)
+            thread.start()
+
+    def join(self, patience_s: float | None = None) -> None:
+        """Wait for their ends."""
+        for thread in self._started:
+            thread.join(patience_s)
+
+    def await_end(self, patience_s: float) -> None:
+        """Wait a moment until one of them has nothing to do."""
+        with self._room:
+            if self._aboard == self.number:
+                self._room.wait(patience_s)
+
+    def _work(self) -> None:
+        while not self._desk.stopping.is_set():
+            with self._room:
+                self._aboard += 1
+            run = self._desk.start_next(self._suits)
+            if run is not None:
+                self._carry_out(run)
+            with self._room:
+                self._aboard -= 1
+                self._room.notify_all()
+            if run is not None:
+                continue
+            with self._desk.arrived:
+                self._desk.arrived.wait(GLANCE_S if self._desk.waiting else PATIENCE_S)

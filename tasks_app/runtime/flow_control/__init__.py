@@ -1,0 +1,1 @@
+"""Which claimed tasks may start now."""

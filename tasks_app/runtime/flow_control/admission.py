@@ -1,0 +1,211 @@
+"""The gatekeeper: lets tasks pass that gates stand before, holds the others, and wakes them.
+
+Tasks without an order key, and without a limit, never come here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.flow_control.admission import Admission, Gate, Kind, Limits, Room, admit
+from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.pool.flow_control import order_and_limits as rows
+from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
+from tasks_app.pool.flow_control.order_and_limits import Wishes
+from tasks_app.pool.flow_control.waiting_list import hold, next_look_in_s, overdue, waited_for
+from tasks_app.pool.flow_control.wake import wake
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hints.hints import HINTS
+
+MOST_LOOKED_AT = 500
+"""Gates per look: they are locked together."""
+
+
+class Verdict(NamedTuple):
+    """Who may run, who may not, and how the gates stood."""
+
+    admission: Admission
+    rooms: Mapping[Gate, Room]
+    limits: Limits
+
+
+class Look(NamedTuple):
+    """What a look at the gates did."""
+
+    next_s: float | None
+    """Until the next one; None: nobody is held."""
+    woken: int = 0
+
+
+class Gatekeeper:
+    """One process's; all that it knows stands in the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._mutex = threading.Lock()
+        self._turn = threading.Lock()
+        self._behind: dict[Fence, tuple[Gate, ...]] = {}
+        """What the runs of this child passed."""
+        self._ended: Counter[Gate] = Counter()
+
+    def claim(
+        self,
+        ids: Sequence[int],
+        claimer: Claimer,
+        token: UUID,
+        most: int | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> list[ClaimedTask]:
+        """Claim those of ``ids`` that pass, and hold the others.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        with self._database.single() as connection:
+            found = rows.wishes(connection, ids, claimer.names, now=now)
+            enter(connection, found.gates)
+        if not found.wishes:
+            return []
+        with self._database.begin() as connection:
+            claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
+        gates_of = dict(found.wishes)
+        with self._mutex:
+            self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}
+        self._wake(admission.behind, now=now)
+        return claimed
+
+    def judge(
+        self, connection: Connection, ids: Sequence[int], *, now: datetime | None = None
+    ) -> Verdict:
+        """Tell who would pass just now, without a lock: for who only chooses what to publish."""
+        found = rows.wishes(connection, ids, now=now)
+        rooms = rooms_of(connection, found.gates, found.limits, now=now)
+        return Verdict(admit(found.wishes, rooms), rooms, found.limits)
+
+    def hold(self, verdicts: Iterable[Verdict], *, now: datetime | None = None) -> None:
+        """Hold those that would not."""
+        for admission, rooms, limits in verdicts:
+            if admission.held:
+                with self._database.begin() as connection:
+                    hold(connection, admission.held, rooms, limits, now=now)
+                self._wake(admission.behind, now=now)
+
+    def ended(self, fences: Iterable[Fence]) -> bool:
+        """Note that runs are over, however they ended; tell whether somebody may wait for that."""
+        if not self._behind:
+            return False
+        with self._mutex:
+            gates = [self._behind.pop(fence, ()) for fence in fences]
+            self._ended.update(gate for some in gates for gate in some)
+        return bool(self._ended)
+
+    def pass_on(self, *, now: datetime | None = None) -> None:
+        """Wake those who wait behind runs that are over; return when they are awake.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
+        """
+        with self._turn:
+            if not self._ended:
+                return
+            with self._mutex:
+                ended, self._ended = self._ended, Counter()
+            self._wake(ended, ended, now=now)
+
+    def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
+        """Wake those who wait behind tasks of others that were rescued, buried or swept.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
+        """
+        if ids:
+            with self._database.single() as connection:
+                gates = rows.passed_by(connection, ids, now=now)
+            self._wake(gates, now=now)
+
+    def look(self, *, now: datetime | None = None) -> Look:
+        """Look at gates whose time has come."""
+        with self._database.single() as connection:
+            next_s = next_look_in_s(connection, now=now)
+            if next_s is None or next_s > 0:
+                return Look(next_s)
+            late = overdue(connection, MOST_LOOKED_AT, now=now)
+        woken = self._wake_behind(late, now=now)
+        with self._database.single() as connection:
+            return Look(next_look_in_s(connection, now=now), woken)
+
+    def _wake(
+        self,
+        gates: Iterable[Gate],
+        ended: Mapping[Gate, int] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> None:
+        """Wake those for whom there is room; most often nobody waits."""
+        if not gates:
+            return
+        with self._database.single() as connection:
+            waited = waited_for(connection, list(gates))
+        self._wake_behind(waited, ended, now=now)
+
+    def _wake_behind(
+        self,
+        gates: Sequence[Gate],
+        ended: Mapping[Gate, int] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> int:
+        if not gates:
+            return 0
+        with self._database.begin() as connection:
+            buckets = lock(connection, gates, now=now)
+            limits = rows.limits_of(connection)  # after the lock: who changes one looks, too
+            gates = list(buckets)
+            if ended is not None:  # the end of a run puts nothing into a bucket
+                gates = [gate for gate in gates if _has_places(gate, limits)]
+            rooms = rooms_of(connection, gates, limits, buckets, now=now)
+            woken = wake(connection, rooms, limits, ended, now=now)
+        for queue, those in groupby(sorted(woken), key=lambda each: each[0]):
+            HINTS.offer(queue, [task_id for _, task_id in those])
+        return len(woken)
+
+
+def let_pass(
+    connection: Connection,
+    found: Wishes,
+    claimer: Claimer,
+    token: UUID,
+    most: int | None = None,
+    *,
+    now: datetime | None = None,
+) -> tuple[list[ClaimedTask], Admission]:
+    """Claim what passes, under the locks of its gates; return that, and who is held by what.
+
+    After the COMMIT look whether there is room by now: who made it may have looked before. Look at
+    all gates of those that are held: one that was woken by another gate leaves its place there.
+    """
+    gates_of = dict(found.wishes)
+    buckets = lock(connection, found.gates, now=now)
+    rooms = rooms_of(connection, list(buckets), found.limits, buckets, now=now)
+    admission = admit(found.wishes, rooms)
+    claimed = claim(connection, admission.ids[:most], claimer, token, admitted=True, now=now)
+    started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
+    spend(connection, started, rooms)
+    hold(connection, admission.held, rooms, found.limits, now=now)
+    return claimed, admission
+
+
+def _has_places(gate: Gate, limits: Limits) -> bool:
+    limit = limits.of(gate)
+    return gate.kind is Kind.ORDER or limit is None or limit.most is not None

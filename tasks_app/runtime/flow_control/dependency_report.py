@@ -1,0 +1,64 @@
+"""The tally: how calls of handlers that depend on something ended, until somebody reports it."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeVar
+
+from tasks_app.domain.handlers.outages import is_outage
+from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
+from tasks_app.domain.handlers.spec import HandlerSpec
+
+T = TypeVar("T")
+
+
+class Tally:
+    """One child's; its threads count, its clerk takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+
+    def watch(self, spec: HandlerSpec, call: Callable[[], T]) -> T:
+        """Call, and count how it ended."""
+        if spec.depends_on is None:
+            return call()
+        try:
+            value = call()
+        except BaseException as error:
+            if speaks_of_dependency(spec, error):
+                named = error.dependency if isinstance(error, DependencyDown) else ""
+                self.add(named or spec.depends_on.dependency, 0, 1)
+            raise
+        self.add(spec.depends_on.dependency, 1, 0)
+        return value
+
+    def add(self, dependency: str, good: int, bad: int) -> None:
+        """Count."""
+        with self._lock:
+            counts = self._counts[dependency]
+            counts[0] += good
+            counts[1] += bad
+
+    def take(self) -> dict[str, tuple[int, int]]:
+        """Return good and bad calls of each dependency, and begin anew."""
+        if not self._counts:
+            return {}
+        with self._lock:
+            taken = {name: (good, bad) for name, (good, bad) in self._counts.items()}
+            self._counts.clear()
+        return taken
+
+
+def speaks_of_dependency(spec: HandlerSpec, error: BaseException) -> bool:
+    """Tell whether the error says that the dependency failed.
+
+    Where a handler declares errors of its dependency, only these do; else any exception that is
+    no ending of its own.
+    """
+    if is_outage(spec, error):
+        return True
+    declares = Reaction.OUTAGE in spec.on_error.values()
+    return not declares and isinstance(error, Exception) and not isinstance(error, Outcome)

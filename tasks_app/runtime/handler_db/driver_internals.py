@@ -1,0 +1,71 @@
+"""What we use of psycopg and SQLAlchemy that they do not promise; looked at before it is used.
+
+A run's connection overrides what psycopg calls (``end_of_run``, ``handler_driver``,
+``handler_connections``), and is one of many objects that share a session (``lending``). Where that
+is not as we know it, each run gets a session of its own, and its outcome is settled by a statement
+of its own: three round trips more, and as safe.
+"""
+
+from __future__ import annotations
+
+from tasks_app.domain.errors import ConfigurationError
+from tasks_app.domain.finding import Finding
+from tasks_app.domain.private_api import Need, Shortcut, findings, notices
+
+_CONNECTION = "psycopg:Connection"
+
+SHARED_SESSIONS = Shortcut(
+    Need(f"{_CONNECTION}.__init__", ("self", "pgconn")),
+    Need(f"{_CONNECTION}._exec_command", ("self", "command")),
+    Need(f"{_CONNECTION}._check_intrans_gen", ("self", "attribute")),
+    Need(f"{_CONNECTION}._set_isolation_level_gen", names=("_check_intrans_gen",)),
+    Need(f"{_CONNECTION}._deallocate", ("self", "name")),
+    Need("psycopg._preparing:PrepareManager.maintain_gen", names=("_deallocate",)),
+    without="each run that writes opens a session of its own, which costs milliseconds",
+)
+"""One session for many runs, and the end of a run in one round trip."""
+BELOW = Shortcut(
+    Need("sqlalchemy:Connection.__init__", names=("_has_events", "_echo")),
+    without="create_task passes through SQLAlchemy's own layers, a quarter slower",
+)
+"""``create_task`` on psycopg itself (``pool.connection``), where nobody listens to SQLAlchemy."""
+LIMITS = Shortcut(
+    Need("sqlalchemy:Select._limit_clause"),
+    Need("sqlalchemy:Select._offset_clause"),
+    without="ctx.chunks does not refuse a statement with a LIMIT",
+)
+"""``pool.tasks.paging``."""
+SHORTCUTS = (SHARED_SESSIONS, BELOW, LIMITS)
+
+_NEEDED = Shortcut(
+    Need(f"{_CONNECTION}.__init__", names=("lock",)),
+    Need(f"{_CONNECTION}.wait", ("self", "gen")),
+    Need(f"{_CONNECTION}.commit", names=("lock", "wait")),
+    Need(f"{_CONNECTION}._start_query", ("self",)),
+    Need("psycopg._cursor_base:BaseCursor._start_query", names=("_start_query",)),
+    Need("psycopg:AsyncConnection.__init__", names=("lock",)),
+    Need("psycopg:AsyncConnection.wait", ("self", "gen")),
+    Need("psycopg.generators:execute"),
+    Need("psycopg.generators:fetch_many"),
+    Need("psycopg.generators:send"),
+    without="what handlers write could not be kept apart",
+)
+"""By it we see, and refuse, what ends a run's transaction. There is no other way."""
+
+
+def examine() -> list[Finding]:
+    """Return how they are, for a check-up."""
+    return findings("drivers", SHORTCUTS)
+
+
+def said_at_start() -> list[str]:
+    """Return what to log."""
+    return notices(SHORTCUTS)
+
+
+if not _NEEDED.works:
+    raise ConfigurationError(f"{_NEEDED.fact}. {_NEEDED.advice}")
+
+from psycopg import generators  # noqa: E402  it is looked at before it is imported
+
+__all__ = ["BELOW", "SHARED_SESSIONS", "examine", "generators", "said_at_start"]

@@ -1,0 +1,93 @@
+"""How engines lend connections to handlers: by their pool, each object to one run.
+
+SQLAlchemy's Connection and its pool's proxy are one run's anyway. When they come back what is open
+is rolled back, the session is looked at, and closed where something stays in it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, TypeAlias, cast
+
+import psycopg
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
+from sqlalchemy.util import await_
+
+from tasks_app.runtime.fork_safety import keep_from_fork
+from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
+from tasks_app.runtime.handler_db.handler_connections import (
+    AsyncHandlerConnection,
+    AsyncHandlerCursor,
+    HandlerConnection,
+    HandlerCursor,
+)
+
+Driver: TypeAlias = HandlerConnection | AsyncHandlerConnection
+
+
+async def connect_async(*arguments: Any, **options: Any) -> AsyncHandlerConnection:
+    """Connect, for an async engine."""
+    return await AsyncHandlerConnection.connect(
+        *arguments, cursor_factory=AsyncHandlerCursor, **options
+    )
+
+
+def lend(engine: Engine) -> None:
+    """Let an engine's connections be handlers', each object one run's."""
+    event.listen(engine, "connect", _template)
+    event.listen(engine, "reset", _leave)
+    event.listen(engine, "checkin", _hand_on)
+    if not engine.dialect.is_async:
+        event.listen(engine, "do_connect", _connect)
+
+
+def driver_of(connection: Connection | None) -> Any:
+    """Return psycopg's connection, a :data:`Driver`."""
+    assert connection is not None  # noqa: S101  SQLAlchemy's AsyncConnection may have none
+    return connection.connection.driver_connection
+
+
+def _connect(_dialect: Any, _entry: Any, arguments: Any, options: Any) -> HandlerConnection:
+    return HandlerConnection.connect(*arguments, cursor_factory=HandlerCursor, **options)
+
+
+def _driver(dbapi_connection: Any) -> Driver:
+    return cast("Driver", getattr(dbapi_connection, "driver_connection", dbapi_connection))
+
+
+def _template(dbapi_connection: Any, _entry: ConnectionPoolEntry) -> None:
+    _driver(dbapi_connection).be_template()
+
+
+def _leave(dbapi_connection: Any, _entry: Any, state: PoolResetState) -> None:
+    driver = _driver(dbapi_connection)
+    if state.terminate_only or not state.asyncio_safe:
+        return
+    with suppress(psycopg.Error):  # then it needs a look, and is closed
+        if isinstance(driver, AsyncHandlerConnection):
+            await_(driver.break_off())
+            if driver.needs_look:
+                await_(driver.leave())
+        else:
+            driver.break_off()
+            if driver.needs_look:
+                driver.leave()
+
+
+def _hand_on(dbapi_connection: Any, entry: Any) -> None:
+    if dbapi_connection is None:
+        return
+    for key in [key for key in entry.info if not str(key).startswith("tasks_app")]:
+        del entry.info[key]  # a run's own
+    driver = _driver(dbapi_connection)
+    spoiled = driver.is_spoiled or driver.needs_look or driver.ended
+    if spoiled or not SHARED_SESSIONS.works:
+        entry.invalidate()
+        return
+    heir = driver.hand_on()
+    keep_from_fork(heir)
+    if driver is dbapi_connection:
+        entry.dbapi_connection = heir
+    else:
+        entry.dbapi_connection = type(dbapi_connection)(dbapi_connection.dbapi, heir)

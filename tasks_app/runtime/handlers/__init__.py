@@ -1,0 +1,1 @@
+"""Handlers: declared, wrapped, and what they hold in their hand."""

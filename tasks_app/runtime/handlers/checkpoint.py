@@ -1,0 +1,150 @@
+"""The checkpoint of a run: where the next attempt goes on, committed with what was done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import InvalidTaskError, LeaseLostError
+from tasks_app.domain.tasks.payload import encode_object
+from tasks_app.pool.tasks.checkpoint import Note, keep, read
+from tasks_app.runtime.db.async_transaction import AsyncTransaction
+from tasks_app.runtime.db.transaction import Access
+from tasks_app.runtime.handlers.active_run import Running
+
+LIMIT = 64 * 1024
+"""Bytes; it is written with each commit."""
+PLACES = "ctx.chunks"
+"""Under this name the checkpoint holds where its loops are."""
+
+
+class Checkpoint(Protocol):
+    """What a context needs of it."""
+
+    def get(self) -> Any:
+        """Return the newest one, or None; in async handlers something to await."""
+
+    def set(self, value: Mapping[str, Any] | None) -> None:
+        """Say what the next commit keeps."""
+
+    def commit(self) -> Any:
+        """Commit it with what was done; in async handlers something to await."""
+
+    def places(self) -> Any:
+        """Return where loops over chunks go on, by name; in async handlers something to await."""
+
+    def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
+        """Say where a loop goes on after the next commit."""
+
+
+class _Point:
+    """What one run knows of it."""
+
+    def __init__(self, run: Running) -> None:
+        self._run = run
+        self._value: dict[str, Any] | None = None
+        self._places: dict[str, Any] = {}
+        self._known = run.task.fence.attempt == 1  # nobody was there before to leave one
+        self._changed = False
+
+    def set(self, value: Mapping[str, Any] | None) -> None:
+        """Check it, and keep it for the next commit.
+
+        Raises:
+            InvalidTaskError: it cannot be stored.
+        """
+        if value is not None:
+            encode_object(value, "checkpoint", LIMIT)
+            if PLACES in value:
+                raise InvalidTaskError(f"checkpoint.{PLACES}", "is ours", "any other name")
+        self._value = None if value is None else dict(value)
+        self._changed = True
+
+    def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
+        """Say where a loop goes on after the next commit. It has read the places."""
+        self._places[name] = place
+        self._changed = True
+
+    def _learn(self, connection: Connection) -> None:
+        """Read what an earlier attempt left; what was set meanwhile stays."""
+        found = read(connection, self._run.task.task_id)
+        kept = dict(found.checkpoint or {}) if found else {}
+        self._places, self._known = kept.pop(PLACES, {}), True
+        if not self._changed:
+            self._value = kept or None
+
+    def _keep(self, connection: Connection) -> None:
+        if self._changed and not self._known:
+            self._learn(connection)
+        task, progress = self._run.task, self._run.progress
+        note = Note(
+            self._text() if self._changed else None, self._changed, *(progress or (None, None))
+        )
+        cancelled = keep(connection, task.fence, note)
+        if cancelled is None:
+            raise LeaseLostError(task.task_id)
+        self._run.cancelled = self._run.cancelled or cancelled
+
+    def _text(self) -> str | None:
+        if self._value is None and not self._places:
+            return None
+        places = {PLACES: self._places} if self._places else {}
+        return encode_object({**(self._value or {}), **places}, "checkpoint", 2 * LIMIT)
+
+
+class PlainPoint(_Point):
+    """Of a plain handler."""
+
+    def __init__(self, run: Running, access: Access) -> None:
+        super().__init__(run)
+        self._access = access
+
+    def get(self) -> dict[str, Any] | None:
+        """Return the newest one, or None."""
+        if not self._known:
+            self._learn(self._access.connection)
+        return self._value
+
+    def places(self) -> dict[str, Any]:
+        """Return where loops over chunks go on, by name."""
+        self.get()
+        return self._places
+
+    def commit(self) -> None:
+        """Commit it with what was done."""
+        self._access.keep(self._keep)
+        self._changed = False
+
+
+class AsyncPoint(_Point):
+    """Of an async handler."""
+
+    def __init__(self, run: Running, access: AsyncTransaction) -> None:
+        super().__init__(run)
+        self._access = access
+
+    async def get(self) -> dict[str, Any] | None:
+        """Return the newest one, or None."""
+        if not self._known:
+            connection = await self._access.session.connection()
+            await connection.run_sync(self._learn)
+        return self._value
+
+    async def places(self) -> dict[str, Any]:
+        """Return where loops over chunks go on, by name."""
+        await self.get()
+        return self._places
+
+    async def commit(self) -> None:
+        """Commit it with what was done."""
+        await self._access.keep(self._keep)
+        self._changed = False
+
+
+def point_of(run: Running, access: Access) -> Checkpoint:
+    """Return the checkpoint of a run."""
+    if isinstance(access, AsyncTransaction):
+        return AsyncPoint(run, access)
+    return PlainPoint(run, access)

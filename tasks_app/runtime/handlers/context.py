@@ -1,0 +1,333 @@
+"""What a handler is given beside its payload."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic
+
+from tasks_app.domain.tasks.payload import decode
+from tasks_app.runtime.handlers.run_log import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
+    from typing import overload
+    from uuid import UUID
+
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+    from typing_extensions import TypeVar
+
+    from tasks_app.domain.coordination.locks import Names
+    from tasks_app.domain.durations import Duration
+    from tasks_app.domain.tasks.records import Fence
+    from tasks_app.runtime.db.transaction import Access
+    from tasks_app.runtime.handlers.active_run import Running
+    from tasks_app.runtime.handlers.checkpoint import Checkpoint
+    from tasks_app.runtime.handlers.chunks import Chunks
+    from tasks_app.runtime.locks.run_locks import HoldOfRun, LocksOfChild, LocksOfRun
+
+    SessionT_co = TypeVar("SessionT_co", covariant=True, default=Session)
+else:
+    from typing import TypeVar
+
+    SessionT_co = TypeVar("SessionT_co", covariant=True)  # its default needs Python 3.13
+
+NO_COMMIT = (
+    "A handler with commit='batch' shares its transaction with others, so it cannot commit on the "
+    "way. Declare it without commit=."
+)
+
+
+class TaskContext(Generic[SessionT_co]):
+    """One run of one task. What is rarely asked for is made when it is asked for."""
+
+    def __init__(
+        self,
+        run: Running,
+        access: Access,
+        deadline: float | None,
+        log_prefix: bool,  # noqa: FBT001  made for each run: by name it takes longer
+        locks: LocksOfChild | None = None,
+        *,
+        commits: bool = True,
+    ) -> None:
+        self.deadline = deadline
+        """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
+        self._run = run
+        self._task = run.task
+        self._access = access
+        self._locks_of_child = locks
+        self._locks: LocksOfRun | None = None
+        self._commits = commits
+        self._log_prefix = log_prefix
+        self._point: Checkpoint | None = None
+        self._loops: tuple[str, ...] = ()
+        self._over = False
+
+    @property
+    def task_id(self) -> int:
+        """The task's id."""
+        return self._task.fence.task_id
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self._task.name
+
+    @property
+    def queue(self) -> str:
+        """The queue in which it was created."""
+        return self._task.queue
+
+    @property
+    def biz_key(self) -> str | None:
+        """The business object that the task is about."""
+        return self._task.biz_key
+
+    @property
+    def fence(self) -> Fence:
+        """What every write of this run must match."""
+        return self._task.fence
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first claim; only rises."""
+        return self._task.fence.attempt
+
+    @property
+    def failures(self) -> int:
+        """How many attempts were charged before this one."""
+        return self._task.failures
+
+    @property
+    def max_attempts(self) -> int:
+        """How many charged attempts lead to the error pool."""
+        return self._task.max_attempts
+
+    @property
+    def created_at(self) -> datetime:
+        """When the task was created."""
+        return self._task.created_at
+
+    @property
+    def due_at(self) -> datetime:
+        """Since when this run could start."""
+        return self._task.due_at
+
+    @property
+    def idempotency_key(self) -> UUID:
+        """The same at every attempt and after a requeue: give it to the other side."""
+        return self._task.idempotency_key
+
+    @cached_property
+    def log(self) -> RunLog:
+        """A log whose lines say which run they are of."""
+        about = {"task_id": self.task_id, "task_name": self.name, "attempt": self.attempt}
+        words = f"task {self.task_id} ({self.name}), attempt {self.attempt}"
+        return RunLog(about, words if self._log_prefix else "")
+
+    @property
+    def session(self) -> SessionT_co:
+        """A Session (in async handlers an AsyncSession) that commits with the outcome.
+
+        Whatever it wrote is rolled back when the handler raises or the lease is lost.
+
+        Raises:
+            RuntimeError: a thread of the handler's asks when the task is over.
+        """
+        given: SessionT_co = self._given().session
+        return given
+
+    @property
+    def connection(self) -> Connection:
+        """The same transaction without the ORM.
+
+        Raises:
+            TypeError: in an async handler; there it is ``await ctx.session.connection()``.
+        """
+        return self._given().connection
+
+    def _given(self) -> Access:
+        if self._over:
+            raise RuntimeError("The task is over; what it left running has no session any more.")
+        return self._access
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """What the producer gave along."""
+        text = self._task.headers
+        return {} if text is None else dict(decode(text, "headers"))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this task to stop; learned at each renewal of the lease.
+
+        Returning normally still succeeds; raising now leads to CANCELLED.
+        """
+        return self._run.cancelled
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker stops: a long run may commit and raise ``Snooze(0)``, uncharged."""
+        return self._run.stops
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the last :meth:`commit` of this task kept, in whichever attempt; None: nothing.
+
+        It may be set to a small JSON object, which the next commit keeps. In async handlers:
+        ``await ctx.checkpoint``.
+
+        Raises:
+            InvalidTaskError: when it is set to something that cannot be stored.
+        """
+        return self._checkpoint().get()
+
+    @checkpoint.setter
+    def checkpoint(self, value: Mapping[str, Any] | None) -> None:
+        self._checkpoint().set(value)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def commit(
+            self: TaskContext[AsyncSession], checkpoint: Mapping[str, Any] | None = None
+        ) -> Awaitable[None]: ...
+        @overload
+        def commit(
+            self: TaskContext[Session], checkpoint: Mapping[str, Any] | None = None
+        ) -> None: ...
+
+    def commit(self, checkpoint: Mapping[str, Any] | None = None) -> Any:
+        """Commit what was done through ``ctx.session``, with a checkpoint if one is given.
+
+        The run goes on in a new transaction, and the next attempt finds the checkpoint. In async
+        handlers: ``await ctx.commit()``. How far :meth:`progress` says it is, is committed, too.
+
+        Raises:
+            LeaseLostError: another attempt owns the task now; nothing is committed.
+            InvalidTaskError: the checkpoint cannot be stored.
+            RuntimeError: the handler has ``commit="batch"``, or a savepoint is open.
+        """
+        if not self._commits:
+            raise RuntimeError(NO_COMMIT)
+        point = self._checkpoint()
+        if checkpoint is not None:
+            point.set(checkpoint)
+        return point.commit()
+
+    def chunks(
+        self,
+        statement: Any,
+        *,
+        key: Any,
+        size: int = 1000,
+        max_ms: float | None = None,
+        name: str = "",
+        params: Mapping[str, Any] | None = None,
+    ) -> Chunks:
+        """Return the rows of a SELECT in pages (lists); each page's work is one :meth:`commit`.
+
+        It happens when the next page is wanted, together with the page's last key: so after a
+        crash the loop goes on behind it. ``statement`` is a ``select()``, of columns or of one
+        entity, or SQL text with ``params``; ``key`` its columns, or their names, that are unique
+        together and never null, and by which an index finds rows in order. With ``max_ms``, pages
+        become smaller, of ``size`` rows at most, until one takes no longer. Several loops of a
+        handler need names. In async handlers: ``async for``.
+
+        Between two pages a worker that stops gives the task back, uncharged, as does one whose
+        queue is paused or outside its windows; a cancelled task ends.
+
+        Raises:
+            ValueError: ``size`` or ``max_ms`` is not positive, two loops have one name, or the
+                statement has a LIMIT.
+            TypeError: it is no SELECT.
+            RuntimeError: the handler has ``commit="batch"``.
+        """
+        if not self._commits:
+            raise RuntimeError(NO_COMMIT)
+        if size < 1 or (max_ms is not None and max_ms <= 0):
+            raise ValueError("size and max_ms must be positive.")
+        if name in self._loops:
+            raise ValueError(f"This run had a loop named {name!r} already. Give each its own name.")
+        from tasks_app.pool.tasks.paging import Paged  # noqa: PLC0415  it is rare
+        from tasks_app.runtime.handlers.chunks import Chunks  # noqa: PLC0415
+
+        paged = Paged(statement, key, params)
+        self._loops += (name,)
+        point = self._checkpoint()
+        return Chunks(self._run, self._given(), point, paged, size, max_ms, name)
+
+    def commit_by(self, save: Callable[[Connection], None]) -> None:
+        """Commit with ``save`` last, which looks at the fence, and keeps what is to be kept.
+
+        For who has a row of his own for that, as batches do. What it raises prevents the commit.
+        """
+        self._given().keep(save)
+
+    def _checkpoint(self) -> Checkpoint:
+        access = self._given()
+        if self._point is None:
+            from tasks_app.runtime.handlers.checkpoint import point_of  # noqa: PLC0415  it is rare
+
+            self._point = point_of(self._run, access)
+        return self._point
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until ``timeout``; None: no limit."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Show how far this run is (0 to 1); people see it at the next heartbeat."""
+        self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
+
+    def locks(
+        self,
+        *,
+        exclusive: Names = (),
+        shared: Names = (),
+        counted: Mapping[str, int] | None = None,
+        wait: Duration = 0,
+        snooze: Duration = "5s",
+    ) -> HoldOfRun:
+        """Return a group of named resources, to be held while a ``with`` block runs.
+
+        All of them, or none: if they are not to be had within ``wait``, the task comes back after
+        about ``snooze``, uncharged. Once anything was done through ``ctx.session`` they are held
+        until that is committed. In async handlers: ``async with``.
+
+        Raises:
+            InvalidLockError: the group cannot be.
+        """
+        if self._locks is None:
+            from tasks_app.runtime.db.shared_transaction import SpoiledError  # noqa: PLC0415
+            from tasks_app.runtime.locks.run_locks import LocksOfRun  # noqa: PLC0415  it is rare
+
+            if self._locks_of_child is None:
+                raise SpoiledError("it takes locks, which each run does on its own")
+            self._locks = LocksOfRun(self._locks_of_child, self._task, self._given())
+        return self._locks.hold(exclusive, shared, counted, wait, snooze)
+
+    def close(self) -> None:
+        """Give out nothing from here on. For the executor."""
+        self._over = True
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether it asked for any. For the executor."""
+        return self._locks is not None
+
+    def end_locks(self) -> None:
+        """Give back all locks, when what was written is committed or rolled back. As above."""
+        if self._locks is not None:
+            self._locks.end()
+
+
+if TYPE_CHECKING:
+    AsyncTaskContext = TaskContext[AsyncSession]
+else:  # the same, without SQLAlchemy's async side
+    AsyncTaskContext = TaskContext

@@ -1,0 +1,91 @@
+"""Middleware: code around every run, outermost first. It opens traces, binds logs, measures."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from tasks_app.domain.errors import ConfigurationError, HandlerError
+from tasks_app.runtime.handlers.context import TaskContext
+
+Middleware: TypeAlias = Callable[[TaskContext, Callable[[], Any]], Any]
+"""Called with the context and the rest of the chain; returns what the rest returned, or raises.
+
+A plain function around handlers of both kinds: the rest returns when an async handler has ended,
+too. The handler's ``timeout`` covers the handler alone.
+"""
+
+M = TypeVar("M", bound=Middleware)
+
+MIDDLEWARE: list[Middleware] = []
+"""Where ``@middleware`` enters, the first one outermost; those of the settings go around them."""
+
+
+def middleware(layer: M) -> M:
+    """Put a function around every run of this process.
+
+    Raises:
+        HandlerError: it is a coroutine function.
+    """
+    if layer not in MIDDLEWARE:
+        MIDDLEWARE.append(_checked(layer))
+    return layer
+
+
+def load_middleware(names: Iterable[str]) -> tuple[Middleware, ...]:
+    """Return the functions named as ``module:function``, then those of ``@middleware``.
+
+    Raises:
+        ConfigurationError: one cannot be found; errors inside a module come out as they are.
+        HandlerError: it is a coroutine function.
+    """
+    named = [_checked(_load(name)) for name in names]
+    return (*named, *(layer for layer in MIDDLEWARE if layer not in named))
+
+
+def chain(middleware: Sequence[Middleware], context: TaskContext, run: Callable[[], Any]) -> Any:
+    """Run the handler inside all middleware."""
+    call = run
+    for layer in reversed(middleware):
+        call = _wrapped(layer, context, call)
+    return call()
+
+
+def _wrapped(layer: Middleware, context: TaskContext, call: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: layer(context, call)
+
+
+def _checked(layer: M) -> M:
+    if inspect.iscoroutinefunction(layer):
+        raise HandlerError(
+            f"Middleware {layer.__qualname__} is a coroutine function. "
+            "Write a plain one: it surrounds async handlers as well."
+        )
+    return layer
+
+
+def _load(name: str) -> Middleware:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise _unknown(name) from error
+    except AttributeError as error:
+        raise _unknown(name) from error
+    if not callable(found):
+        raise _unknown(name)
+    layer: Middleware = found
+    return layer
+
+
+def _unknown(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"TASKS_APP_MIDDLEWARE names {name}, which is no function that can be found. "
+        "Write module:function, and check that the module's folder is on PYTHONPATH."
+    )

@@ -1,0 +1,190 @@
+"""Which handlers this process knows."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+
+from tasks_app.domain.errors import ConfigurationError, HandlerError
+from tasks_app.domain.handlers.signature import signature_of
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.runtime.handlers.context import TaskContext
+from tasks_app.runtime.handlers.options import HandlerOptions, checked, fields_of, name_of, when_of
+
+if TYPE_CHECKING:
+    from tasks_app.domain.schedules.declaration import Declaration
+
+PayloadT = TypeVar("PayloadT")
+R = TypeVar("R")
+
+
+class Registry:
+    """Handlers by name."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, HandlerSpec] = {}
+        self.schedules: dict[str, Declaration] = {}
+        """What code declares, by name."""
+
+    def add(self, spec: HandlerSpec) -> None:
+        """Enter a handler; entering the same function again, as on a re-import, is harmless.
+
+        Raises:
+            HandlerError: another function has the name.
+        """
+        known = self._specs.get(spec.name)
+        if known is not None and _where(known.function) != _where(spec.function):
+            raise HandlerError(
+                f"{spec.name} is handled by {_where(known.function)} already. "
+                f"Give {_where(spec.function)} another name."
+            )
+        self._check_breaker(spec)
+        self._specs[spec.name] = spec
+
+    def _check_breaker(self, spec: HandlerSpec) -> None:
+        mine = spec.depends_on
+        for other in self._specs.values():
+            its = other.depends_on
+            if mine and its and its.dependency == mine.dependency and its != mine:
+                raise HandlerError(
+                    f"{spec.name} and {other.name} declare different breakers for "
+                    f"{mine.dependency}. Give both the same Breaker object."
+                )
+
+    def schedule(self, declaration: Declaration) -> None:
+        """Enter a schedule; its own module may do so again.
+
+        Raises:
+            HandlerError: another module has one of that name.
+        """
+        known = self.schedules.get(declaration.name)
+        if known is not None and known.module != declaration.module:
+            raise HandlerError(
+                f"Schedule {declaration.name} is declared in {known.module} already. "
+                f"Give the one in {declaration.module} another name."
+            )
+        self.schedules[declaration.name] = declaration
+
+    def get(self, name: str) -> HandlerSpec | None:
+        """Return the handler of this name, or None."""
+        return self._specs.get(name)
+
+    def is_async(self, name: str) -> bool:
+        """Whether tasks of this name belong into an event loop."""
+        spec = self._specs.get(name)
+        return spec is not None and spec.is_async
+
+    def __iter__(self) -> Iterator[HandlerSpec]:
+        return iter(self._specs.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of declaration."""
+        return tuple(self._specs)
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """``default`` and the queues of all handlers, without repeats."""
+        return tuple(dict.fromkeys(["default", *(spec.queue for spec in self)]))
+
+
+HANDLERS = Registry()
+"""Where ``@handler`` enters. The one registry of a process, as Celery has one app."""
+
+
+class Declare(Protocol):
+    """What ``@handler(…)`` returns: it makes a function a handler."""
+
+    @overload
+    def __call__(self, function: Callable[[TaskContext[Any]], R], /) -> Handler[None, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[TaskContext[Any], PayloadT], R], /
+    ) -> Handler[PayloadT, R]: ...
+
+
+@overload
+def handler(function: Callable[[TaskContext[Any]], R], /) -> Handler[None, R]: ...
+@overload
+def handler(function: Callable[[TaskContext[Any], PayloadT], R], /) -> Handler[PayloadT, R]: ...
+@overload
+def handler(
+    name: str | None = None, *, registry: Registry = ..., **options: Unpack[HandlerOptions]
+) -> Declare: ...
+def handler(
+    name: Any = None, *, registry: Registry = HANDLERS, **options: Unpack[HandlerOptions]
+) -> Any:
+    """Declare a function ``(ctx)`` or ``(ctx, payload)``, sync or async, as a handler.
+
+    A payload is checked when its task is created and when that runs, by its annotation: a model, a
+    dataclass, a TypedDict, whatever pydantic can check and JSON hold. Annotated with ``dict``, or
+    with nothing, it is a dict. Type checkers know ``ctx.session`` where ``ctx`` is a
+    ``TaskContext``, or an ``AsyncTaskContext`` in async functions.
+
+    Args:
+        name: what tasks call it; keep it when the function moves. Without one it is that of module
+            and function, such as ``shop.mails.send``; then ``@handler`` needs no parentheses.
+        registry: for tests.
+        options: see ``HandlerOptions``.
+
+    Raises:
+        HandlerError: the declaration cannot work.
+    """
+    if name is not None and not isinstance(name, str):
+        return _declared(name, None, registry, options)
+    if name is not None:
+        fields_of(name, options)  # what is wrong is said where it stands
+    return lambda function: _declared(function, name, registry, options)
+
+
+def _declared(
+    function: Any, name: str | None, registry: Registry, options: HandlerOptions
+) -> Handler[Any, Any]:
+    takes_payload, payload_type = signature_of(function, TaskContext)
+    name = name_of(function) if name is None else name
+    fields = fields_of(name, options)
+    is_async = inspect.iscoroutinefunction(function)
+    if fields["batched"] and is_async:
+        raise HandlerError(
+            f'{name!r} is a coroutine function and says commit="batch". Use commit="each", '
+            "or a plain function: batches are run one after the other."
+        )
+    spec = HandlerSpec(
+        **fields,
+        function=function,
+        payload_type=payload_type,
+        takes_payload=takes_payload,
+        is_async=is_async,
+    )
+    registry.add(spec)
+    if when := when_of(options):
+        from tasks_app.domain.schedules.declaration import declare  # noqa: PLC0415  as rare
+
+        module = function.__module__
+        registry.schedule(checked(name, lambda: declare(name, NewTask(name), when, module)))
+    return Handler(spec, function)
+
+
+def load_handlers(modules: Iterable[str]) -> None:
+    """Import the modules that declare handlers.
+
+    Raises:
+        ConfigurationError: one does not exist; errors inside a module come out as they are.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module.startswith(error.name):
+                raise
+            raise ConfigurationError(
+                f"TASKS_APP_IMPORTS names {module}, which cannot be found. "
+                "Check the spelling and that its folder is on PYTHONPATH."
+            ) from error
+
+
+def _where(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

@@ -1,0 +1,131 @@
+"""The hinter: tells the broker what was committed, by a thread that waits for its answers.
+
+Whoever offers it ids never waits for it. Where the line is known and free they go out at once, from
+the thread that offers them: to wake another takes as long as to send. What comes while something is
+under way, or while many were sent just now, goes out together.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from queue import Empty
+from typing import NamedTuple
+
+from tasks_app.runtime.hints.channel import Counts, HintLine, Message
+from tasks_app.runtime.hints.delay_queue import DueQueue
+from tasks_app.runtime.publisher import HintPublisher
+
+MOST_IDS = 500
+"""Per round; a message holds no more."""
+MOST_AT_ONCE = 100
+"""Ids that are sent from the thread that offers them: they surely fit into the socket's buffer."""
+MOST_WAITING = 10_000
+"""Hints that wait while the broker is slow: about one megabyte. More are dropped."""
+
+
+class Hint(NamedTuple):
+    """One committed task."""
+
+    queue: str
+    task_id: int
+    at: float = 0.0
+    """Not before this instant of the monotonic clock."""
+
+
+class Hinter:
+    """Takes hints of all threads; its own thread starts with the first one."""
+
+    def __init__(self, connect: Callable[[], HintPublisher]) -> None:
+        self.counts = Counts()
+        self._line = HintLine(connect, self.counts)
+        self._waiting: DueQueue[Hint | threading.Event | None] = DueQueue()
+        """None: there is an answer to be waited for."""
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def reliable(self, queue: str) -> bool:
+        """Whether a hint for the queue will most likely go out: the last one did."""
+        works = self._line.works and not self._line.silent(queue)
+        return works and len(self._waiting) < MOST_WAITING
+
+    def offer(self, hints: Iterable[Hint]) -> None:
+        """Take hints to be sent, or drop them; returns at once."""
+        given = list(hints)
+        idle = not self._waiting
+        if idle and self._start_now(given):
+            return
+        for hint in given:
+            if self._line.silent(hint.queue):
+                self.counts.silent += 1
+            elif len(self._waiting) >= MOST_WAITING:
+                self.counts.dropped += 1
+            else:
+                self._waiting.put(hint, hint.at)
+        if self._thread is None and self._waiting:
+            self._start()
+        if idle and self._waiting:
+            time.sleep(0)  # lets the thread begin: else it waits until this one waits for something
+
+    def flush(self, patience_s: float) -> None:
+        """Wait until what was offered is sent or dropped, at most so long; silent ones never."""
+        if self._thread is None or self._line.waits_for_broker():
+            return
+        sent = threading.Event()
+        self._waiting.put(sent)
+        sent.wait(patience_s)
+
+    def _start_now(self, hints: Sequence[Hint]) -> bool:
+        """Let hints go out from this thread, if they are due, and of one queue."""
+        if not 0 < len(hints) <= MOST_AT_ONCE:
+            return False
+        queue, now = hints[0].queue, time.monotonic()
+        if any(hint.queue != queue or hint.at > now for hint in hints):
+            return False
+        started = self._line.start(Message(queue, [hint.task_id for hint in hints]))
+        if started:
+            self._waiting.put(None)
+        return started
+
+    def _start(self) -> None:
+        if not self._starting.acquire(blocking=False):
+            return  # another thread is at it
+        try:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="tasks_app hints", daemon=True)
+                thread.start()
+                self._thread = thread
+        finally:
+            self._starting.release()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        while True:
+            first = self._waiting.get()
+            if first is None:
+                self._line.send(())
+                continue
+            if rest_s := self._line.rest_s():
+                time.sleep(rest_s)
+            self._round(first)
+
+    def _round(self, first: Hint | threading.Event) -> None:
+        """Send what waits, a message for each queue; then tell those who wait for it."""
+        messages: dict[str, list[int]] = {}
+        flushed: list[threading.Event] = []
+        for item in (first, *self._more()):
+            if isinstance(item, Hint):
+                messages.setdefault(item.queue, []).append(item.task_id)
+            elif item is not None:
+                flushed.append(item)
+        self._line.send(Message(queue, ids) for queue, ids in messages.items())
+        for event in flushed:
+            event.set()
+
+    def _more(self) -> Iterator[Hint | threading.Event | None]:
+        with suppress(Empty):
+            for _ in range(MOST_IDS - 1):
+                yield self._waiting.get_due()

@@ -1,0 +1,1 @@
+"""The tasks that this process has claimed."""

@@ -1,0 +1,75 @@
+"""Passing on: what reached a worker without its handler goes to another worker of the queue.
+
+Two services may serve one queue with different handlers, as two versions do during a deployment.
+The broker hands a message to any of them. Who cannot use it puts a hint into the queue again, which
+most likely reaches the other one, as that one has waited longer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import groupby
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.dispatch.elsewhere import known_elsewhere, of_others
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.identity import Identity
+
+REMEMBERED_S = 5.0
+"""For how long it is remembered what others know, and what was passed on."""
+WAITS_S = (0.0, 0.05, 0.2, 0.8)
+"""How long an id rests before it is passed on, each time that it comes back: those who know it are
+busy. At last the scan finds it."""
+MOST_REMEMBERED = 10_000
+
+
+class PassingOn:
+    """One child's."""
+
+    def __init__(self, settings: Settings, database: Database, identity: Identity) -> None:
+        self._lease = settings.lease
+        self._database = database
+        self._identity = identity
+        self._names: set[str] = set()
+        self._forget_at = 0.0
+        self._times: dict[int, int] = {}
+
+    def look(self, ids: Sequence[int]) -> None:
+        """Pass on those of a message's ids that only others know. Raises nothing.
+
+        Where all workers know the same, as is usual, it asks no more than who lives, and rarely.
+        """
+        try:
+            names = self._known_elsewhere()
+            if names:
+                with self._database.single() as connection:
+                    found = of_others(connection, ids, names)
+                self._pass_on(found)
+        except SQLAlchemyError:
+            return
+
+    def _known_elsewhere(self) -> set[str]:
+        now = time.monotonic()
+        if now >= self._forget_at:
+            with self._database.single() as connection:
+                own = self._identity
+                self._names = known_elsewhere(connection, own.queues, own.handlers, self._lease)
+            self._forget_at = now + REMEMBERED_S
+            self._times.clear()
+        return self._names
+
+    def _pass_on(self, found: Sequence[tuple[str, int]]) -> None:
+        if len(self._times) >= MOST_REMEMBERED:
+            self._times.clear()
+        again: list[tuple[str, int, int]] = []
+        for queue, task_id in found:
+            times = self._times.get(task_id, 0)
+            self._times[task_id] = times + 1
+            if times < len(WAITS_S):
+                again.append((queue, times, task_id))
+        for (queue, times), those in groupby(sorted(again), key=lambda each: each[:2]):
+            HINTS.offer(queue, [task_id for *_, task_id in those], WAITS_S[times])

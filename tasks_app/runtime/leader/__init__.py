@@ -1,0 +1,1 @@
+"""What one process of many does for all: scans, rescue, retention."""

@@ -1,0 +1,116 @@
+"""Leadership: one duty's lease, as one of those who want it sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import Lease, Rank
+from tasks_app.runtime.db.database import Database
+
+log = quiet_logger(__name__)
+
+TTL = timedelta(seconds=5)
+"""How long a killed leader is missed. Four renewals may be late before a living one is."""
+RENEWALS = 4
+
+
+class Leadership:
+    """Holds one lease, or looks whether it can be had: one plain read as long as it cannot."""
+
+    def __init__(
+        self,
+        database: Database,
+        name: str,
+        holder: str,
+        *,
+        rank: Rank,
+        ttl: timedelta = TTL,
+        token: UUID | None = None,
+    ) -> None:
+        self._database = database
+        self._name = name
+        self._holder = holder
+        self._rank = rank
+        self._ttl = ttl
+        self._token = token or uuid4()
+        self._renew_at = 0.0
+        self.held: Lease | None = None
+        """What the database said when we last took or renewed the lease; None: we do not lead."""
+        self.taken_for_s = 0.0
+        """For how long it was somebody else's when we last asked, if nobody renews it."""
+
+    def hold(self) -> bool:
+        """Take or renew the lease where it is time to; tell whether we lead.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer, so nobody knows.
+        """
+        asked_at = time.monotonic()
+        if self.held is not None and asked_at < self._renew_at:
+            return True
+        self.taken_for_s = 0.0
+        self.held = None  # whoever gets no answer does not lead
+        self.held = self._ask()
+        self._renewed(asked_at)
+        return self.held is not None
+
+    def _ask(self) -> Lease | None:
+        with self._database.single() as connection:
+            seen = leader_lease.read(connection, self._name)
+            if seen is not None and not seen.open_to(self._token, self._rank):
+                self.taken_for_s = seen.left.total_seconds()
+                return None
+            return leader_lease.hold(
+                connection,
+                self._name,
+                holder=self._holder,
+                token=self._token,
+                rank=self._rank,
+                ttl=self._ttl,
+            )
+
+    def release(self) -> None:
+        """Give the lease back, so that the next one need not wait for its end."""
+        if self.held is None:
+            return
+        self.held = None
+        try:
+            with self._database.begin() as connection:
+                leader_lease.release(connection, self._name, self._token)
+        except SQLAlchemyError as error:
+            log.info("the lease of %s was not given back: %s", self._name, type(error).__name__)
+
+    def done(self) -> None:
+        """Write down that the duty is done, and go on leading if we still do."""
+        asked_at = time.monotonic()
+        with self._database.single() as connection:
+            renewed = leader_lease.done(connection, self._name, self._token, self._ttl)
+        if renewed:
+            self._renewed(asked_at)
+        else:
+            self.held = None
+
+    def _renewed(self, asked_at: float) -> None:
+        self._renew_at = asked_at + self._ttl.total_seconds() / RENEWALS
+
+    def note(self, notes: Mapping[str, str]) -> bool:
+        """Leave something to whoever leads next; False: somebody leads already."""
+        with self._database.begin() as connection:
+            return leader_lease.note(connection, self._name, self._token, notes)
+
+    def refused(self, why: str) -> str | None:
+        """Tell everybody that the broker takes no messages, and why; return since when."""
+        with self._database.begin() as connection:
+            return leader_lease.refused(connection, self._name, why)
+
+    def taken(self) -> None:
+        """Tell them that it does again."""
+        with self._database.begin() as connection:
+            leader_lease.taken(connection, self._name)

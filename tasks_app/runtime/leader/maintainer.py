@@ -1,0 +1,148 @@
+"""The maintainer: partitions made ahead, old ones dropped, lists kept short."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Rank
+from tasks_app.pool.flow_control import order_and_limits
+from tasks_app.pool.groups.prune import prune as prune_groups
+from tasks_app.pool.locks.prune import prune as prune_locks
+from tasks_app.pool.retention.partitions import add_partition, has_strays, missing_partitions
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.schedules import fire
+from tasks_app.pool.tasks import checkpoint, unique_keys
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.leadership import Leadership
+from tasks_app.runtime.leader.lost_batches import end_lost
+from tasks_app.runtime.leader.retention import Pruned, Retention
+
+log = quiet_logger(__name__)
+
+EVERY = timedelta(hours=1)
+AGAIN_AFTER_S = 60.0
+"""After a failure. There are 14 days, but nobody shall wait an hour for a lock of a second."""
+LOOK_EVERY_S = 10.0
+PRUNE_FOR_S = 0.25
+"""At a time: whoever maintains may have to scan. More of it waits for the next look."""
+LONGEST_RUN = timedelta(minutes=2)
+"""When somebody else takes over from a maintainer that died half way."""
+LOCK_NOT_AVAILABLE = "55P03"
+FORGET_WORKERS_AFTER = timedelta(hours=1)
+FORGET_FIRES_AFTER = timedelta(days=30)
+"""Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
+FORGET_GROUPS_AFTER = timedelta(days=30)
+ROWS_AT_ONCE = 2_000
+
+
+class Maintainer:
+    """Any number may run; each partition is made in a transaction of its own."""
+
+    def __init__(
+        self, database: Database, holder: str = "by hand", *, settings: Settings | None = None
+    ) -> None:
+        self._database = database
+        self._retention = Retention(settings, database) if settings else None
+        self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.DEPUTY, ttl=LONGEST_RUN)
+        self._look_at = 0.0
+
+    def run_if_due(self) -> None:
+        """Maintain if nobody did so for an hour; whatever fails is tried again soon."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        self._end_lost()
+        try:
+            if self._is_due() and self._lead.hold() and self._is_due():
+                _, left = self._run()
+                if left:
+                    raise TimeoutError(f"{left} partitions are still to be made")
+                if self._prune():
+                    self._lead.done()
+                    log.info("maintenance is done")
+        except Exception as error:
+            self._look_at = time.monotonic() + AGAIN_AFTER_S
+            log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
+        finally:
+            self._lead.release()
+
+    def _end_lost(self) -> None:
+        try:
+            end_lost(self._database)
+        except Exception as error:
+            log.warning("batches were not looked after, again soon: %s", brief(error))
+
+    def _prune(self) -> bool:
+        """Let go what is old, the lists first; tell whether all of it went."""
+        if not self._prune_lists(PRUNE_FOR_S):
+            return False
+        pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
+        if pruned.in_use:  # each try may hold settles up for a moment
+            self._look_at = time.monotonic() + AGAIN_AFTER_S
+        return not (pruned.more or pruned.in_use)
+
+    def _is_due(self) -> bool:
+        with self._database.begin() as connection:
+            seen = leader_lease.read(connection, MAINTAIN)
+        return seen is None or seen.idle is None or seen.idle >= EVERY
+
+    def run_once(self, *, now: datetime | None = None) -> int:
+        """Make what is missing, whoever else does; return the number of partitions made."""
+        made, _ = self._run(now)
+        self._prune_lists(now=now)
+        return made
+
+    def _run(self, now: datetime | None = None) -> tuple[int, int]:
+        """Return how many partitions were made, and how many are left.
+
+        One that open settles hold up costs a second; the others are left with it, because who
+        maintains may have to scan.
+        """
+        with self._database.begin() as connection:
+            heartbeats.prune(connection, FORGET_WORKERS_AFTER, now=now)
+            if has_strays(connection):
+                log.error(
+                    "task_completed_default holds rows: partitions were missing. "
+                    "Run maintenance daily; when they are old, those rows go one by one."
+                )
+            missing = missing_partitions(connection, now=now)
+        made = 0
+        for day in missing:
+            try:
+                with self._database.begin() as connection:
+                    add_partition(connection, day)
+                made += 1
+            except DBAPIError as error:
+                state = getattr(error.orig, "sqlstate", None)
+                log.warning("partition of %s not made now (SQLSTATE %s)", day.date(), state)
+                if state == LOCK_NOT_AVAILABLE:
+                    break
+        return made, len(missing) - made
+
+    def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
+        """Forget what nobody has any more, old instants and groups; tell if all of it went."""
+        ends = time.monotonic() + for_s
+        while True:
+            with self._database.begin() as connection:
+                fires = fire.prune(connection, FORGET_FIRES_AFTER, ROWS_AT_ONCE, now=now)
+            with self._database.begin() as connection:
+                ended = unique_keys.prune(connection, ROWS_AT_ONCE, now=now)
+            with self._database.begin() as connection:
+                unlocked = prune_locks(connection, ROWS_AT_ONCE, now=now)
+            with self._database.begin() as connection:
+                idle = order_and_limits.prune(connection, ROWS_AT_ONCE, now=now)
+            with self._database.begin() as connection:
+                groups = prune_groups(connection, FORGET_GROUPS_AFTER, ROWS_AT_ONCE, now=now)
+            with self._database.begin() as connection:
+                kept = checkpoint.prune(connection, ROWS_AT_ONCE, now=now)
+            if max(fires, ended, unlocked, idle, groups, kept) < ROWS_AT_ONCE:
+                return True
+            if time.monotonic() >= ends:
+                return False

@@ -1,0 +1,80 @@
+"""The rescuer: takes back what vanished workers held, when its lease is over."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.connection import clock
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
+from tasks_app.runtime.leader.clock_watch import ClockWatch
+
+log = quiet_logger(__name__)
+
+TOLERATED = 0.1
+"""Of a renewal interval: by so much the database's clock may seem to go forward."""
+
+
+class Rescuer:
+    """Any number may run; the statement re-checks each lease when it writes."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._settings = settings
+        self._database = database
+        self._gatekeeper = Gatekeeper(database)
+        self._wait_until = 0.0
+        self._watch = ClockWatch(TOLERATED * settings.renew_every.total_seconds())
+
+    def let_renew(self) -> None:
+        """Rescue nothing for one renewal interval: workers may be about to renew."""
+        self._wait_until = time.monotonic() + self._settings.renew_every.total_seconds()
+
+    def heard(self, said_s: float, asked_at: float) -> bool:
+        """Compare the database's clock with ours; True: it jumped, and the workers may renew.
+
+        It is to be asked again and again: what it did before the first answer, nobody knows.
+        """
+        ahead_s = self._watch.jumped_s(said_s, asked_at)
+        if ahead_s:
+            log.warning("the database's clock jumped by %.1f s: no rescue until renewals", ahead_s)
+            self.let_renew()
+        return ahead_s > 0
+
+    def run_once(self, *, now: datetime | None = None) -> dict[int, State]:
+        """Rescue what is over; return where each task went.
+
+        After an outage of the database one renewal interval is waited first: the workers could not
+        renew meanwhile, and are about to. So it is when its clock has jumped forward.
+        """
+        asked_at = time.monotonic()
+        if asked_at < self._wait_until:
+            return {}
+        try:
+            with self._database.begin() as connection:
+                if self.heard(clock.tell(connection, now=now), asked_at):
+                    return {}
+                rescued = rescue_expired(
+                    connection,
+                    lease=self._settings.lease,
+                    max_crashes=self._settings.max_crashes,
+                    now=now,
+                )
+                over = [i for i, state in rescued.items() if state is State.FAILED]
+                outlines = browse.outlines(connection, list(rescued) if HOOKS.wanted else over)
+        except SQLAlchemyError:
+            self.let_renew()
+            raise
+        if rescued:
+            self._gatekeeper.gone(rescued, now=now)
+            log.warning("rescued %s tasks of vanished workers", len(rescued))
+            HOOKS.tell(of_outline(outline, Kind.RESCUED) for outline in outlines)
+        return rescued

@@ -1,0 +1,202 @@
+"""Retention: what is old enough goes, in short steps, for as long as somebody has time for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.config.retention import Keep
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.pool.batch import prune as batches
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.retention import drop_partition, prune
+from tasks_app.pool.retention.days import Mark, Partition, due_names, owns, partitions
+from tasks_app.pool.retention.prune import DEFAULT, Place
+from tasks_app.pool.tables import ERROR
+from tasks_app.runtime.db.database import Database
+
+log = quiet_logger(__name__)
+
+IN_USE, GONE = "55P03", ("42P01", "42809", "55000")
+"""SQLSTATEs: somebody holds the table; somebody else has detached or dropped it meanwhile."""
+
+MOST_BATCHES = 500
+"""Looked up at a time."""
+MOST_REFUSALS = 3
+"""Days that are in use; then it is the table itself, and each try may hold settles up."""
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What went, and what did not."""
+
+    days: list[str] = field(default_factory=list)
+    """Partitions that were dropped."""
+    completed: int = 0
+    """Rows of the completed pool that went one by one."""
+    errors: int = 0
+    batches: int = 0
+    """Instances of batch jobs, with their partitions and the rows that they left out."""
+    in_use: list[str] = field(default_factory=list)
+    """Partitions that somebody holds just now; next time."""
+    not_ours: bool = False
+    """The completed pool was left alone: its partitions are another role's."""
+    more: bool = False
+    """Time was up."""
+
+
+class Retention:
+    """One process's; any number may run, and come upon the same rows."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._completed = settings.completed
+        self._errors = settings.errors
+        self._batches = settings.batches
+        self._keep = settings.keep_completed, settings.keep_errors, settings.keep_batches
+        self._database = database
+        self._places: dict[str, Place | None] = {}
+        self._told = False
+
+    def run(self, for_s: float = float("inf")) -> Pruned:
+        """Prune until nothing is left to do, or until a step ends after so long."""
+        ends = time.monotonic() + for_s
+        pruned = Pruned()
+        for _ in self._steps(pruned):
+            if time.monotonic() >= ends:
+                pruned.more = True
+                break
+        if pruned.days or pruned.completed or pruned.errors or pruned.batches:
+            log.info(
+                "pruned %s days, %s completed rows, %s failed ones and %s batches",
+                *(len(pruned.days), pruned.completed, pruned.errors, pruned.batches),
+            )
+        return pruned
+
+    def run_for(self, by: str) -> Pruned:
+        """Prune all, because somebody wants it: noted in the audit before, and when it is done."""
+        ages = dict(zip(("completed", "errors", "batches"), self._keep, strict=True))
+        with self._database.begin() as connection:
+            note(connection, "prune", ages, who=by)
+        pruned = self.run()
+        answers = {
+            "completed": pruned.completed,
+            "errors": pruned.errors,
+            "batches": pruned.batches,
+        }
+        with self._database.begin() as connection:
+            what = {"days": pruned.days, "in_use": pruned.in_use}
+            note(connection, "pruned", what, who=by, number=sum(answers.values()), answers=answers)
+        return pruned
+
+    def _steps(self, pruned: Pruned) -> Iterator[None]:
+        """Do one short transaction after the other; stop after any.
+
+        Each is followed by less to do, so that whoever has time for one of them gets on.
+        """
+        with self._database.begin() as connection:
+            found, now = partitions(connection)
+            pruned.not_ours = not owns(connection)
+        if pruned.not_ours:
+            self._tell()
+        else:
+            longest, early = self._completed.longest, self._completed.early
+            for day in found:
+                if len(pruned.in_use) >= MOST_REFUSALS:
+                    break
+                if not day.attached or (longest is not None and day.until <= now - longest):
+                    yield from self._unless_in_use(day, pruned, self._retire)
+                elif names := due_names(day, early, now):
+                    yield from self._unless_in_use(day, pruned, partial(self._thin, names))
+            for gone in self._by_age(DEFAULT, self._completed):
+                pruned.completed += gone
+                yield
+        for gone in self._by_age(ERROR, self._errors):
+            pruned.errors += gone
+            yield
+        for batch_is_gone in self._of_batches():
+            pruned.batches += batch_is_gone
+            yield
+
+    def _unless_in_use(
+        self,
+        day: Partition,
+        pruned: Pruned,
+        steps: Callable[[Partition, Pruned], Iterator[None]],
+    ) -> Iterator[None]:
+        try:
+            yield from steps(day, pruned)
+        except DBAPIError as error:
+            state = getattr(error.orig, "sqlstate", None)
+            if state == IN_USE:
+                log.info("%s is in use and stays for now", day.name)
+                pruned.in_use.append(day.name)
+                yield
+            elif state not in GONE:
+                raise
+
+    def _retire(self, day: Partition, pruned: Pruned) -> Iterator[None]:
+        if day.attached:
+            with self._database.begin() as connection:
+                drop_partition.detach(connection, day)
+            yield
+        after = day.mark.after
+        while (step := self._forget(day, after)) is not None:
+            after = step
+            yield
+        with self._database.begin() as connection:
+            drop_partition.drop(connection, day)
+        pruned.days.append(day.name)
+        yield
+
+    def _forget(self, day: Partition, after: int) -> int | None:
+        with self._database.begin() as connection:
+            return drop_partition.forget_history(connection, day, after)
+
+    def _thin(self, names: tuple[str, ...], day: Partition, pruned: Pruned) -> Iterator[None]:
+        mark = day.mark
+        if mark.names != names:
+            mark = Mark(names=names, done=mark.done)
+        while mark.names:
+            with self._database.begin() as connection:
+                mark, gone = prune.thin(connection, day, mark)
+            pruned.completed += gone
+            yield
+
+    def _by_age(self, pool: str, keep: Keep) -> Iterator[int]:
+        while True:
+            place = self._places.get(pool)
+            with self._database.begin() as connection:
+                place, gone = prune.delete_old(connection, pool, keep, place)
+            self._places[pool] = place
+            if gone or place:
+                yield gone
+            if place is None:
+                return
+
+    def _of_batches(self) -> Iterator[bool]:
+        """Delete one instance after the other; tell after each step whether one is gone."""
+        after = 0
+        while True:
+            with self._database.begin() as connection:
+                found = batches.too_old_ones(connection, self._batches, after, MOST_BATCHES)
+            for after in found:
+                gone: bool | None = False
+                while gone is False:
+                    with self._database.begin() as connection:
+                        gone = batches.delete_some(connection, after)
+                    yield bool(gone)
+            if len(found) < MOST_BATCHES:
+                return
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            log.warning(
+                "Old days of the completed pool stay: this role does not own its partitions. "
+                "Run beat, or tasks-app prune, as their owner."
+            )

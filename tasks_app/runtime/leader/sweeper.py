@@ -1,0 +1,36 @@
+"""The sweeper: what is disabled or has expired leaves the pool, wherever it stands."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tasks_app.pool.dispatch.set_aside import sweep_all
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
+
+MOST, ROUNDS = 500, 10
+"""Rows in a transaction, and transactions in a row; the rest waits for the next scan."""
+
+
+class Sweeper:
+    """Any number may run, and wait for nobody."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._gatekeeper = Gatekeeper(database)
+
+    def run_once(self, *, now: datetime | None = None) -> int:
+        """Sweep what is there; return how many tasks."""
+        number = 0
+        for _ in range(ROUNDS):
+            with self._database.begin() as connection:
+                swept = list(sweep_all(connection, MOST, now=now))
+                outlines = browse.outlines(connection, swept) if HOOKS.wanted and swept else []
+            self._gatekeeper.gone(swept, now=now)
+            HOOKS.tell(of_outline(outline, Kind.RELEASED) for outline in outlines)
+            number += len(swept)
+            if len(swept) < MOST:
+                break
+        return number

@@ -1,0 +1,125 @@
+"""Standing in line: ask, look now and then whether to ask again, and leave in good order."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
+from itertools import chain, repeat
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.coordination.locks import Ask, Granted, LockDeniedError, Obstacle
+from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
+from tasks_app.pool.locks.release import give_up, release
+from tasks_app.pool.locks.renew import renew
+from tasks_app.runtime.db.errors import sqlstate
+
+FIRST_LOOKS_S, LOOK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
+"""From then on two to three a second; each costs one read, which locks nothing."""
+LOCK_NOT_AVAILABLE = "55P03"
+MOST_TRIES = 20
+"""Each waits a second for the row."""
+T = TypeVar("T")
+nap = time.sleep
+
+
+def take(
+    begin: Callable[[], AbstractContextManager[Connection]],
+    ask: Ask,
+    wait_s: float,
+    snooze_s: float,
+) -> Granted:
+    """Return when the group is held.
+
+    Raises:
+        LockDeniedError: it was not to be had in time; nothing is held then.
+    """
+    try:
+        return _stand(begin, ask, wait_s, snooze_s)
+    except LockDeniedError:
+        raise
+    except BaseException:  # a time limit, say, or a COMMIT that was not answered
+        with suppress(Exception):
+            patiently(begin, lambda connection: release(connection, ask.token))
+        raise
+
+
+def _stand(
+    begin: Callable[[], AbstractContextManager[Connection]],
+    ask: Ask,
+    wait_s: float,
+    snooze_s: float,
+) -> Granted:
+    began = time.monotonic()
+    ends, renew_at = began + wait_s, began + WAIT_LEASE.total_seconds() / 3
+    naps = pauses()
+    hindered = False
+    answer: tuple[Obstacle, ...] = ()
+    while True:
+        if not hindered:
+            found = _ask(begin, ask, waits=wait_s > 0)
+            if isinstance(found, Granted):
+                return found
+            answer = found
+        left = ends - time.monotonic()
+        if left <= 0:
+            break
+        nap(min(left, next(naps)))
+        with begin() as connection:
+            passed_by = False
+            if time.monotonic() >= renew_at:
+                passed_by = bool(renew(connection, [ask.token], WAIT_LEASE))
+                renew_at = time.monotonic() + WAIT_LEASE.total_seconds() / 3
+            hindered = bool(answer) and not passed_by and is_hindered(connection, ask)
+    if wait_s:
+        patiently(begin, lambda connection: give_up(connection, ask.token))
+    after = timedelta(seconds=snooze_s * random.uniform(0.75, 1.25))  # noqa: S311  no secret
+    raise LockDeniedError(answer, time.monotonic() - began if wait_s else 0.0, after)
+
+
+def _ask(
+    begin: Callable[[], AbstractContextManager[Connection]], ask: Ask, *, waits: bool
+) -> Granted | tuple[Obstacle, ...]:
+    """Ask once; the rows of new resources are made on the way."""
+    try:
+        while True:
+            with begin() as connection:
+                answer = acquire(connection, ask, waits=waits)
+            if answer is not None:
+                return answer
+            with begin() as connection:
+                open_up(connection, ask)
+    except DBAPIError as error:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            raise
+        return ()
+
+
+def patiently(
+    begin: Callable[[], AbstractContextManager[Connection]], verb: Callable[[Connection], T]
+) -> T:
+    """Call a verb in a transaction of its own, and again while somebody has its row locked.
+
+    That is a renewal, or a take-over, whose process stands still for a moment; PostgreSQL ends it
+    if the moment is too long.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            with begin() as connection:
+                return verb(connection)
+        except DBAPIError as error:
+            if sqlstate(error) != LOCK_NOT_AVAILABLE or tries == MOST_TRIES:
+                raise
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait between two looks; nobody looks in step with others."""
+    for pause in chain(FIRST_LOOKS_S, repeat(LOOK_EVERY_S)):
+        yield pause * random.uniform(0.75, 1.25)  # noqa: S311  no secret

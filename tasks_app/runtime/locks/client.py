@@ -1,0 +1,134 @@
+"""Locks for code that is no task: on an engine, or beside a session of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from uuid import uuid4
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_of
+from tasks_app.domain.durations import Duration, parse_duration
+from tasks_app.domain.errors import InvalidLockError
+from tasks_app.runtime.db.database import settle_in
+from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
+from tasks_app.runtime.locks.lock import Hold
+from tasks_app.runtime.locks.renewer import BACKGROUND
+
+Where = Engine | Session | Connection
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """Short transactions of ours on somebody's engine."""
+
+    engine: Engine
+
+    @contextmanager
+    def __call__(self) -> Iterator[Connection]:
+        """Open one; it commits at the end of the block."""
+        engine = self.engine.execution_options(isolation_level="READ COMMITTED")
+        with engine.begin() as connection:
+            settle_in(connection)
+            yield connection
+
+
+def hold(  # noqa: PLR0913  all by keyword
+    where: Where,
+    *,
+    exclusive: Names = (),
+    shared: Names = (),
+    counted: Mapping[str, int] | None = None,
+    wait: Duration = 0,
+    lease: Duration = "30s",
+    snooze: Duration = "5s",
+    who: str | None = None,
+    renew: bool = True,
+) -> Hold:
+    """Hold a group of named resources while a block runs: all of them, or none.
+
+    Args:
+        where: an engine; of a session or connection, its engine. Locks are taken and released on
+            a connection of their own, at once: what the block writes, it has to commit itself.
+        exclusive: names of resources for this holder alone.
+        shared: names of resources for all who share them.
+        counted: names, and how many may hold each at a time.
+        wait: how long to stand in line for it; 0: now or never.
+        lease: how long the lock outlives a holder that is gone.
+        snooze: when a task comes back whose handler was denied.
+        who: shown to others; default host and process.
+        renew: a thread of this process renews the lease; without, ``renew()`` of the lock does.
+
+    Raises:
+        InvalidLockError: at once, if the group cannot be.
+        LockDeniedError: when the block is entered, if it was not to be had in time.
+        LockOrderError: when the block is entered, if it would wait while another group is held.
+        LockLostError: when the block is left, if somebody has taken the lock over.
+    """
+    parts = parts_of(exclusive, shared, counted)
+    ask = Ask(uuid4(), parts, (who or here(os.getpid()))[:LONGEST_WHO], lease_of(lease))
+    return Hold(
+        Transactions(engine_of(where)),
+        ask,
+        wait_s=span_of("wait", wait),
+        snooze_s=span_of("snooze", snooze),
+        renewing=BACKGROUND if renew else None,
+    )
+
+
+def lease_of(value: Duration) -> timedelta:
+    """Return a lease that can be kept.
+
+    Raises:
+        InvalidLockError: it cannot.
+    """
+    seconds = span_of("lease", value)
+    if not SHORTEST_LEASE_S <= seconds <= LONGEST_LEASE_S:
+        raise InvalidLockError("lease", f"is {seconds:g} s", "1s .. 1d")
+    return timedelta(seconds=seconds)
+
+
+def span_of(word: str, value: Duration) -> float:
+    """Return a span in seconds.
+
+    Raises:
+        InvalidLockError: it is none.
+    """
+    try:
+        return parse_duration(value).total_seconds()
+    except ValueError as error:
+        raise InvalidLockError(word, str(error), "a span such as 5s") from None
+
+
+def engine_of(where: Where) -> Engine:
+    """Return the engine on which locks are taken.
+
+    Raises:
+        TypeError: there is none, or it is a handler's.
+    """
+    if isinstance(where, HandlerSession):
+        raise TypeError("In handlers use ctx.locks(...): it knows when the task is over.")
+    if isinstance(where, Engine):
+        return where
+    if isinstance(where, Session):
+        return where.get_bind().engine
+    if isinstance(where, Connection):
+        return where.engine
+    raise TypeError(
+        f"A {type(where).__name__} is no Engine, Session or Connection. "
+        "Pass one of SQLAlchemy that is not async: async with uses it in a thread."
+    )
+
+
+@cache
+def here(pid: int) -> str:
+    """Name this process; once, for it asks the system."""
+    return f"{socket.gethostname()}:{pid}"

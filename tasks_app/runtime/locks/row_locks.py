@@ -1,0 +1,241 @@
+"""Logical locks on rows of users' own tables: optimistic by a version, pessimistic by a flag.
+
+Mixins bring the columns. What both have in common is that the database refuses a stale write: the
+version, or the fence of the flag, stands in the WHERE of every UPDATE and DELETE of the ORM.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, DateTime, Integer, String, inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+
+from tasks_app.domain.coordination.locks import (
+    LONGEST_WHO,
+    LockDeniedError,
+    LockLostError,
+    LostUpdateError,
+    Mode,
+    Obstacle,
+)
+from tasks_app.domain.durations import Duration
+from tasks_app.domain.errors import InvalidLockError
+from tasks_app.pool.locks import row_locks
+from tasks_app.pool.locks.row_locks import Holder, RowKey
+from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.db.errors import sqlstate
+from tasks_app.runtime.locks.acquire import LOCK_NOT_AVAILABLE, nap, pauses
+from tasks_app.runtime.locks.client import Transactions, Where, engine_of, here, lease_of, span_of
+
+
+class Versioned:
+    """Optimistic: two may read a row, and the second one to write it is refused.
+
+    By ``sqlalchemy.orm.exc.StaleDataError``, when it is flushed. For rows that are rarely fought
+    over, such as those of online users.
+    """
+
+    version: Mapped[int] = mapped_column(Integer, default=1, nullable=False)
+    """Rises with every UPDATE."""
+
+    @declared_attr.directive
+    def __mapper_args__(cls) -> dict[str, Any]:  # noqa: N805  as SQLAlchemy calls it
+        return {"version_id_col": cls.version}
+
+    def expect(self, version: int) -> None:
+        """Pass if the row was loaded in the version that somebody else, a form say, has seen.
+
+        Raises:
+            LostUpdateError: it was changed since.
+        """
+        if self.version != version:
+            raise LostUpdateError(str(_key_of(self)))
+
+    def check(self, session: Sync) -> None:
+        """Pass if nobody changed the row since it was loaded, nor will until the transaction ends.
+
+        Raises:
+            LostUpdateError: somebody did.
+        """
+        key = _key_of(self)
+        if not row_locks.is_unchanged(connection_of(session), key, self.version):
+            raise LostUpdateError(str(key))
+
+
+class LockedRow:
+    """Pessimistic: a flag with an expiry in the row itself. Take it by :func:`hold_row`.
+
+    For rows that are fought over, such as those of batches. Whoever loaded the row before somebody
+    took the flag over is refused at the flush, as above; ``check`` of the lock says so before.
+    """
+
+    locked_by: Mapped[str | None] = mapped_column(String(LONGEST_WHO), default=None)
+    locked_until: Mapped[datetime | None] = mapped_column(DateTime(timezone=True), default=None)
+    lock_fence: Mapped[int] = mapped_column(
+        BigInteger, default=0, server_default="0", nullable=False
+    )
+    """Rises whenever the flag is taken."""
+
+    @declared_attr.directive
+    def __mapper_args__(cls) -> dict[str, Any]:  # noqa: N805  as above
+        return {"version_id_col": cls.lock_fence, "version_id_generator": False}
+
+
+class RowLock:
+    """A flag that is up. Made again from its ``fence``, when a later request goes on with it."""
+
+    def __init__(self, where: Where, kind: type[LockedRow], key: Any, fence: int) -> None:
+        self._begin = Transactions(engine_of(where))
+        self._key = _key(kind, key)
+        self.fence = fence
+
+    def check(self, session: Sync) -> None:
+        """Pass if the row is ours, and keep it so until the transaction of ``session`` ends.
+
+        Raises:
+            LockLostError: the flag expired, and somebody took it.
+        """
+        self._expect(row_locks.guard(connection_of(session), self._key, self.fence))
+
+    def renew(self, lease: Duration = "30s") -> None:
+        """Let the flag expire so much later than now.
+
+        Raises:
+            LockLostError: it did, and somebody took it.
+        """
+        span = lease_of(lease)
+        with self._begin() as connection:
+            ours = row_locks.renew(connection, self._key, self.fence, span)
+        self._expect(ours)
+
+    def release(self, session: Sync | None = None) -> None:
+        """Take the flag down: at once, or with the commit of ``session``.
+
+        Raises:
+            LockLostError: it expired, and somebody took it.
+        """
+        if session is not None:
+            self._expect(row_locks.release(connection_of(session), self._key, self.fence))
+            return
+        with self._begin() as connection:
+            ours = row_locks.release(connection, self._key, self.fence)
+        self._expect(ours)
+
+    def _expect(self, ours: bool) -> None:  # noqa: FBT001  a guard's answer
+        if not ours:
+            raise LockLostError([str(self._key)])
+
+
+class HoldRow:
+    """A flag to be up while a block runs."""
+
+    def __init__(self, take: Callable[[], RowLock]) -> None:
+        self.take = take
+        """Raise the flag now; who calls this by hand releases what it returns, too."""
+        self._lock: RowLock | None = None
+
+    def __enter__(self) -> RowLock:
+        self._lock = self.take()
+        return self._lock
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lock, self._lock = self._lock, None
+        assert lock is not None  # noqa: S101  the block has begun
+        if error is None:
+            lock.release()
+            return
+        with suppress(Exception):  # what the block raised says more
+            lock.release()
+
+
+def hold_row(
+    where: Where,
+    kind: type[LockedRow],
+    key: Any,
+    *,
+    wait: Duration = 0,
+    lease: Duration = "30s",
+    snooze: Duration = "5s",
+    who: str | None = None,
+) -> HoldRow:
+    """Hold one row of a table that has the columns of :class:`LockedRow`, while a block runs.
+
+    Load the row inside the block. Nothing renews the flag by itself: ``renew()`` of the lock does.
+
+    Args:
+        where: an engine; of a session or connection, its engine.
+        kind: the mapped class.
+        key: its primary key; a tuple if that has several columns.
+        wait: how long to try; 0: now or never.
+        lease: when the flag expires.
+        snooze: when a task comes back whose handler was denied.
+        who: shown to others; default host and process.
+
+    Raises:
+        LockDeniedError: when the block is entered, if it was not to be had in time, or is no row.
+        LockLostError: when the block is left, if somebody has taken it over.
+    """
+    begin, row, span = Transactions(engine_of(where)), _key(kind, key), lease_of(lease)
+    name = (who or here(os.getpid()))[:LONGEST_WHO]
+    wait_s, snooze_s = span_of("wait", wait), span_of("snooze", snooze)
+
+    def take() -> RowLock:
+        began, naps = time.monotonic(), pauses()
+        while True:
+            fence, found = _try(begin, row, name, span)
+            if fence is not None:
+                return RowLock(begin.engine, kind, key, fence)
+            left = began + wait_s - time.monotonic()
+            if left <= 0:
+                obstacle = _obstacle(row, found)
+                raise LockDeniedError((obstacle,), wait_s, snooze_s)
+            nap(min(left, next(naps)))
+
+    return HoldRow(take)
+
+
+def _try(
+    begin: Callable[[], AbstractContextManager[Connection]], key: RowKey, who: str, span: Any
+) -> tuple[int | None, Holder | None]:
+    try:
+        with begin() as connection:
+            fence = row_locks.take(connection, key, who, span)
+            return fence, row_locks.holder(connection, key) if fence is None else None
+    except DBAPIError as error:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            raise
+        return None, Holder("a transaction that is open", None)
+
+
+def _obstacle(key: RowKey, holder: Holder | None) -> Obstacle:
+    if holder is None:
+        raise InvalidLockError("key", f"is of no row: {key}", "the primary key of a row")
+    return Obstacle(str(key), Mode.EXCLUSIVE, holder.locked_by or "nobody any more", None, None)
+
+
+def _key(kind: type, key: Any) -> RowKey:
+    mapper: Any = inspect(kind)
+    values = key if isinstance(key, tuple) else (key,)
+    if len(values) != len(mapper.primary_key):
+        raise InvalidLockError("key", f"has {len(values)} values", f"{len(mapper.primary_key)}")
+    return RowKey(mapper.local_table, values)
+
+
+def _key_of(row: Any) -> RowKey:
+    identity = inspect(row).identity
+    if identity is None:
+        raise InvalidLockError("row", "was not loaded", "one that a session has loaded")
+    return RowKey(inspect(type(row)).local_table, tuple(identity))

@@ -1,0 +1,166 @@
+"""Locks of handlers: renewed by the child's clerk, and over when their run is.
+
+What a handler has written through ``ctx.session`` becomes visible when the run commits. So its
+locks end with that same commit: they are released within the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from uuid import uuid4
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_of
+from tasks_app.domain.durations import Duration
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.pool.locks.release import release
+from tasks_app.runtime.db.async_transaction import AsyncTransaction
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.transaction import Access
+from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.locks.client import span_of
+from tasks_app.runtime.locks.lock import Hold, Lock
+from tasks_app.runtime.locks.renewer import Renewals
+
+
+class LocksOfChild:
+    """What the runs of one child hold."""
+
+    def __init__(self, settings: Settings, database: Database, desk: Desk) -> None:
+        self.lease = settings.lease
+        self.begin = database.begin
+        self.renewals = Renewals()
+        self._desk = desk
+
+    def renew(self) -> None:
+        """Renew what is due; the clerk asks in every round.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer.
+        """
+        self.renewals.renew_locks()
+
+    def release_soon(self, locks: list[Lock]) -> None:
+        """Give back what a run did not, until that is answered."""
+        tokens = [lock.ask.token for lock in locks]
+        self._desk.errand(lambda connection: release(connection, *tokens))
+
+
+class LocksOfRun:
+    """What one run holds, or has released in a transaction that is not over."""
+
+    def __init__(self, child: LocksOfChild, task: ClaimedTask, access: Access) -> None:
+        self._child = child
+        self._task = task
+        self._access = access
+        self._locks: list[Lock] = []
+
+    def hold(
+        self,
+        exclusive: Names,
+        shared: Names,
+        counted: Mapping[str, int] | None,
+        wait: Duration,
+        snooze: Duration,
+    ) -> HoldOfRun:
+        """Return a group for this run. What else it holds is not in its way."""
+        parts = parts_of(exclusive, shared, counted)
+        who = self._task.name[:LONGEST_WHO]
+        ask = Ask(uuid4(), parts, who, self._child.lease, self._task.fence)
+        made = HoldOfRun(
+            self._child.begin,
+            ask,
+            wait_s=span_of("wait", wait),
+            snooze_s=span_of("snooze", snooze),
+            renewing=self._child.renewals,
+        )
+        made.belongs_to(self._access, self._locks)
+        return made
+
+    def end(self) -> None:
+        """The run is over: give back what may still be held."""
+        if self._locks:
+            for lock in self._locks:
+                lock.end()
+                self._child.renewals.discard(lock)
+            self._child.release_soon(self._locks)
+
+
+class HoldOfRun(Hold):
+    """A group to be held while a block of a handler runs, and until what it wrote is committed."""
+
+    _access: Access
+    _locks: list[Lock]
+
+    def belongs_to(self, access: Access, locks: list[Lock]) -> None:
+        """Say what it is to be committed with, and where to note what is held."""
+        self._access, self._locks = access, locks
+
+    def take(self) -> Lock:
+        """Take the group; what is not released before the run ends is released then.
+
+        Raises:
+            LockDeniedError: it could not be had in time; the task comes back later, uncharged.
+            LockOrderError: it would have to be waited for while another group is held.
+        """
+        lock = super().take()
+        self._locks.append(lock)
+        return lock
+
+    def __enter__(self) -> Lock:
+        if isinstance(self._access, AsyncTransaction):
+            raise TypeError("In async handlers use: async with ctx.locks(...)")
+        return super().__enter__()
+
+    def end(self, lock: Lock) -> None:
+        """Release now, or with the commit of what the handler has written.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if self._access.active:
+            lock.release(self._access.connection)
+        else:
+            super().end(lock)
+            self._locks.remove(lock)
+
+    def fail(self, lock: Lock) -> None:
+        """Release as :meth:`end` does: the handler may catch what was raised, and commit.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if self._access.active:
+            with suppress(SQLAlchemyError):  # it cannot commit, then
+                lock.release(self._access.connection)
+        else:
+            super().fail(lock)
+
+    async def afail(self, lock: Lock) -> None:
+        """Do the same in an async handler.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if self._access.active:
+            with suppress(SQLAlchemyError):
+                connection = await self._access.session.connection()
+                await connection.run_sync(lock.release)
+        else:
+            await super().afail(lock)
+
+    async def aend(self, lock: Lock) -> None:
+        """Do the same in an async handler.
+
+        Raises:
+            LockLostError: somebody took it over before.
+        """
+        if self._access.active:
+            connection = await self._access.session.connection()
+            await connection.run_sync(lock.release)
+        else:
+            await super().aend(lock)
+            self._locks.remove(lock)

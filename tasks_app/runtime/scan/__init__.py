@@ -1,0 +1,1 @@
+"""Where scans read the due rows, and what they make of them."""

@@ -1,0 +1,136 @@
+"""Schedules that code declares are brought into the database when a worker or beat starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container
+from typing import Any, Unpack
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.domain.errors import HandlerError, InvalidTaskError
+from tasks_app.domain.handlers.spec import Handler
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.schedules.declaration import changes_by_code, declare
+from tasks_app.domain.schedules.when import When
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.records import NewTask, TaskOptions
+from tasks_app.pool.schedules import schedules as rows
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+
+log = quiet_logger(__name__)
+
+_RETIREMENT = {"changes": {"enabled": False}, "notes": {"retired": True}}
+
+
+class ScheduleOptions(When, TaskOptions, total=False):
+    """When a schedule fires, and what its tasks have; see both.
+
+    ``enabled`` is the schedule's; a task's ``run_at``, ``delay`` and ``expires_at`` are refused.
+    """
+
+
+def schedule(
+    name: str,
+    task: Any,
+    payload: Any = None,
+    *,
+    registry: Registry = HANDLERS,
+    **options: Unpack[ScheduleOptions],
+) -> None:
+    """Declare a schedule: workers and beats enter it into the database when they start.
+
+    There it can be changed; what an operator changed, code does not change back. A declaration
+    that is gone from its module switches the schedule off, and deletes nothing.
+
+    Args:
+        name: unique among schedules; keep it.
+        task: a handler, or a task's name.
+        payload: of each of its tasks.
+        registry: for tests.
+        options: as ``create_schedule`` takes them.
+
+    Raises:
+        HandlerError: the declaration cannot work, or another module has one of that name.
+    """
+    when, new = split(task, payload, options)
+    module = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  who calls us
+    try:
+        registry.schedule(declare(name, new, when, module))
+    except InvalidTaskError as error:
+        raise HandlerError(f"Schedule {name!r} is declared wrongly: {error}") from None
+
+
+def split(task: Any, payload: Any, options: Any) -> tuple[dict[str, Any], NewTask]:
+    """Return what is said of the schedule, and its task."""
+    when = {word: value for word, value in options.items() if word in When.__annotations__}
+    rest: Any = {word: value for word, value in options.items() if word not in when}
+    name = task.spec.name if isinstance(task, Handler) else task
+    return when, NewTask(name, payload, rest)
+
+
+def synchronise(
+    connection: Connection, registry: Registry, *, loaded: Container[str] = sys.modules
+) -> None:
+    """Enter what this process declares, in one transaction; whoever else does so waits.
+
+    A schedule of a module that is ``loaded`` here and declares it no more is switched off. Of
+    modules that others load, nothing is known here. Nothing is written where all is as it should.
+    """
+    if not _differences(connection, registry, loaded):
+        return
+    rows.lock_all(connection)
+    for act, name, arguments in _differences(connection, registry, loaded):
+        log.info("schedule %s of the code: %s", name, act)
+        if act == "new":
+            rows.add(connection, name, arguments["plan"], declared_in=arguments["module"])
+        else:
+            rows.change(connection, name, arguments["changes"], notes=arguments["notes"])
+
+
+def bring_in_schedules(database: Database, registry: Registry) -> None:
+    """Do so where the database may be away, or refuse it: tasks run without, the next start tries.
+
+    Raises:
+        InvalidTaskError: a declaration is wrong.
+    """
+    try:
+        with database.begin() as connection:
+            synchronise(connection, registry)
+    except DBAPIError as error:
+        log.warning("schedules of the code are not brought in now: %s", brief(error))
+
+
+def _differences(
+    connection: Connection, registry: Registry, loaded: Container[str]
+) -> list[tuple[str, str, dict[str, Any]]]:
+    standing = {each.name: each for each in rows.find(connection)}
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for declaration in sorted(registry.schedules.values(), key=lambda each: each.name):
+        there = standing.get(declaration.name)
+        plan = declaration.plan(registry.get(str(declaration.new.task)))
+        if there is None:
+            found.append(("new", declaration.name, {"plan": plan, "module": declaration.module}))
+        elif there.declared is None:
+            log.warning(
+                "schedule %s was made by an operator: the one in %s is left out",
+                there.name,
+                declaration.module,
+            )
+        else:
+            changes = changes_by_code(there, plan)
+            notes = {
+                "declared": plan.plain(),
+                "declared_in": declaration.module,
+                "retired": False,
+            }
+            if changes or any(getattr(there, name) != value for name, value in notes.items()):
+                found.append(("changed", there.name, {"changes": changes, "notes": notes}))
+    found += [
+        ("switched off, it is declared no more", name, _RETIREMENT)
+        for name, there in standing.items()
+        if there.declared_in in loaded and name not in registry.schedules and there.enabled
+    ]
+    return found

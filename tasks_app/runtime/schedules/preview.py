@@ -1,0 +1,119 @@
+"""What a schedule will do, and what it has left out: previews, and a past that is filled up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from random import Random
+from typing import NamedTuple, Unpack
+
+from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.misfire import first_at, next_at
+from tasks_app.domain.schedules.overlap import Fired
+from tasks_app.domain.schedules.schedule import Plan, Schedule, plan_of
+from tasks_app.domain.schedules.timing import Timing, between, check_instant, timing_of
+from tasks_app.domain.schedules.when import When
+from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.tasks.records import NewTask, TaskId
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.schedules import schedules as rows
+from tasks_app.runtime.api.producer import admitted
+from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.schedules.scheduler import make
+
+MOST_FILLED = 10_000
+"""Instants of one backfill: it is one transaction."""
+MOST_SHOWN = 1_000
+
+
+class Preview(NamedTuple):
+    """When something fires."""
+
+    words: str
+    instants: list[datetime]
+    """In UTC."""
+
+
+def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | None:
+    """Return the next instants of a schedule, as if it were enabled; None: there is none."""
+    connection = connection_of(session)
+    found = rows.get(connection, name)
+    if found is None:
+        return None
+    return Preview(found.explain(), _next(found, found.timing, rows.clock(connection), count))
+
+
+def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
+    """Return when a schedule would fire, and say it in words, without making it.
+
+    Raises:
+        InvalidTaskError: it would be refused.
+    """
+    now = rows.clock(connection_of(session))
+    plan = plan_of(admitted(NewTask(check_name("preview"))), when)
+    timing = timing_of(plan.kind, plan.expression, plan.zone, plan.starts_at or now)
+    return Preview(timing.explain(), _next(plan, timing, now, count))
+
+
+def backfill_schedule(
+    session: Sync,
+    name: str,
+    start: datetime,
+    end: datetime,
+    *,
+    by: str = "",
+    now: datetime | None = None,
+) -> list[TaskId] | None:
+    """Make a task for each instant of ``[start, end)`` that has none; None: no such schedule.
+
+    Their headers say of which instant each is. Overlap policy and ``enabled`` do not matter here:
+    somebody asks for them. To ask again makes nothing more.
+
+    Raises:
+        InvalidScheduleError: the range is not past, is forgotten in part, or is too long.
+    """
+    start, end = check_instant("start", start), check_instant("end", end)
+    connection = connection_of(session)
+    found = rows.lock(connection, name, now=now)
+    if found is None:
+        return None
+    schedule, clock = found
+    if start > end or end > clock:
+        raise InvalidScheduleError("end", "is not past, or before the start", "a past range")
+    if schedule.forgotten_until is not None and start <= schedule.forgotten_until:
+        raise InvalidScheduleError(
+            "start",
+            "lies where nobody knows any more what was fired",
+            f"later than {schedule.forgotten_until.isoformat()}",
+        )
+    instants = list(islice(_past(schedule, start, end), MOST_FILLED + 1))
+    if len(instants) > MOST_FILLED:
+        raise InvalidScheduleError("end", "is too far away", f"{MOST_FILLED} instants at a time")
+    rng = Random()  # noqa: S311  jitter, not a secret
+    tasks = {(schedule.id, at): schedule.task_row(at, rng) for at in instants}
+    over = [outcome for outcome in Fired if outcome is not Fired.MADE]
+    made = make(connection, dict.fromkeys(tasks, Fired.MADE), tasks, over=over, now=now)
+    ids = [TaskId(task_id) for task_id in made.values() if task_id is not None]
+    what = {"schedule": name, "start": start.isoformat(), "end": end.isoformat()}
+    note(connection, "schedule backfill", what, who=by, number=len(ids), ids=ids)
+    return ids
+
+
+def _past(schedule: Schedule, start: datetime, end: datetime) -> Iterator[datetime]:
+    """Walk over the instants of a range, but those that are to be fired by the schedule itself."""
+    if schedule.starts_at is not None:
+        start = max(start, schedule.starts_at)
+    for at in between(schedule.timing, start, end):
+        if schedule.ends_at is not None and at > schedule.ends_at:
+            return
+        yield at
+
+
+def _next(plan: Plan, timing: Timing, now: datetime, count: int) -> list[datetime]:
+    found: list[datetime] = []
+    at = first_at(timing, now, plan.starts_at, plan.ends_at)
+    while at is not None and len(found) < min(count, MOST_SHOWN):
+        found.append(at)
+        at = next_at(timing, at, plan.ends_at)
+    return found

@@ -1,0 +1,194 @@
+"""The scheduler: makes the tasks of schedules whose instants have come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from random import Random
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.schedules.misfire import Due, due_instants, parse_missed
+from tasks_app.domain.schedules.overlap import Fired, Overlap, Verdict, judge
+from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.records import TaskRow
+from tasks_app.pool.schedules import fire
+from tasks_app.pool.schedules.fire import Instant, Standing
+from tasks_app.pool.tasks.cancel import cancel
+from tasks_app.pool.tasks.create import create_many
+from tasks_app.runtime.db.database import Database
+
+log = quiet_logger(__name__)
+
+TOGETHER = 100
+"""Schedules in one transaction."""
+PASSES = 20
+"""Transactions in a row; who leads has a lease to renew."""
+QUEUED_EVERY = timedelta(seconds=1)
+"""How often an instant that waits for the task before it is looked at."""
+
+
+class Scheduler:
+    """Any number may run: a schedule that one of them holds, the others pass by."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+
+    def next_in_s(self, *, now: datetime | None = None) -> float | None:
+        """Return in how many seconds to run; below zero: now. None: nothing is scheduled."""
+        with self._database.single() as connection:
+            return fire.next_in_s(connection, now=now)
+
+    def run_once(self, *, now: datetime | None = None) -> int:
+        """Fire what is due; return the number of schedules that were looked at."""
+        number = 0
+        for _ in range(PASSES):
+            looked_at = self._pass(now)
+            number += looked_at
+            if not looked_at:
+                break
+        return number
+
+    def _pass(self, now: datetime | None) -> int:
+        """Look at some together. What is wrong with one row must not keep the others from it."""
+        ids: list[int] = []
+        try:
+            with self._database.begin() as connection:
+                schedules, clock = fire.lock_due(connection, TOGETHER, now=now)
+                ids = [schedule.id for schedule in schedules]
+                if clock is not None:
+                    self._fire(connection, schedules, clock, now)
+        except DBAPIError as error:
+            if error.connection_invalidated or not ids:
+                raise
+            log.warning("schedules are fired one by one: %s", brief(error))
+            return sum(self._alone(schedule_id, now) for schedule_id in ids)
+        return len(ids)
+
+    def _alone(self, schedule_id: int, now: datetime | None) -> bool:
+        """Fire one schedule; tell whether it need not be looked at again in this pass."""
+        try:
+            with self._database.begin() as connection:
+                schedules, clock = fire.lock_due(connection, 1, only=schedule_id, now=now)
+                if clock is not None:
+                    self._fire(connection, schedules, clock, now)
+        except (DataError, IntegrityError) as error:
+            with self._database.begin() as connection:
+                _break(connection, schedule_id, brief(error))
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            log.warning("schedule %s is fired later: %s", schedule_id, brief(error))
+            return False
+        return True
+
+    def _fire(
+        self,
+        connection: Connection,
+        schedules: Sequence[Schedule],
+        clock: datetime,
+        now: datetime | None,
+    ) -> None:
+        lonely = [each.id for each in schedules if each.overlap != Overlap.ALLOW]
+        there = fire.live_tasks(connection, lonely) if lonely else {}
+        entries: dict[Instant, Fired] = {}
+        rows: dict[Instant, TaskRow] = {}
+        plans: list[tuple[Schedule, Due, Verdict]] = []
+        for schedule in schedules:
+            try:
+                due = _due(schedule, clock)
+                verdict = judge(
+                    Overlap(schedule.overlap),
+                    due.instants,
+                    schedule.queued_at,
+                    busy=schedule.id in there,
+                )
+                made = {(schedule.id, at): schedule.task_row(at, self._rng) for at in verdict.made}
+            except (InvalidTaskError, ValueError) as error:
+                _break(connection, schedule.id, str(error))
+                continue
+            rows |= made
+            entries |= dict.fromkeys(made, Fired.MADE)
+            entries |= {(schedule.id, at): why for at, why in verdict.without.items()}
+            if verdict.queued not in (None, schedule.queued_at):
+                entries[schedule.id, verdict.queued] = Fired.QUEUED
+            if verdict.cancels:
+                for task_id in there[schedule.id]:
+                    cancel(connection, task_id, now=now)
+            plans.append((schedule, due, verdict))
+        tasks = make(connection, entries, rows, now=now)
+        fire.stand(connection, [_standing(*plan, tasks, clock) for plan in plans])
+
+
+def make(
+    connection: Connection,
+    entries: dict[Instant, Fired],
+    rows: dict[Instant, TaskRow],
+    *,
+    over: Sequence[Fired] = (Fired.QUEUED,),
+    now: datetime | None = None,
+) -> dict[Instant, int | None]:
+    """Write instants down, and make the tasks of those that nobody had written down.
+
+    Returns the task of each; None: another task has its unique_key.
+    """
+    free = fire.enter(connection, entries, over=over, now=now)
+    ids = create_many(connection, [rows[instant] for instant in free], now=now)
+    tasks = {i: int(id_) if id_.created else None for i, id_ in zip(free, ids, strict=True)}
+    fire.note_tasks(connection, tasks)
+    return tasks
+
+
+def _due(schedule: Schedule, clock: datetime) -> Due:
+    """Return what fires now; a schedule may also be looked at for what is queued."""
+    since = schedule.next_run_at
+    if since is None or since > clock:
+        return Due([], since)
+    missed = parse_missed(schedule.missed)
+    return due_instants(schedule.timing, missed, since=since, now=clock, until=schedule.ends_at)
+
+
+def _standing(
+    schedule: Schedule,
+    due: Due,
+    verdict: Verdict,
+    tasks: dict[Instant, int | None],
+    clock: datetime,
+) -> Standing:
+    made = {at: tasks[schedule.id, at] for at in verdict.made if (schedule.id, at) in tasks}
+    look_at = due.next_at
+    if verdict.queued is not None:
+        look_at = min(clock + QUEUED_EVERY, look_at or clock + QUEUED_EVERY)
+    return Standing(
+        id=schedule.id,
+        next_at=due.next_at,
+        look_at=look_at,
+        queued_at=verdict.queued,
+        last_run_at=max((at for at, task in made.items() if task is not None), default=None),
+        last_task_id=max((task for task in made.values() if task is not None), default=None),
+        last_outcome=_outcome(schedule, due, verdict, made),
+    )
+
+
+def _outcome(
+    schedule: Schedule, due: Due, verdict: Verdict, made: dict[datetime, int | None]
+) -> Fired | None:
+    """Return what became of the newest instant; None: as it was."""
+    outcomes: dict[datetime, Fired] = dict(verdict.without)
+    outcomes |= {at: Fired.SKIPPED if task is None else Fired.MADE for at, task in made.items()}
+    if verdict.queued is not None:
+        outcomes[verdict.queued] = Fired.QUEUED
+    if outcomes:
+        return outcomes[max(outcomes)]
+    nothing = not due.instants and schedule.queued_at is None
+    return Fired.MISSED if nothing else None
+
+
+def _break(connection: Connection, schedule_id: int, why: str) -> None:
+    log.error("schedule %s is broken and fires no more: %s", schedule_id, why)
+    fire.mark_broken(connection, schedule_id, why[:500])

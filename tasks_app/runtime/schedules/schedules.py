@@ -1,0 +1,158 @@
+"""What operators and applications do with schedules; nothing here commits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Unpack
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import InvalidScheduleError
+from tasks_app.domain.schedules.schedule import (
+    PLANNED,
+    Plan,
+    Schedule,
+    check_schedule_name,
+    plan_of,
+)
+from tasks_app.domain.schedules.when import When
+from tasks_app.domain.tasks.records import NewTask
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.schedules import schedules as rows
+from tasks_app.runtime.api.producer import admitted
+from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.schedules.declared import ScheduleOptions, split
+
+_WHEN = ("cron", "every", "at")
+_CHANGEABLE = frozenset({*When.__annotations__, "queue", "priority"})
+
+
+def create_schedule(
+    session: Sync,
+    name: str,
+    task: Any,
+    payload: Any = None,
+    *,
+    by: str = "",
+    **options: Unpack[ScheduleOptions],
+) -> Schedule:
+    """Create a schedule in the caller's transaction.
+
+    Args:
+        session: a Session or Connection.
+        name: unique among schedules.
+        task: a handler, or a task's name.
+        payload: of each of its tasks.
+        by: who wants it, for the audit.
+        options: ``cron=``, ``every=`` or ``at=``, what else ``When`` has, and a task's own.
+
+    Raises:
+        InvalidTaskError: something is wrong with it, it would never fire, or the name is taken.
+    """
+    connection = connection_of(session)
+    when, new = split(task, payload, options)
+    plan = _plan(new, when)
+    made = rows.add(connection, check_schedule_name(name), plan)
+    if made is None:
+        raise InvalidScheduleError("name", f"{name!r} is taken", "one that no schedule has")
+    if made.enabled and made.next_run_at is None:
+        rows.remove(connection, name)
+        raise InvalidScheduleError("when", "never comes", "instants of the future")
+    note(connection, "schedule add", {"schedule": name}, who=by)
+    return made
+
+
+def change_schedule(
+    session: Sync,
+    name: str,
+    payload: Any = None,
+    *,
+    by: str = "",
+    **options: Unpack[ScheduleOptions],
+) -> Schedule | None:
+    """Change what is given of a schedule, and nothing else; None: there is none of that name.
+
+    Raises:
+        InvalidTaskError: something is wrong with it, or cannot be changed.
+    """
+    connection = connection_of(session)
+    standing = rows.get(connection, name)
+    if standing is None:
+        return None
+    given: dict[str, Any] = {**options}
+    for word in given.keys() - _CHANGEABLE:
+        raise InvalidScheduleError(f"options.{word}", "stays", ", ".join(sorted(_CHANGEABLE)))
+    when = {word: value for word, value in _when(standing).items() if word not in _WHEN}
+    if not given.keys() & set(_WHEN):
+        when = _when(standing)
+    when |= {word: value for word, value in given.items() if word in When.__annotations__}
+    task_options: Any = {
+        word: getattr(standing, word) if given.get(word) is None else given[word]
+        for word in ("queue", "priority")
+    }
+    plan = _plan(NewTask(standing.task, payload or {}, task_options), when)
+    kept = {"task", "options"} | ({"payload"} if payload is None else set())
+    changes = {
+        word: getattr(plan, word)
+        for word in PLANNED
+        if word not in kept and getattr(plan, word) != getattr(standing, word)
+    }
+    if not changes:
+        return standing
+    note(connection, "schedule change", {"schedule": name, "changed": sorted(changes)}, who=by)
+    return rows.change(connection, name, changes)
+
+
+def get_schedule(session: Sync, name: str) -> Schedule | None:
+    """Return the schedule of this name, or None."""
+    return rows.get(connection_of(session), name)
+
+
+def list_schedules(session: Sync) -> list[Schedule]:
+    """Return all schedules, by name."""
+    return rows.find(connection_of(session))
+
+
+def enable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
+    """Let a schedule fire again, from now on; False: there is none of that name."""
+    connection = connection_of(session)
+    done = rows.change(connection, name, {"enabled": True}) is not None
+    return _noted(connection, "enable", name, by, done=done)
+
+
+def disable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
+    """Let a schedule fire no more until it is enabled; False: there is none of that name."""
+    connection = connection_of(session)
+    done = rows.change(connection, name, {"enabled": False}) is not None
+    return _noted(connection, "disable", name, by, done=done)
+
+
+def remove_schedule(session: Sync, name: str, *, by: str = "") -> bool:
+    """Delete a schedule; its tasks stay. False: there is none of that name.
+
+    One that code declares comes back with the next worker that starts: disable it instead.
+    """
+    connection = connection_of(session)
+    return _noted(connection, "remove", name, by, done=rows.remove(connection, name))
+
+
+def _noted(connection: Connection, verb: str, name: str, by: str, *, done: bool) -> bool:
+    if done:
+        note(connection, f"schedule {verb}", {"schedule": name}, who=by)
+    return done
+
+
+def _plan(new: NewTask, when: Any) -> Plan:
+    return plan_of(admitted(new), when)
+
+
+def _when(standing: Schedule) -> dict[str, Any]:
+    """Return how a schedule could have been created."""
+    at = datetime.fromisoformat(standing.expression) if standing.kind == "once" else None
+    word = "at" if at else standing.kind
+    return {
+        word: at or standing.expression,
+        "timezone": standing.zone,
+        **{name: getattr(standing, name) for name in ("missed", "overlap", "jitter")},
+        **{name: getattr(standing, name) for name in ("starts_at", "ends_at", "enabled")},
+    }

@@ -1,0 +1,154 @@
+"""The layout of the slot file: what stands where, and how it is read.
+
+In front the head of each child's record and what the parent tells all children; behind them one
+list per child of the runs that it has going. The file is sparse: lists that were never written
+take no room.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks_app.domain.tasks.records import Run
+from tasks_app.runtime.scoreboard.process_birth import born_at, is_zombie
+
+SLOTS = 256
+MOST_RUNS = 10_240
+"""Runs that one child's list has room for; of more it tells how many."""
+MOST_MESSAGES = 64
+"""Messages that one child may have in hand at a time; of more it tells the first."""
+MOST_STRANDED = 256
+
+_HEAD = struct.Struct(f"=q d 160s d d q q q {MOST_MESSAGES}q")
+_RUN = struct.Struct("=q q d d")
+_STRANDED = struct.Struct(f"={MOST_STRANDED}q")
+_HEAD_SIZE = 1024
+_PIDS = struct.Struct("=" + f"q {_HEAD_SIZE - 8}x" * SLOTS)
+"""Of all records at once: most are free, and the parent looks often."""
+NO_HEAD, NO_RUN = bytes(_HEAD_SIZE), bytes(_RUN.size)
+STAGE_AT, REPORTING_AT, STRANDED_AT = (SLOTS * _HEAD_SIZE + n for n in (0, 1, 8))
+TIDY_AT = STRANDED_AT + _STRANDED.size
+_TIDY = struct.Struct("=d")
+_RUNS_AT = SLOTS * _HEAD_SIZE + 4096
+FILE_SIZE = _RUNS_AT + SLOTS * MOST_RUNS * _RUN.size
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One record, read. Instants are of ``time.monotonic``, which all processes share."""
+
+    index: int
+    pid: int
+    born: float
+    owner: str
+    messages: tuple[int, ...]
+    """The dispatch ids of the messages in hand; in a pool of threads there are several."""
+    since: float
+    """When the first of ``running`` started; 0: nothing runs."""
+    kill_at: float
+    """When the parent shall kill the child; 0: never."""
+    beat: float
+    hungry: float
+    """When it was last seen idle while messages that nobody takes waited for it; 0: it was not."""
+    running: tuple[Run, ...]
+    untold: int = 0
+    """How many more run than the list has room for."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether the process is gone. A zombie is, and so is a pid that was given out anew."""
+        return born_at(self.pid) != self.born or is_zombie(self.pid)
+
+
+def head_at(index: int) -> int:
+    """Return where a record's head begins."""
+    return index * _HEAD_SIZE
+
+
+def run_at(index: int, place: int) -> int:
+    """Return where a run of a record begins."""
+    return _RUNS_AT + (index * MOST_RUNS + place) * _RUN.size
+
+
+def head(  # noqa: PLR0913  a record
+    *,
+    pid: int,
+    born: float,
+    owner: str,
+    beat: float,
+    hungry: float,
+    places: int,
+    untold: int,
+    messages: Sequence[int],
+) -> bytes:
+    """Return a head as it is written; ``places``: how many of the list were ever used."""
+    told = list(messages)[:MOST_MESSAGES]
+    return _HEAD.pack(
+        pid,
+        born,
+        owner.encode()[:160],
+        beat,
+        hungry,
+        places,
+        untold,
+        len(told),
+        *told,
+        *[0] * (MOST_MESSAGES - len(told)),
+    )
+
+
+def a_run(run: Run, since: float, kill_at: float) -> bytes:
+    """Return a run as it is written."""
+    return _RUN.pack(run[0], run[1], since, kill_at)
+
+
+def occupied(memory: memoryview) -> list[int]:
+    """Return which records are in use."""
+    return [index for index, pid in enumerate(_PIDS.unpack_from(memory)) if pid]
+
+
+def read(memory: memoryview, index: int) -> SlotView | None:
+    """Read one record; None: it is free."""
+    values = _HEAD.unpack_from(memory, head_at(index))
+    pid, born, owner, beat, hungry, places, untold, in_hand = values[:8]
+    if pid == 0:
+        return None
+    listed = memory[run_at(index, 0) : run_at(index, places)]
+    runs = [run for run in _RUN.iter_unpack(listed) if run[0]]
+    return SlotView(
+        index,
+        pid,
+        born,
+        owner.rstrip(b"\0").decode(),
+        values[8:][:in_hand],
+        min((since for _, _, since, _ in runs if since), default=0.0),
+        min((kill_at for *_, kill_at in runs if kill_at), default=0.0),
+        beat,
+        hungry,
+        tuple(Run(task_id, attempt) for task_id, attempt, *_ in runs),
+        untold,
+    )
+
+
+def tidy_at(instant: float) -> bytes:
+    """Return the instant of the next tidying as it is written."""
+    return _TIDY.pack(instant)
+
+
+def read_tidy_at(memory: memoryview) -> float:
+    """Read it."""
+    instant: float = _TIDY.unpack_from(memory, TIDY_AT)[0]
+    return instant
+
+
+def stranded(numbers: Sequence[int]) -> bytes:
+    """Return the stranded messages as they are written."""
+    told = list(numbers)[:MOST_STRANDED]
+    return _STRANDED.pack(*told, *[0] * (MOST_STRANDED - len(told)))
+
+
+def read_stranded(memory: memoryview) -> tuple[int, ...]:
+    """Read the stranded messages."""
+    return tuple(number for number in _STRANDED.unpack_from(memory, STRANDED_AT) if number)

@@ -1,0 +1,76 @@
+"""The parent's watch: kills children that ran past their hard limit, or whose clerk is silent.
+
+No SQL, no threads: the parent reads slots and sends signals. The dead child's replacement does the
+rest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+
+log = quiet_logger(__name__)
+
+SILENT_S = 60.0
+STALE_S = 15.0
+"""A child says every few seconds whether it starves; what is older says nothing."""
+LOOK_EVERY_S = 1.0
+"""How late a child is killed at its hard limit."""
+MOST_NAMED = 20
+"""Tasks in a line of the log; async ones may run in thousands."""
+
+
+def silent_clerk(slots: SlotFile) -> str:
+    """Name a child that lives while its clerk does not; empty: there is none."""
+    for view in slots.occupied():
+        silent_s = time.monotonic() - view.beat
+        if silent_s > SILENT_S and not view.dead:
+            return f"the clerk of child {view.pid} is silent for {silent_s:.0f} s"
+    return ""
+
+
+def starving(slots: SlotFile) -> bool:
+    """Tell whether every child was just seen idle while messages wait that nobody takes."""
+    now = time.monotonic()
+    views = slots.occupied()
+    return bool(views) and all(
+        now - view.hungry < STALE_S and not view.messages and not view.running for view in views
+    )
+
+
+def kill_overdue(slots: SlotFile) -> list[int]:
+    """Kill what has to go; return the pids. Our own process is never one of them."""
+    killed: list[int] = []
+    now = time.monotonic()
+    for view in slots.occupied():
+        overdue = view.kill_at and now >= view.kill_at
+        silent = now - view.beat > SILENT_S
+        if not (overdue or silent) or view.pid == os.getpid() or view.dead:
+            continue
+        why = "ran past the hard limit" if overdue else "its clerk is silent"
+        tasks = [run.task_id for run in view.running[:MOST_NAMED]]
+        log.error("killing child %s: %s (tasks %s)", view.pid, why, tasks)
+        killed += _kill(view.pid)
+    return killed
+
+
+def kill_holdouts(slots: SlotFile) -> list[int]:
+    """Kill the children that did not let go of their tasks when the worker left."""
+    killed: list[int] = []
+    for view in slots.occupied():
+        if view.running and view.pid != os.getpid() and not view.dead:
+            log.error("killing child %s: it does not let go", view.pid)
+            killed += _kill(view.pid)
+    return killed
+
+
+def _kill(pid: int) -> list[int]:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return []
+    return [pid]

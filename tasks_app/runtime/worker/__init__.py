@@ -1,0 +1,1 @@
+"""A worker's processes: put together, supervised, shut down."""

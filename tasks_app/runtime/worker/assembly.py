@@ -1,0 +1,64 @@
+"""The composition root of a worker without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.runtime.flow_control.breakers import bring_in_breakers
+from tasks_app.runtime.handler_db.driver_internals import said_at_start
+from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+from tasks_app.runtime.schedules.declared import bring_in_schedules
+from tasks_app.runtime.scoreboard.location import slot_file
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.signals import heed_signals, heed_signals_of_child
+from tasks_app.runtime.worker.standalone import Work
+
+log = quiet_logger(__name__)
+
+
+def run_work(  # noqa: PLR0913  what the command line and tests may choose
+    settings: Settings,
+    *,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+    threads: int = 1,
+    drain: bool = False,
+    middleware: Sequence[Middleware] | None = None,
+    slots: SlotFile | None = None,
+    handle_signals: bool = False,
+) -> None:
+    """Run tasks in this process until it is told to stop; with ``drain``, until nothing is due.
+
+    Handlers run in this thread and ``threads - 1`` others. ``queues`` empty: ``default`` and those
+    of the handlers. With ``handle_signals``, SIGTERM and SIGINT end it after the running tasks;
+    what has not started goes back. A second one, or SIGQUIT, lets go of what runs.
+    """
+    for sentence in said_at_start():
+        log.warning(sentence)
+    slots = slots or slot_file()
+    served = tuple(queues) or registry.queues
+    child = Child(
+        settings,
+        registry,
+        slots,
+        queues=served,
+        middleware=load_middleware(settings.layers) if middleware is None else middleware,
+        extra_threads=threads - 1,
+    )
+    if handle_signals and child.identity.parent is None:
+        heed_signals(slots)
+    elif handle_signals:
+        heed_signals_of_child(child.desk)
+    bring_in_schedules(child.database, registry)
+    bring_in_breakers(child.database, registry)
+    child.start()
+    log.info("ready: %s handlers, queues %s", len(registry.names), ", ".join(served))
+    try:
+        Work(settings, child, served, set(registry.names)).run(drain=drain)
+    finally:
+        child.stop()
+        child.retire_if_unfit()

@@ -1,0 +1,280 @@
+"""The clerk: a thread in each child that keeps its promises to the database.
+
+It buries the dead, renews leases, shows that the child lives, writes outcomes that nobody else
+wrote, gives back what others could run, and repeats every errand until it is answered.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.settlement import CONNECTION_LOST
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.settle import still_held
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import Remedy, is_unanswered, patience_s, remedy_for
+from tasks_app.runtime.db.pending_writes import Errand
+from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.handlers.active_run import Return
+from tasks_app.runtime.health_files import DB, Pulse
+from tasks_app.runtime.hooks import HOOKS, of_return
+from tasks_app.runtime.identity import Identity
+from tasks_app.runtime.inflight.inflight import ACQUITS_S, Desk
+from tasks_app.runtime.scoreboard.scoreboard import Slot
+from tasks_app.runtime.worker.reaper import Undertaker
+from tasks_app.runtime.worker.shutdown import Departure
+
+log = quiet_logger(__name__)
+
+BURY_EVERY_S = 2.0
+PULSE_S = 0.25
+"""The longest nap: how late a slow task's neighbours, and the worker's end, are noticed."""
+IDLE_PULSE_S = 1.0
+"""The same, while the child has nothing in hand."""
+MOST_FAILED_ERRANDS = 1
+"""Per round: it may have waited a second for a lock, and renewals are due."""
+MOST_SHOWN = 100
+"""Runs in a heartbeat row, the oldest first; async ones may run in thousands."""
+LAST_ERRANDS = 10
+"""The same, when the child ends: then nobody comes after us but the lease."""
+
+
+class Clerk:
+    """One child's helper thread. All its work is safe to repeat and to do late."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  it works for all of them
+        self,
+        settings: Settings,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        settler: Settler,
+        undertaker: Undertaker,
+        departure: Departure,
+        identity: Identity,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._desk = desk
+        self._slot = slot
+        self._settler = settler
+        self._undertaker = undertaker
+        self._departure = departure
+        self._identity = identity
+        self._shown: tuple[str, ...] = ()
+        self._renew_at = self._bury_at = 0.0
+        self._more_duties: list[Callable[[], None]] = []
+        self._put_off: dict[Callable[[], None], float] = {}
+        patience = settings.healthy_for + settings.renew_every
+        self._pulse = Pulse(DB, good_for_s=patience.total_seconds())
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tasks_app clerk", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first act is to bury the dead."""
+        self._thread.start()
+
+    def also(self, duty: Callable[[], None]) -> None:
+        """Take on one more duty, to be done in every round; it must be cheap when idle."""
+        self._more_duties.append(duty)
+
+    def renew_soon(self) -> None:
+        """Renew in this round: whoever was cancelled learns of it."""
+        self._renew_at = 0.0
+
+    def stop(self, patience_s: float) -> None:
+        """End after the current round."""
+        self._ends.set()
+        self._desk.wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(patience_s)
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            try:
+                self._round()
+            except Exception as error:  # a handler took all memory, say: we outlive it
+                log.critical("clerk: a round broke off: %s", type(error).__name__)
+
+    def _round(self) -> None:
+        """Do what is due, then nap. Who finds the database away spares it the other duties.
+
+        A duty that it refuses is put off, the longer the more they are; the others go on.
+        """
+        nap_s = PULSE_S
+        refused: list[Callable[[], None]] = []
+        try:
+            self._slot.beat()
+            if self._identity.orphaned:
+                self._desk.stop()
+            for duty in (
+                self._depart,
+                self._bury,
+                self._flush,
+                self._give_back,
+                self._run_errands,
+                *self._more_duties,
+                self._renew,
+            ):
+                if time.monotonic() < self._put_off.get(duty, 0.0):
+                    continue
+                try:
+                    duty()
+                except Exception as error:
+                    log.warning("clerk: %s failed, again soon: %s", duty.__name__, brief(error))
+                    if remedy_for(error) is Remedy.SPARE:
+                        self._desk.acquit()
+                    if is_unanswered(error):
+                        self._ends.wait(patience_s())
+                        return
+                    refused.append(duty)
+            pause_s = len(refused) * patience_s()
+            if self._renew in refused:  # whatever the lease is, it may be asked for three times
+                pause_s = min(pause_s, self._settings.renew_every.total_seconds())
+            self._put_off |= dict.fromkeys(refused, time.monotonic() + pause_s)
+            nap_s = self._nap_s()
+        finally:
+            self._desk.wake.wait(nap_s)
+            self._desk.wake.clear()
+
+    def _nap_s(self) -> float:
+        waited = self._desk.oldest_finished_s()
+        if waited is not None:
+            left = self._settings.flush_after.total_seconds() - waited
+            return max(0.005, min(PULSE_S, left))
+        slow = self._settings.give_back_after.total_seconds()
+        now = time.monotonic()
+        naps = [slow - (now - run.since) for run in self._desk.running() if not run.in_crew]
+        naps.append(self._renew_at - now)
+        longest = PULSE_S if self._desk.busy else min(IDLE_PULSE_S, slow)
+        return max(0.01, min([longest, *(nap for nap in naps if nap > 0)]))
+
+    def _depart(self) -> None:
+        self._departure.drain()
+        if self._departure.due:
+            self._desk.errand(lambda connection: heartbeats.leave(connection, self._identity.owner))
+            self._departure.leave(self.last_round)
+
+    def _bury(self) -> None:
+        if time.monotonic() >= self._bury_at:
+            self._bury_at = time.monotonic() + BURY_EVERY_S
+            self._undertaker.look()
+
+    def _flush(self) -> None:
+        waited = self._desk.oldest_finished_s()
+        if waited is not None and waited >= self._settings.flush_after.total_seconds():
+            self._settler.flush()
+
+    def _give_back(self) -> None:
+        messages = self._desk.take_back(self._settings.give_back_after.total_seconds())
+        if messages:
+            self._desk.errand(lambda connection: ledger.finish(connection, *messages))
+        self._release()
+
+    def _release(self) -> None:
+        """Release what is on its way back; what somebody's lock holds up is asked for again."""
+        groups: dict[tuple[timedelta, bool], list[Return]] = defaultdict(list)
+        for item in self._desk.returning():
+            groups[item.wait, item.suspect].append(item)
+        for (wait, suspect), items in groups.items():
+            fences = [item.fence for item in items]
+            with self._database.begin() as connection:
+                idle_s = time.monotonic() - self._database.losses.idle
+                suspect = suspect and idle_s > ACQUITS_S  # noqa: PLW2901
+                if suspect:  # it answers us: so it ended their connections alone
+                    done = rescue_claims(
+                        connection,
+                        fences,
+                        lease=wait,
+                        max_crashes=self._settings.max_crashes,
+                        kind=CONNECTION_LOST,
+                    )
+                else:
+                    done = release(connection, fences, wait=wait)
+                left = [fence for fence in fences if fence.task_id not in done]
+                held = still_held(connection, left) if left else set()
+            for fence in fences:
+                if fence.task_id not in held:
+                    self._desk.drop(fence)
+            event = Event.RESCUE if suspect else Event.RELEASE
+            HOOKS.tell(
+                of_return(item.task, done[item.task.task_id], event, wait, CONNECTION_LOST)
+                for item in items
+                if item.task.task_id in done
+            )
+
+    def last_round(self) -> None:
+        """Try to release and each errand once more, when the thread has ended.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: something stays undone.
+        """
+        self._release()
+        self._run_errands(most_failed=LAST_ERRANDS)
+
+    def _run_errands(self, most_failed: int = MOST_FAILED_ERRANDS) -> None:
+        """Do what others left to us. Who waits for somebody's lock goes behind the others."""
+        errands = self._desk.errands.take()
+        failed: list[Errand] = []
+        trouble: Exception | None = None
+        while errands and len(failed) < most_failed:
+            errand = errands.pop(0)
+            try:
+                with self._database.begin() as connection:
+                    errand(connection)
+            except Exception as error:
+                failed.append(errand)
+                trouble = error
+        self._desk.errands.leave([*errands, *failed])
+        if trouble is not None:
+            raise trouble
+
+    def _renew(self) -> None:
+        queues = () if self._desk.stopping.is_set() else self._identity.queues
+        if time.monotonic() < self._renew_at and queues == self._shown:
+            return
+        fences, asked_at = self._desk.held(), time.monotonic()
+        with self._database.begin() as connection:
+            heartbeats.beat(
+                connection,
+                owner=self._identity.owner,
+                node=self._identity.node,
+                queues=queues,
+                handlers=self._identity.handlers,
+                threads=self._identity.threads,
+                running=self._running(),
+            )
+            renewal = renew(connection, fences, self._settings.lease) if fences else None
+        if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
+            self._desk.cancel(renewal.cancelled)
+            held_until = asked_at + self._settings.lease.total_seconds()
+            self._desk.renewed(renewal.ids, held_until)
+        self._pulse.beat()
+        self._shown = queues
+        self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()
+
+    def _running(self) -> Sequence[dict[str, object]]:
+        now = time.monotonic()
+        rows = []
+        for run in self._desk.running()[:MOST_SHOWN]:
+            row: dict[str, object] = {
+                "id": run.task.task_id,
+                "name": run.task.name,
+                "seconds": round(now - run.since, 1),
+            }
+            if run.progress is not None:
+                row["fraction"], row["note"] = run.progress
+            rows.append(row)
+        return rows

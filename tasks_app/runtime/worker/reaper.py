@@ -1,0 +1,198 @@
+"""The undertaker: when a child is dead, its slot says whose fault it was.
+
+Exactly the task that ran is charged; its neighbours go back uncharged. Any child may bury any other
+of its worker, twice at the same time too: they meet at the fence.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from random import Random
+from typing import NamedTuple
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.settlement import PROCESS_DIED, died, interrupted
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.claim import claims_of
+from tasks_app.pool.runs.release import release
+from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.settle import settle_group
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
+from tasks_app.runtime.scoreboard.layout import SlotView
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+
+log = quiet_logger(__name__)
+
+MOST_NAMED = 10
+
+
+class _Found(NamedTuple):
+    """What a dead child held: ids and names."""
+
+    guilty: dict[int, str]
+    innocent: dict[int, str]
+
+
+class Undertaker:
+    """Buries the dead children of one worker."""
+
+    def __init__(
+        self, database: Database, slots: SlotFile, registry: Registry, settings: Settings
+    ) -> None:
+        self._database = database
+        self._gatekeeper = Gatekeeper(database)
+        self._slots = slots
+        self._registry = registry
+        self._settings = settings
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+        self._found: dict[str, _Found] = {}
+        """Of graves that are still open, by owner."""
+
+    def look(self) -> int:
+        """Bury every child of this worker whose process is gone; return the graves still open.
+
+        A grave stays open while somebody, perhaps another undertaker, holds one of its rows.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer; look again later.
+        """
+        troubles: list[SQLAlchemyError] = []
+        still_open = 0
+        for view in self._slots.occupied():
+            if not view.dead:
+                continue
+            last = self._slots.read(view.index)  # what it wrote after we read, before it died
+            if last is None or last.owner != view.owner:
+                continue
+            try:
+                still_open += not self._bury(last)
+            except SQLAlchemyError as error:  # one grave must not keep the others open
+                troubles.append(error)
+        if troubles:
+            raise troubles[0]
+        return still_open
+
+    def _bury(self, view: SlotView) -> bool:
+        """Give the neighbours back, then charge; what somebody's lock holds up waits for a look.
+
+        In this order, and without waiting for locks: an open transaction on the guilty row must
+        leave neither its neighbours nor our own leases to the clock.
+        """
+        with self._database.begin() as connection:
+            claims = claims_of(connection, view.owner)
+        ran = frozenset(view.running)
+        guilty = [task for task in claims if task.run in ran or view.untold]
+        innocent = [task for task in claims if not (task.run in ran or view.untold)]
+        found = self._found.setdefault(view.owner, _Found({}, {}))
+        found.guilty.update((task.task_id, task.name) for task in guilty)
+        found.innocent.update((task.task_id, task.name) for task in innocent)
+        if innocent and (view.running or self._leaves):
+            with self._database.begin() as connection:
+                moved = release(connection, [task.fence for task in innocent])
+            _tell(innocent, moved, Event.RELEASE)
+            _hint(innocent, moved)
+        self._charge(view, guilty if view.running or self._leaves else claims)
+        with self._database.begin() as connection:
+            if claims_of(connection, view.owner):
+                return False
+            messages = ledger.take_back(connection, view.messages)
+            heartbeats.leave(connection, view.owner)
+        self._gatekeeper.gone([task.task_id for task in claims])
+        for queue, ids in messages.items():
+            HINTS.offer(queue, ids)
+        del self._found[view.owner]
+        if self._slots.free(view):
+            back = f"; {len(found.innocent)} not yet begun go back" if found.innocent else ""
+            blame = self._blame(view, found.guilty)
+            log.warning("child process %s died: %s%s", view.pid, blame, back)
+        return True
+
+    def _blame(self, view: SlotView, guilty: dict[int, str]) -> str:
+        tasks = [f"task {task_id} ({name})" for task_id, name in guilty.items()]
+        more = f" and {len(tasks) - MOST_NAMED} more" if len(tasks) > MOST_NAMED else ""
+        named = ", ".join(tasks[:MOST_NAMED]) + more
+        if not guilty:
+            return "nobody is charged, as no task ran in it"
+        if self._leaves:
+            return f"nobody is charged, as the worker is leaving; it ran {named}"
+        if self._is_sure(view):
+            return f"{named} ran in it and is charged"
+        return f"nobody is charged; it was one of {named}"
+
+    @staticmethod
+    def _is_sure(view: SlotView) -> bool:
+        return len(view.running) + view.untold == 1
+
+    def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
+        """One runner is guilty alone; of several, or of none, nobody knows which one it was.
+
+        Of more than its list has room for, all that it held was on board.
+
+        Whoever dies while its worker leaves was killed for that, and is nobody's fault.
+        """
+        if self._is_sure(view) or self._leaves:
+            settlements = [self._verdict(view, task) for task in suspects]
+            with self._database.begin() as connection:
+                moved = settle_group(connection, settlements)
+            RUN_COUNTS.add(moved.values())
+            HINTS.again(s for s in settlements if s.fence.task_id in moved)
+            HOOKS.tell(
+                of_settlement(settlement, task, moved[task.task_id])
+                for settlement, task in zip(settlements, suspects, strict=True)
+                if task.task_id in moved
+            )
+            return
+        with self._database.begin() as connection:
+            moved = rescue_claims(
+                connection,
+                [task.fence for task in suspects],
+                lease=self._settings.lease,
+                max_crashes=self._settings.max_crashes,
+            )
+        _tell(suspects, moved, Event.RESCUE)
+
+    @property
+    def _leaves(self) -> bool:
+        return self._slots.stage is Stage.LEAVES
+
+    def _verdict(self, view: SlotView, task: ClaimedTask) -> Settlement:
+        spec = self._registry.get(task.name)
+        if self._leaves:
+            return interrupted(task, spec, self._rng)
+        return died(task, spec, self._cause(view), self._rng)
+
+    @staticmethod
+    def _cause(view: SlotView) -> Cause:
+        if view.kill_at and time.monotonic() >= view.kill_at:
+            limit = view.kill_at - view.since
+            return Cause(
+                PROCESS_DIED, f"Its process {view.pid} was killed at its hard limit of {limit:g} s."
+            )
+        return Cause(PROCESS_DIED, f"Its process {view.pid} died while only this task ran in it.")
+
+
+def _hint(tasks: list[ClaimedTask], moved: dict[int, State]) -> None:
+    """The next scan is up to a second away; somebody may start them at once."""
+    for task in tasks:
+        if task.task_id in moved:
+            HINTS.offer(task.queue, [task.task_id])
+
+
+def _tell(tasks: list[ClaimedTask], moved: dict[int, State], event: Event) -> None:
+    HOOKS.tell(
+        of_return(task, moved[task.task_id], event, timedelta(0))
+        for task in tasks
+        if task.task_id in moved
+    )

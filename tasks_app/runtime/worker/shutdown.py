@@ -1,0 +1,170 @@
+"""The departure: how a child whose worker stops gives back, and at last lets go of what runs.
+
+It asks nothing of the handlers: they may catch whatever is raised, or sit in a call that never
+returns. The desk's mutex decides who owns a task, the fence whether its commit won; then the
+process ends on the spot, and the handler's transaction with it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.handlers.settlement import INTERRUPTED, interrupted
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.runs.rescue import rescue_claims
+from tasks_app.pool.runs.settle import settle_group
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
+from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.scoreboard.scoreboard import Slot, Stage
+
+log = quiet_logger(__name__)
+
+COMMITS_S = 0.5
+"""How long a run that is being committed is waited for."""
+LONGEST_LEAVE_S = 3.0
+"""Then the process ends, whatever the database says: leases heal what it could not write."""
+ALONE_S = 0.5
+"""A signal to a whole process group reaches the parent, too, which then speaks for all."""
+ALONE_WAIT = timedelta(seconds=1)
+"""The unit of the random time after which such a task is due again."""
+end_process: Callable[[int], object] = os._exit
+
+
+class Departure:
+    """One child's way out. The clerk looks at it in every round."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        desk: Desk,
+        slot: Slot,
+        settler: Settler,
+        registry: Registry,
+    ) -> None:
+        grace = settings.stop_grace
+        self._max_crashes = settings.max_crashes
+        self._grace_s = None if grace is None else grace.total_seconds()
+        self._database = database
+        self._desk = desk
+        self._slot = slot
+        self._settler = settler
+        self._registry = registry
+        self._drains_since: float | None = None
+        self._finished: set[int] = set()
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+
+    def drain(self) -> None:
+        """Once the worker stops, give back what has not started, and the rest of all messages.
+
+        A child that was asked alone ends by itself.
+        """
+        if self._slot.stage is not Stage.RUNS or _is_over(self._desk.asked_at, ALONE_S):
+            self._desk.stop()
+        if not self._desk.stopping.is_set():
+            return
+        if self._drains_since is None:
+            self._drains_since = time.monotonic()
+        messages = {*self._desk.take_all_back(), *self._slot.stranded} - self._finished
+        if messages:
+            self._finished |= messages
+            self._desk.errand(lambda connection: ledger.finish(connection, *messages))
+
+    @property
+    def due(self) -> bool:
+        """Whether what still runs is to be let go."""
+        return self._desk.busy and (
+            self._slot.stage is Stage.LEAVES
+            or _is_over(self._drains_since, self._grace_s)
+            or (self._slot.stage is Stage.RUNS and _is_over(self._desk.asked_at, ALONE_S))
+        )
+
+    def asked_alone(self) -> bool:
+        """Whether a signal asked this child to end, and not its whole worker."""
+        asked_at = self._desk.asked_at
+        if asked_at is None:
+            return False
+        while self._slot.stage is Stage.RUNS and not _is_over(asked_at, ALONE_S):
+            time.sleep(0.02)
+        return self._slot.stage is Stage.RUNS
+
+    def leave(self, last_round: Callable[[], None]) -> None:
+        """Let go of what runs and end this process, whatever its threads are doing.
+
+        What was let go comes last: from then on it may start elsewhere, so we end at once.
+        """
+        last_call = threading.Timer(LONGEST_LEAVE_S, self._end)
+        last_call.daemon = True
+        last_call.start()
+        self._desk.stop()
+        self.drain()
+        tasks = self._desk.let_go()
+        self._await_commits()
+        tasks += self._desk.let_go(committing=True)
+        log.warning("leaving; let go of tasks %s", [task.task_id for task in tasks])
+        for duty in (self._settler.flush, last_round, lambda: self._settle(tasks)):
+            try:
+                duty()
+            except Exception as error:
+                log.warning("left something to the leases: %s", brief(error))
+        last_call.cancel()
+        self._end()
+
+    def _await_commits(self) -> None:
+        ends = time.monotonic() + COMMITS_S
+        while self._desk.running() and time.monotonic() < ends:
+            time.sleep(0.005)
+
+    def _settle(self, tasks: list[ClaimedTask]) -> None:
+        """Write what is to become of them.
+
+        A child that was asked alone may have been asked by its own task: that counts as a crash, or
+        it would come back for ever.
+        """
+        alone = self._slot.stage is Stage.RUNS and self._desk.asked_at is not None
+        endings = [
+            (task, interrupted(task, self._registry.get(task.name), self._rng)) for task in tasks
+        ]
+        free = [t.fence for t, ending in endings if alone and ending.event is Event.RELEASE]
+        charged = [ending for _, ending in endings if ending.fence not in free]
+        with self._database.begin() as connection:
+            moved = settle_group(connection, charged)
+            back = rescue_claims(
+                connection,
+                free,
+                lease=ALONE_WAIT,
+                max_crashes=self._max_crashes,
+                kind=INTERRUPTED,
+            )
+        HOOKS.tell(
+            of_settlement(ending, task, moved[task.task_id])
+            for task, ending in endings
+            if task.task_id in moved
+        )
+        HOOKS.tell(
+            of_return(task, back[task.task_id], Event.RESCUE, ALONE_WAIT, INTERRUPTED)
+            for task, _ in endings
+            if task.task_id in back
+        )
+
+    def _end(self) -> None:
+        """Free the slot first: this death is nobody's fault."""
+        self._slot.free()
+        end_process(0)
+
+
+def _is_over(since: float | None, seconds: float | None) -> bool:
+    return since is not None and seconds is not None and time.monotonic() - since >= seconds

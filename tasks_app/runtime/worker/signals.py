@@ -1,0 +1,43 @@
+"""What signals mean to ``tasks-app work``, parent and child alike."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+
+
+def heed_signals(slots: SlotFile) -> None:
+    """SIGTERM and SIGINT drain; a second one of them, or SIGQUIT, lets go of what runs.
+
+    The stage in the slot file is all that is written: a signal handler must take no lock.
+    """
+    asked: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+        if number == signal.SIGQUIT or len(asked) > 1:
+            slots.leave()
+        else:
+            slots.drain()
+
+    _on_each(stop)
+
+
+def heed_signals_of_child(desk: Desk) -> None:
+    """Each of them asks this child alone to end; its parent, whom a group's reach too, all."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if desk.asked_at is None:
+            desk.asked_at = time.monotonic()
+
+    _on_each(stop)
+
+
+def _on_each(stop: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, stop)

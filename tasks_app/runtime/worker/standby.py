@@ -1,0 +1,107 @@
+"""The deputy: a thread of each child that stands in for beat when no beat lives.
+
+Not a message to the control queue: children that are busy for a minute would hide it for a minute.
+Not the clerk either: a broker that swallows what it is sent must not keep it from its renewals.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from random import Random
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import PublishError
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.pool.dispatch import ledger
+from tasks_app.runtime.db.errors import patience_s
+from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.worker.child import Child
+
+log = quiet_logger(__name__)
+
+LOOK_EVERY_S = 1.0
+LONGEST_NAP_S = 5.0
+"""While somebody else leads."""
+HUNGER_EVERY_S = 6.0
+"""Two of these, and a nap, before what we said is stale."""
+STAND_BACK_S = 5.0
+"""After a message that the broker did not take from us: perhaps it does from another worker."""
+JOIN_S = 1.0
+
+
+class Deputy:
+    """One child's: it looks when the leader's lease could be over, and leads if it is."""
+
+    def __init__(self, settings: Settings, keeper: Keeper, child: Child) -> None:
+        self._interval_s = settings.scan_interval.total_seconds()
+        self._patience = patience(settings)
+        self._keeper = keeper
+        self._child = child
+        self._leads = False
+        self._scan_at = self._hunger_at = 0.0
+        self._failures = 0
+        self._rng = Random()  # noqa: S311  jitter, not a secret
+        self._thread = threading.Thread(target=self._work, name="tasks_app deputy", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stand in no more, and give the lease back."""
+        self._child.desk.stop()
+        if self._thread.ident is not None:
+            self._thread.join(JOIN_S)
+
+    def _work(self) -> None:
+        nap = self._rng.random()
+        while not self._child.desk.stopping.wait(nap):  # it drains, ends, or lost its parent
+            nap = self._look()
+        self._keeper.lead.release()
+
+    def _look(self) -> float:
+        """Lead if nobody does; return the seconds until the next look."""
+        jitter = self._rng.uniform(0.75, 1.25)
+        try:
+            self._feel_hunger()
+            if not self._stand_in():
+                taken_for_s = min(self._keeper.lead.taken_for_s, LONGEST_NAP_S)
+                return max(LOOK_EVERY_S * jitter, taken_for_s + self._rng.uniform(0, 0.25))
+            if time.monotonic() >= self._scan_at:
+                again_s = self._keeper.scan().again_in(self._interval_s)
+                self._scan_at = time.monotonic() + again_s
+            self._failures = 0
+            return min(self._scan_at - time.monotonic(), LOOK_EVERY_S)
+        except Exception as error:
+            self._failures += 1
+            if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
+                log.warning("deputy failed %s times in a row: %s", self._failures, brief(error))
+            return STAND_BACK_S * jitter if isinstance(error, PublishError) else patience_s()
+
+    def _stand_in(self) -> bool:
+        led, self._leads = self._leads, self._keeper.hold()
+        if self._leads != led:
+            log.info("no beat lives, this child scans" if self._leads else "another one scans")
+        return self._leads
+
+    def _feel_hunger(self) -> None:
+        """Say in the slot whether this child is idle while messages wait that nobody takes."""
+        if time.monotonic() < self._hunger_at:
+            return
+        self._hunger_at = time.monotonic() + HUNGER_EVERY_S
+        hungry = False
+        if self._child.desk.idle_s() > self._patience.total_seconds():
+            identity = self._child.identity
+            with self._child.database.begin() as connection:
+                hungry = ledger.untaken(
+                    connection, identity.queues, identity.handlers, self._patience
+                )
+        self._child.slot.hunger(hungry)
+
+
+def patience(settings: Settings) -> timedelta:
+    """Return when a message that was published twice should have reached an idle child."""
+    return settings.republish_after * 1.5
