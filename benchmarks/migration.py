@@ -16,8 +16,9 @@ from uuid import uuid4
 from alembic import command
 from sqlalchemy import Connection, create_engine, text
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
-from tasks_app.domain.tasks.records import NewTask, Settlement
+from tasks_app.domain.tasks.records import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
 from tasks_app.pool import schema

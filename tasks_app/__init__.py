@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.batch.records import BatchView, JobRun, PartResult
     from tasks_app.domain.config.settings import Settings
     from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress
+    from tasks_app.domain.creation.new_task import NewTask
     from tasks_app.domain.errors import (
         BatchStateError,
         ChunkRowError,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.queues.time_window import Window
     from tasks_app.domain.schedules.misfire import FireAll, fire_all
     from tasks_app.domain.schedules.schedule import Schedule
-    from tasks_app.domain.tasks.records import NewTask, Task, TaskId, TaskOptions
+    from tasks_app.domain.tasks.records import Task, TaskId, TaskOptions
     from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
     from tasks_app.domain.tasks.unique_key import CreateOutcome
     from tasks_app.pool.batch.relation import Query
@@ -248,6 +249,7 @@ _ROOMS = {
     "domain.partition.sources": "File Table",
     "pool.batch.relation": "Query",
     "domain.flow_control.circuit_breaker": "Breaker",
+    "domain.creation.new_task": "NewTask",
     "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
     " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
     " TaskBufferFullError TasksError UniqueKeyTakenError",
@@ -262,7 +264,7 @@ _ROOMS = {
     "domain.tasks.retry_policy": "Exponential Fixed Levels",
     "domain.schedules.schedule": "Schedule",
     "domain.config.settings": "Settings",
-    "domain.tasks.records": "NewTask Task TaskId TaskOptions",
+    "domain.tasks.records": "Task TaskId TaskOptions",
     "domain.tasks.unique_key": "CreateOutcome",
     "domain.queues.time_window": "Window",
     "pool.tasks.cancel": "Cancelled",

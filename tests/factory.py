@@ -8,8 +8,9 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
-from tasks_app.domain.tasks.records import ClaimedTask, NewTask, Settlement, TaskId, TaskRow
+from tasks_app.domain.tasks.records import ClaimedTask, Settlement, TaskId, TaskRow
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_sql import Claimer

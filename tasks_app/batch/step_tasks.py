@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.tasks.records import NewTask, TaskId, TaskOptions
+from tasks_app.domain.tasks.records import TaskId, TaskOptions
 from tasks_app.pool.batch import instances, partition_runs, steps
 from tasks_app.pool.batch import partitions as store
 from tasks_app.runtime.api.groups import create_group, extend_group

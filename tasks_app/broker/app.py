@@ -28,6 +28,9 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 class PoolCelery(Celery):
     """Celery's own way to a spawned child makes a new app: without our tasks, deaf to signals."""
 
+    serves_pool = True
+    """Its queues take no message but the pool's."""
+
     def __reduce__(self) -> tuple[Callable[[], Celery], tuple[()]]:
         """Let a spawned child import the app as everybody does."""
         return _imported, ()

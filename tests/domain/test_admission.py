@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.payload_type import PayloadType
-from tasks_app.domain.tasks.records import NewTask, TaskOptions, TaskRow, Terms
+from tasks_app.domain.tasks.records import TaskOptions, TaskRow, Terms
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, parse_policy
 
 LIMIT = 64 * 1024

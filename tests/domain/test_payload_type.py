@@ -14,11 +14,11 @@ import pytest
 from pydantic import BaseModel, Field, RootModel, ValidationError
 from typing_extensions import TypedDict
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.payload_type import PayloadType, explain, payload_type_of
-from tasks_app.domain.tasks.records import NewTask
 
 LIMIT = 1_000
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)

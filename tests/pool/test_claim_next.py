@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
-from tasks_app.domain.tasks.records import HINT_WAIT, NewTask, TaskRow
+from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
 from tasks_app.pool.dispatch.park import park
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.fragments.scan_position import Place

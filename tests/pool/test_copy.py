@@ -16,8 +16,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
-from tasks_app.domain.tasks.records import HINT_WAIT, NewTask, TaskRow
+from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
 from tasks_app.pool.tasks import create
 from tasks_app.pool.tasks.create import create_many, create_one
 from tasks_app.pool.tasks.insert import copy_of

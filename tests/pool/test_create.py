@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
-from tasks_app.domain.tasks.records import NewTask, TaskRow
+from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.connection import psycopg_io
 from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
 from tests.factory import claimed_task, count, on_terms, pending_task, pool_of_task, row_of

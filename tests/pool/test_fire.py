@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.schedules.misfire import next_at
 from tasks_app.domain.schedules.overlap import Fired
 from tasks_app.domain.schedules.schedule import Plan, Schedule, plan_of
-from tasks_app.domain.tasks.records import NewTask
 from tasks_app.pool.dispatch.idle_check import glance
 from tasks_app.pool.schedules import fire, schedules
 from tasks_app.pool.schedules.fire import Standing

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.domain.tasks.records import NewTask
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many, create_one

@@ -9,9 +9,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, text
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.tasks.records import NewTask, TaskId, TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.states import Event
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.connection import execute

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
-from tasks_app.domain.tasks.records import Cause, NewTask, TaskId, TaskRow
+from tasks_app.domain.tasks.records import Cause, TaskId, TaskRow
 from tasks_app.domain.tasks.states import Event
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.runs.settle import settle_one

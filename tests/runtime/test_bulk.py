@@ -11,8 +11,9 @@ import pytest
 from pydantic import BaseModel, field_validator
 from sqlalchemy import Connection, Engine, text
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.tasks.records import Cause, NewTask
+from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
 from tasks_app.pool.runs.settle import settle_one

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
-from tasks_app.domain.tasks.records import NewTask
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.pool.dispatch import ledger
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.execution import settler

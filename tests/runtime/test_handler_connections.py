@@ -14,7 +14,7 @@ from psycopg.types.string import StrDumper
 from sqlalchemy import text
 
 from tasks_app import create_task
-from tasks_app.domain.tasks.records import NewTask
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import EFFECT, Bench, effect
 from tests.runtime.test_sprint import carry_out, warm

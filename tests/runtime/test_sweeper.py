@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
 from tasks_app.domain.queues.time_window import parse_window
-from tasks_app.domain.tasks.records import NewTask
 from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.flow_control.fair_queues import set_fair

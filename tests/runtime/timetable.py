@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import text
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.schedules.schedule import Schedule, plan_of
-from tasks_app.domain.tasks.records import NewTask
 from tasks_app.pool.schedules import schedules
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.schedules.scheduler import Scheduler

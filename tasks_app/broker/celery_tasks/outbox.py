@@ -10,10 +10,11 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import OutboxError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.domain.tasks.records import NewTask, TaskId
+from tasks_app.domain.tasks.records import TaskId
 from tasks_app.runtime.api.producer import acreate_tasks, admitted, create_task
 
 log = quiet_logger(__name__)

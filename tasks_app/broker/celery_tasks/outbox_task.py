@@ -11,9 +11,9 @@ from celery import Task
 from tasks_app.broker.celery_tasks.options import options_of
 from tasks_app.broker.celery_tasks.outbox import current_sink
 from tasks_app.domain.config.settings import load_settings
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import OutboxError
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import NewTask
 
 log = quiet_logger(__name__)
 
@@ -53,9 +53,9 @@ class OutboxTask(Task):
 
 def _outside(task: Task) -> None:
     """Refuse, warn or say nothing."""
-    from tasks_app.broker.app import PoolCelery  # noqa: PLC0415  loads the worker's half of Celery
-
-    if _rule() == "refuse" or isinstance(task.app, PoolCelery):  # whose queues would refuse it
+    if _rule() == "refuse" or getattr(
+        task.app, "serves_pool", False
+    ):  # whose queues would refuse it
         raise OutboxError(
             f"{task.name} was called without an outbox. "
             "Call it within: with outbox(session), or use create_task."

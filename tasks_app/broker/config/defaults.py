@@ -9,6 +9,7 @@ from tasks_app.broker.config.transports import BOUNDED, transport_settings
 CONTROL_QUEUE = "tasks_app"
 """For our own scan and maintenance messages; every plain worker consumes it."""
 EXECUTE, SCAN, MAINTAIN = "tasks_app.execute", "tasks_app.scan", "tasks_app.maintain"
+OURS = (EXECUTE, SCAN, MAINTAIN)
 
 
 def celery_defaults(broker_url: Any, scan_interval_s: float) -> dict[str, Any]:

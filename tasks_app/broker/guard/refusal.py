@@ -14,14 +14,13 @@ from typing import Any
 from celery import Celery
 from celery.worker.strategy import default
 
-from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
+from tasks_app.broker.config.defaults import OURS
 from tasks_app.broker.guard.body import is_name, is_ours
 from tasks_app.broker.guard.foreign_messages import STRANGERS
 from tasks_app.domain.safe_logging import quiet_logger
 
 log = quiet_logger(__name__)
 
-OURS = (EXECUTE, SCAN, MAINTAIN)
 JSON = "application/json"
 FIRST_YEAR, LAST_YEAR = 1, 9999
 """Within them another zone makes no date overflow."""

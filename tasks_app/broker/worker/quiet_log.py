@@ -10,7 +10,7 @@ import logging
 
 from celery.exceptions import WorkerLostError
 
-from tasks_app.broker.guard.refusal import OURS
+from tasks_app.broker.config.defaults import OURS
 
 _OF_MESSAGES = ("celery.worker.strategy", "celery.app.trace")
 _OF_DEATHS = "celery.worker.request"

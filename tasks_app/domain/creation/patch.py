@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.records import NewTask
 
 LONGEST_STEP = 40
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.row_template import terms_of
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.option_checks import key
 from tasks_app.domain.tasks.payload import encode_object, encode_plain
-from tasks_app.domain.tasks.records import KEYS, NewTask, TaskRow, Terms
+from tasks_app.domain.tasks.records import KEYS, TaskRow, Terms
 
 _NO_OPTIONS: Mapping[str, Any] = {}
 _KEYS = frozenset(KEYS)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any, TypedDict
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
@@ -17,7 +18,7 @@ from tasks_app.domain.queues.time_window import (
     next_opening,
     parse_window,
 )
-from tasks_app.domain.tasks.records import NewTask, TaskOptions
+from tasks_app.domain.tasks.records import TaskOptions
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 LARGEST_COUNT = 1_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.handlers.spec import HandlerSpec
@@ -16,7 +17,6 @@ from tasks_app.domain.schedules.schedule import (
     plan_of,
 )
 from tasks_app.domain.schedules.when import When
-from tasks_app.domain.tasks.records import NewTask
 
 _AS_ONE = ("kind", "expression", "zone")
 """An operator who changed one of them is left all three: a new kind does not fit an old text."""

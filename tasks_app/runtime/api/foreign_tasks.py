@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.records import NewTask
 
 Translated: TypeAlias = tuple[NewTask, HandlerSpec | None]
 Translate: TypeAlias = Callable[[NewTask], Translated | None]

@@ -8,10 +8,11 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress, group_of, member
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.names import check_id
-from tasks_app.domain.tasks.records import NewTask, TaskId, TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note

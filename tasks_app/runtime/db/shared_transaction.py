@@ -18,19 +18,14 @@ from tasks_app.domain.tasks.records import Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.session_state import is_anything_left
 from tasks_app.pool.runs.settle import settle_group
-from tasks_app.runtime.db.transaction import give_back
+from tasks_app.runtime.db.transaction import NO_COMMIT, SpoiledError, give_back
 from tasks_app.runtime.handler_db.end_of_run import Permit
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
 from tasks_app.runtime.handler_db.lending import driver_of
-from tasks_app.runtime.handlers.context import NO_COMMIT
 from tasks_app.runtime.hints.hints import HINTS
 
 log = quiet_logger(__name__)
-
-
-class SpoiledError(Exception):
-    """One run of a batch did what only a transaction of its own can bear."""
 
 
 class Share:

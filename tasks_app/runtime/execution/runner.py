@@ -69,7 +69,7 @@ class Runner:
         self.pace = Pace(desk.wake.set)
         self._allowance = allowance
         self.log_prefix = settings.log_prefix
-        self.locks = LocksOfChild(settings, database, desk)
+        self.locks = LocksOfChild(settings, database, desk.errand)
 
     def run(self, run: Running) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
 from tasks_app.domain.tasks.payload import decode
+from tasks_app.runtime.db.transaction import NO_COMMIT, SpoiledError
 from tasks_app.runtime.handlers.run_log import RunLog
 
 if TYPE_CHECKING:
@@ -34,11 +35,6 @@ else:
     from typing import TypeVar
 
     SessionT_co = TypeVar("SessionT_co", covariant=True)  # its default needs Python 3.13
-
-NO_COMMIT = (
-    "A handler with commit='batch' shares its transaction with others, so it cannot commit on the "
-    "way. Declare it without commit=."
-)
 
 
 class TaskContext(Generic[SessionT_co]):
@@ -304,7 +300,6 @@ class TaskContext(Generic[SessionT_co]):
             InvalidLockError: the group cannot be.
         """
         if self._locks is None:
-            from tasks_app.runtime.db.shared_transaction import SpoiledError  # noqa: PLC0415
             from tasks_app.runtime.locks.run_locks import LocksOfRun  # noqa: PLC0415  it is rare
 
             if self._locks_of_child is None:

@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import ConfigurationError, HandlerError
 from tasks_app.domain.handlers.signature import signature_of
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
-from tasks_app.domain.tasks.records import NewTask
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.options import HandlerOptions, checked, fields_of, name_of, when_of
 

@@ -6,7 +6,7 @@ locks end with that same commit: they are released within the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from uuid import uuid4
 
@@ -19,8 +19,8 @@ from tasks_app.domain.tasks.records import ClaimedTask
 from tasks_app.pool.locks.release import release
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.pending_writes import Errand
 from tasks_app.runtime.db.transaction import Access
-from tasks_app.runtime.inflight.inflight import Desk
 from tasks_app.runtime.locks.client import span_of
 from tasks_app.runtime.locks.lock import Hold, Lock
 from tasks_app.runtime.locks.renewer import Renewals
@@ -29,11 +29,13 @@ from tasks_app.runtime.locks.renewer import Renewals
 class LocksOfChild:
     """What the runs of one child hold."""
 
-    def __init__(self, settings: Settings, database: Database, desk: Desk) -> None:
+    def __init__(
+        self, settings: Settings, database: Database, errand: Callable[[Errand], None]
+    ) -> None:
         self.lease = settings.lease
         self.begin = database.begin
         self.renewals = Renewals()
-        self._desk = desk
+        self._errand = errand
 
     def renew(self) -> None:
         """Renew what is due; the clerk asks in every round.
@@ -46,7 +48,7 @@ class LocksOfChild:
     def release_soon(self, locks: list[Lock]) -> None:
         """Give back what a run did not, until that is answered."""
         tokens = [lock.ask.token for lock in locks]
-        self._desk.errand(lambda connection: release(connection, *tokens))
+        self._errand(lambda connection: release(connection, *tokens))
 
 
 class LocksOfRun:

@@ -8,6 +8,7 @@ from itertools import islice
 from random import Random
 from typing import NamedTuple, Unpack
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.misfire import first_at, next_at
 from tasks_app.domain.schedules.overlap import Fired
@@ -15,7 +16,7 @@ from tasks_app.domain.schedules.schedule import Plan, Schedule, plan_of
 from tasks_app.domain.schedules.timing import Timing, between, check_instant, timing_of
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.names import check_name
-from tasks_app.domain.tasks.records import NewTask, TaskId
+from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.runtime.api.producer import admitted

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from sqlalchemy import Connection
 
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.schedule import (
     PLANNED,
@@ -16,7 +17,6 @@ from tasks_app.domain.schedules.schedule import (
     plan_of,
 )
 from tasks_app.domain.schedules.when import When
-from tasks_app.domain.tasks.records import NewTask
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.runtime.api.producer import admitted
