@@ -305,11 +305,12 @@ LIFE = """
 import sys
 from uuid import uuid4
 from sqlalchemy import create_engine
-from tasks_app.pool import maintain, schema
+from tasks_app.pool import schema
+from tasks_app.pool.retention import partitions
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
 from tasks_app.domain.creation.validation import admit
-from tasks_app.domain.tasks.records import NewTask
+from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
 from tests.factory import claimed_task, ending, pending_task
@@ -322,7 +323,7 @@ with engine.begin() as connection:
     print(*schema.migrate(connection))
     schema.check_schema(connection)
 with engine.begin() as connection:
-    maintain.add_partition(connection, maintain.missing_partitions(connection)[0])
+    partitions.add_partition(connection, partitions.missing_partitions(connection)[0])
     task = claimed_task(connection, pending_task(connection))
     print(settle_one(connection, ending(task)))
     print(get(connection, task.task_id).pool)
