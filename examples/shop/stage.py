@@ -145,7 +145,9 @@ class Stage:
         self._processes.stop()
         self.mail.down()
         self._servers.down()
-        stays = self._built and self._servers.stay
+        if not self._built:
+            return
+        stays = self._servers.stay
         more = "PostgreSQL and Valkey stay up: tasks-app down" if stays else "the data stays"
         self._console.print(f"All processes are stopped; {more}.")
 

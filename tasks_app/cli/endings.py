@@ -10,7 +10,15 @@ import click
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from tasks_app.domain.config.unreachable import why_unreachable
-from tasks_app.domain.errors import AWAY, NO, USAGE, PublishError, SchemaError, TasksError
+from tasks_app.domain.errors import (
+    AWAY,
+    NO,
+    USAGE,
+    BatchStateError,
+    PublishError,
+    SchemaError,
+    TasksError,
+)
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.pool.operations.grants import MAY_NOT, NOT_GRANTED
@@ -48,7 +56,7 @@ def _said(error: BaseException) -> tuple[str, int] | None:
             return str(error), AWAY
         case OperationalError() | ProgrammingError() | InternalError():
             return _of_database(error)
-        case SchemaError():
+        case SchemaError() | BatchStateError():
             return str(error), NO
         case TasksError() | EmbeddedError():
             return str(error), USAGE

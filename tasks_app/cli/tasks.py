@@ -34,13 +34,13 @@ from tasks_app.runtime.handlers.registry import load_handlers
 @click.option("--retry", help="Such as 5s,30s,1m.")
 @output.as_json
 def create(name: str, payload: str, run_at: str | None, *, json_: bool, **given: Any) -> None:
-    """Create one task. PAYLOAD is a JSON object."""
+    """Create one task. PAYLOAD is JSON, mostly an object."""
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if run_at is not None:
         options["run_at"] = moment(run_at, "--run-at")
     load_handlers(settings().modules)
     with transaction() as connection:
-        task_id = create_task(connection, name, json_object(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
+        task_id = create_task(connection, name, json_value(payload), **TaskOptions(**options))  # type: ignore[typeddict-item]
     made = {"id": int(task_id), "outcome": task_id.outcome}
     output.answer(f"{task_id}{_NOTES[task_id.outcome]}", made, json_=json_)
 
@@ -53,16 +53,25 @@ _NOTES = {
 }
 
 
+def json_value(payload: str) -> Any:
+    """Return what a command was given as JSON.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    try:
+        return json.loads(payload)
+    except ValueError as error:
+        raise click.BadParameter(f"is no JSON ({error})", param_hint="PAYLOAD") from None
+
+
 def json_object(payload: str) -> dict[str, Any]:
     """Return the object that a command was given.
 
     Raises:
         click.BadParameter: it is none.
     """
-    try:
-        value = json.loads(payload)
-    except ValueError as error:
-        raise click.BadParameter(f"is no JSON ({error})", param_hint="PAYLOAD") from None
+    value = json_value(payload)
     if not isinstance(value, dict):
         raise click.BadParameter('must be a JSON object, such as {"order_id": 42}')
     return value

@@ -44,9 +44,12 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
         output.print_json([{**asdict(task), "last_error": causes.get(task.id)} for task in tasks])
         return
     remarks = [_remark(task, causes.get(task.id)) for task in tasks]
+    more = f"\nOlder ones: --before {tasks[-1].id}" if len(tasks) == filters["most"] else ""
     if wide:
         lines = [[output.cell(getattr(task, name)) for name in _WIDE] for task in tasks]
-        click.echo("\n".join(listing.lay_out(_WIDE, lines, remarks, remark="remark", most=None)))
+        click.echo(
+            "\n".join(listing.lay_out(_WIDE, lines, remarks, remark="remark", most=None)) + more
+        )
         return
     click.echo(
         "\n".join(
@@ -59,6 +62,7 @@ def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
                 cut=("name", "queue", "biz_key"),
             )
         )
+        + more
     )
 
 

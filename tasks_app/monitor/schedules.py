@@ -33,7 +33,7 @@ def firing(connection: Connection, settings: Settings) -> list[Finding]:
         elif due is not None and now - due > PATIENCE:
             fact = f"{schedule.name} should have fired {rough(now - due)} ago"
             findings.append(fail("schedules", fact, "Nobody scans: start beat, and read its log."))
-        elif due is not None and schedule.task not in known:
+        elif due is not None and known and schedule.task not in known:
             fact = f"{schedule.name} makes tasks of {schedule.task}, known to no worker"
             advice = "Name its module in the TASKS_APP_IMPORTS of a worker, or disable it."
             findings.append(warn("schedules", fact, advice))

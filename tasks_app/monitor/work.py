@@ -37,6 +37,8 @@ def reach(connection: Connection, settings: Settings) -> list[Finding]:
     """Can all that is due be carried out by somebody?"""
     due = diagnostics.due_work(connection)
     found = heartbeats.live(connection, settings.lease)
+    if not due and not found:
+        return []
     served = {queue for worker in found for queue in worker.queues}
     known = {name for worker in found for name in worker.handlers}
     orphans = sorted({d.queue for d in due} - served)
@@ -45,7 +47,7 @@ def reach(connection: Connection, settings: Settings) -> list[Finding]:
         fail(
             "queues",
             f"{sum(d.number for d in due if d.queue == queue)} due in {queue}, served by no worker",
-            f"Start a worker with -Q {queue}.",
+            f"Start a worker: celery -A tasks_app worker -E -Q {queue}",
         )
         for queue in orphans
     ]
@@ -109,6 +111,21 @@ def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
     return [ok("due tasks", fact)]
 
 
+def stuck(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does anything wait behind a task that has failed for good?"""
+    found = diagnostics.behind_failed(connection)
+    if not found:
+        return []
+    first, number = found[0], sum(each.number for each in found)
+    more = f", and of {len(found) - 1} other keys" if len(found) > 1 else ""
+    fact = (
+        f"{number} waiting behind tasks that failed for good: order key {first.key} is held by "
+        f"task {first.task_id}{more}"
+    )
+    advice = f"tasks-app requeue {first.task_id}, or: tasks-app unblock {first.task_id}"
+    return [warn("order keys", fact, advice)]
+
+
 def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
     """Does anybody take back what vanished workers held?"""
     number, since = diagnostics.beyond_lease(connection)
@@ -129,7 +146,10 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
         late = any(due.waits > PATIENCE for due in diagnostics.due_work(connection))
         return [(fail if late else warn)("scan", fact, advice)]
     if duty.rank < leader_lease.Rank.BEAT:
-        return [warn("scan", f"{fact}, which stands in", "No beat leads: start one.")]
+        advice = "No beat leads: start one."
+        if duty.refused_since is not None:
+            advice = "A beat that cannot publish gives the lead up: see what is said of the broker."
+        return [warn("scan", f"{fact}, which stands in", advice)]
     return [ok("scan", fact)]
 
 
@@ -211,5 +231,5 @@ def _instant(at: datetime) -> str:
 
 CHECKS: tuple[Check, ...] = (
     *(living, scanning, publishing, strangers, paused, standing, dependencies),
-    *(reach, shared, waiting, rescue),
+    *(reach, shared, waiting, stuck, rescue),
 )

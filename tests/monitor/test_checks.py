@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
+from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor import database, sessions, work
 from tasks_app.monitor.checkup import examine
 from tasks_app.pool.dispatch import leader_lease
@@ -20,10 +21,11 @@ from tasks_app.pool.flow_control import pause
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.grants import Kind
 from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import newest
 from tasks_app.runtime.db.database import Database
 from tests.docs.reading import blocks, text_of
-from tests.factory import claimed_task
+from tests.factory import claimed_task, ending
 from tests.pool.old_days import NAME, old_day
 from tests.servers import not_of_a_given_server
 
@@ -289,9 +291,31 @@ def test_without_workers_what_is_due_is_a_failure(
     create_task(connection, "t", queue="mail", delay=60)
     (finding,) = work.reach(connection, settings)
 
-    assert levels(idle) == ["warn", "ok"]
+    assert levels(idle) == ["warn"]
     assert said([finding]) == ["fail queues: 1 due in mail, served by no worker"]
-    assert finding.advice == "Start a worker with -Q mail."
+    assert finding.advice == "Start a worker: celery -A tasks_app worker -E -Q mail"
+
+
+def test_who_waits_behind_a_task_that_failed_for_good_is_told(
+    connection: Connection, settings: Settings
+) -> None:
+    """Its scan looks again only when the key is free, so nothing else would show it."""
+    first = create_task(connection, "t", order_key="tenant:7", max_attempts=1)
+    another = create_task(connection, "t", order_key="tenant:8", order_policy="skips")
+    for key in ("tenant:7", "tenant:7", "tenant:8"):
+        create_task(connection, "t", order_key=key)
+    before = work.stuck(connection, settings)
+    for task_id in (first, another):
+        settle_one(connection, ending(claimed_task(connection, task_id), Event.FAIL))
+    (finding,) = work.stuck(connection, settings)
+
+    assert before == []
+    (one,) = said([finding])
+    assert one == (
+        "warn order keys: 2 waiting behind tasks that failed for good: "
+        f"order key tenant:7 is held by task {first}"
+    )
+    assert finding.advice == f"tasks-app requeue {first}, or: tasks-app unblock {first}"
 
 
 def test_handlers_that_no_worker_knows_are_named(
@@ -330,7 +354,7 @@ def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) 
     connection.exec_driver_sql("DELETE FROM task_lease")
     never = work.scanning(connection, settings)
     a_scan(connection, leader_lease.Rank.DEPUTY)
-    deputy = work.scanning(connection, settings)
+    standby = work.scanning(connection, settings)
     a_scan(connection)
     beat = work.scanning(connection, settings)
     connection.exec_driver_sql("UPDATE task_lease SET done_at = now() - interval '3 minutes'")
@@ -339,7 +363,7 @@ def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) 
     connection.exec_driver_sql("UPDATE task_pending SET due_at = now() - interval '2 minutes'")
     late = work.scanning(connection, settings)
 
-    assert said([*never, *deputy, *beat, *idle, *late]) == [
+    assert said([*never, *standby, *beat, *idle, *late]) == [
         "warn scan: nobody has scanned yet",
         "warn scan: the last one was 0 s ago, by b@host, which stands in",
         "ok scan: the last one was 0 s ago, by b@host",

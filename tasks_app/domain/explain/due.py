@@ -63,7 +63,8 @@ def limit(facts: Facts) -> Finding | None:
         fact = (
             f"The limit of {allowed.kind} {shut.key} is reached: {allowed.rate} in {allowed.span}"
         )
-    command = f"tasks-app limits set {allowed.kind} {shlex.quote(allowed.target)}"
+    option = "--most N" if allowed.most is not None else "--rate N/1m"
+    command = f"tasks-app limits set {allowed.kind} {shlex.quote(allowed.target)} {option}"
     return ok(
         "limit", fact, f"Nothing to do: it goes on when there is room; to change it: {command}"
     )

@@ -31,7 +31,7 @@ def member(facts: Facts) -> Finding | None:
     if facts.row is None or group is None:
         return None
     fact = f"It is a member of group {group.id}, {_stands(group)}"
-    return ok("group", fact, f"Who else is: tasks-app groups show {group.id}")
+    return ok("group", fact, f"How far it is: tasks-app groups show {group.id}")
 
 
 def called(facts: Facts) -> Finding | None:
@@ -40,7 +40,7 @@ def called(facts: Facts) -> Finding | None:
     if facts.row is None or group is None:
         return None
     fact = f"It is the callback of group {group.id}, {_stands(group)}"
-    return ok("callback", fact, f"Whose end called it: tasks-app groups show {group.id}")
+    return ok("callback", fact, f"How it ended: tasks-app groups show {group.id}")
 
 
 def _stands(group: GroupProgress) -> str:

@@ -151,11 +151,11 @@ def no_worker(facts: Facts) -> Finding | None:
     last = f"; the last one was seen {when(seen, facts.now)}" if seen else ""
     other = ""
     if facts.service.elsewhere:
-        other = f" Its handler lives in workers of {', '.join(facts.service.elsewhere)}."
+        other = f"Its handler lives in workers of {', '.join(facts.service.elsewhere)}. "
     return fail(
         "no worker",
         f"No live worker serves its queue {row.queue}{last}",
-        f"Start one: celery -A tasks_app worker -E -Q {row.queue}.{other}",
+        f"{other}Start one: celery -A tasks_app worker -E -Q {row.queue}",
     )
 
 

@@ -43,6 +43,8 @@ WRITTEN = (
 """Tables that a worker reads and writes."""
 MOST_DUE = 100_000
 """Due rows that are looked at: a backlog of millions is no reason to read it all."""
+MOST_KEYS, MOST_BEHIND = 1_000, 10_000
+"""Order keys that are looked at, and tasks behind each that are counted."""
 
 _SERVER = text(f"""
     SELECT current_setting('server_version') AS version,
@@ -105,6 +107,18 @@ _DUE = text(f"""
         LIMIT {MOST_DUE}) d
     GROUP BY queue, name ORDER BY min(due_at)
 """)
+# A key's first row of the error pool that does not let others pass holds it: as for claims.
+_BEHIND = text(f"""
+    SELECT e.order_key, e.id, w.number FROM (
+        SELECT DISTINCT ON (order_key) order_key, id FROM {ERROR}
+        WHERE order_key IS NOT NULL AND order_skips IS NOT TRUE
+        ORDER BY order_key, id LIMIT :keys) AS e
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM (
+            SELECT FROM {PENDING} p WHERE p.order_key = e.order_key AND p.id > e.id
+              AND p.state = '{State.PENDING}' LIMIT :each) AS p) AS w
+    WHERE w.number > 0 ORDER BY w.number DESC, e.id
+""")
 _BEYOND = text(f"""
     SELECT count(*) AS number, max({NOW} - lease_until) AS since
     FROM {PENDING} WHERE state = '{State.RUNNING}' AND lease_until < {NOW}
@@ -152,6 +166,15 @@ class DueWork:
     """The longest of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class BehindFailed:
+    """Tasks that wait behind one of their order key that has failed for good."""
+
+    key: str
+    task_id: int
+    number: int
+
+
 def server(connection: Connection) -> Server:
     """Ask the server who it is."""
     return Server(*connection.execute(_SERVER).one())
@@ -182,6 +205,12 @@ def open_transactions(connection: Connection) -> list[OpenTransaction]:
 def due_work(connection: Connection) -> list[DueWork]:
     """Count due tasks by queue and name, the longest waiting first."""
     return [DueWork(*row) for row in connection.execute(_DUE, {"now": None})]
+
+
+def behind_failed(connection: Connection) -> list[BehindFailed]:
+    """Return order keys that a failed task holds, those of the most waiting tasks first."""
+    values = {"keys": MOST_KEYS, "each": MOST_BEHIND}
+    return [BehindFailed(*row) for row in connection.execute(_BEHIND, values)]
 
 
 def beyond_lease(connection: Connection) -> tuple[int, timedelta]:

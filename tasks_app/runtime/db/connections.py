@@ -91,14 +91,20 @@ def writing_connection_of(session: Sync) -> Connection:
     """
     match unwrapped(session):
         case Session() as whole:
-            return whole.connection()
+            connection = whole.connection()
         case Connection() as connection:
-            return connection
+            pass
         case _:
             raise TypeError(
                 f"A {_kind(session)} is no Session or Connection. "
                 "Pass the session of your transaction; async ones go to acreate_task, aget_task …"
             )
+    if connection.dialect.name != "postgresql":
+        raise TypeError(
+            f"This session writes to {connection.dialect.name}, and tasks live in PostgreSQL. "
+            "Pass a session of the database that TASKS_APP_DATABASE_URL names."
+        )
+    return connection
 
 
 def checked_async(session: Async) -> AsyncSession | AsyncConnection:
