@@ -44,7 +44,7 @@ test-pg16: $(READY)  ## everything that touches the database, on PostgreSQL 16
 
 # What touches the database: the pool, those who work on it, commands, a worker with beat and broker.
 DATABASE_TESTS := tests/pool tests/runtime tests/batch tests/monitor tests/cli tests/broker/test_walk.py \
-	tests/broker/test_tasks.py tests/broker/test_start.py tests/broker/test_two_pools.py tests/edge/test_matrix.py
+	tests/broker/test_tasks.py tests/broker/checks/test_start.py tests/broker/publish/test_two_pools.py tests/edge/test_matrix.py
 test-server: $(READY)  ## the same and a worker's walk, on the PostgreSQL of TASKS_APP_TEST_POSTGRES_URL
 	@test -n "$(TASKS_APP_TEST_POSTGRES_URL)" || { echo "Set TASKS_APP_TEST_POSTGRES_URL to a server's URL:" \
 		"its role may make databases and roles. See CONTRIBUTING.md."; exit 2; }
@@ -79,7 +79,7 @@ COUNT ?= 10000
 SEED ?= $(shell date +%s)
 fuzz: $(READY)  ## forged messages, odd payloads, a canary; COUNT=10000 of them, replay with SEED=
 	@FUZZ_COUNT=$(COUNT) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s -m "edge or not edge" --timeout 900 --hypothesis-seed=$(SEED) \
-		tests/fuzz tests/broker/test_flower_guard.py tests/pool/test_payloads.py $(ARGS)
+		tests/fuzz tests/broker/test_flower_guard.py tests/pool/tasks/test_payloads.py $(ARGS)
 
 EXAMPLES ?= 2000
 stateful: $(READY)  ## the pool's verbs against a model, batches of any key and file; EXAMPLES=2000 days, replay with SEED=
@@ -88,7 +88,7 @@ stateful: $(READY)  ## the pool's verbs against a model, batches of any key and 
 		tests/pool/test_stateful_gates.py tests/runtime/test_odd_handlers.py tests/batch/test_once.py tests/batch/test_any_file.py $(ARGS)
 
 edge: $(READY)  ## long proofs of the Celery edge: kills, drains, outages (many minutes)
-	@$(BIN)/python -m pytest -m edge tests/edge tests/runtime/test_odd_settings.py $(ARGS)
+	@$(BIN)/python -m pytest -m edge tests/edge tests/runtime/db/test_odd_settings.py $(ARGS)
 
 bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an hour; be alone on the machine)
 	@$(BIN)/python -m benchmarks run --minutes 33 $(ARGS); status=$$?; \

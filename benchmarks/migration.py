@@ -17,7 +17,7 @@ from alembic import command
 from sqlalchemy import Connection, create_engine, text
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.tasks.records import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
@@ -29,7 +29,7 @@ from tasks_app.pool.tasks.create import create_one
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 
-ROW = admit(NewTask("bench", {"order_id": 42}), None, 65_536)
+ROW = validate(NewTask("bench", {"order_id": 42}), None, 65_536)
 CLAIMER = Claimer("bench", timedelta(seconds=30), ("bench",), (3,), (False,))
 FILL = """
     INSERT INTO task_pending (name, queue, due_at, scan_at, expires_at)

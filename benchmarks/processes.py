@@ -71,7 +71,7 @@ def left_over(variable: str) -> list[int]:
 
 
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """Sum the CPU time of these processes and of the children that they have buried."""
+    """Sum the CPU time of these processes and of the children that they have reaped."""
     total = 0.0
     for process in processes:
         with suppress(psutil.NoSuchProcess):

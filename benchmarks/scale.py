@@ -19,7 +19,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, create_engine, text
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.tasks.records import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
@@ -87,7 +87,7 @@ class Meter:
 def measure(connection: Connection) -> dict[str, float]:
     """Return microseconds: of one task, or of one whole statement."""
     meter = Meter(connection)
-    row = admit(NewTask("bench", {"order_id": 42}), None, 65_536)
+    row = validate(NewTask("bench", {"order_id": 42}), None, 65_536)
     claimer = Claimer("bench", LEASE, ("bench",), (3,), (False,))
     ids: list[int] = []
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.tasks.records import ClaimedTask, Settlement, TaskId, TaskRow
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
@@ -26,7 +26,7 @@ def pending_task(
     now = options.pop("now", None)
     known = {k: v for k, v in options.items() if k not in ("crashes", "failures", "at_most_once")}
     columns = {k: v for k, v in options.items() if k not in known}
-    row = admit(NewTask(name, payload, known), None, 65536)  # type: ignore[arg-type]
+    row = validate(NewTask(name, payload, known), None, 65536)  # type: ignore[arg-type]
     task_id = create_one(connection, row, now=now)
     if columns:
         columns.setdefault("attempt", max(columns.get("crashes", 0), columns.get("failures", 0)))

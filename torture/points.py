@@ -14,7 +14,7 @@ AFTER = {
     *("create.inserted", "create.committed", "hint.sent", "dispatch.entered", "dispatch.published"),
     *("claim.committed", "handler.returned", "settle.committed", "effect.settled"),
     *("effect.sent", "effect.committed", "renew.committed", "beat.committed", "release.committed"),
-    *("finish.committed", "bury.committed", "rescue.committed", "sweep.done", "lead.taken"),
+    *("finish.committed", "reap.committed", "rescue.committed", "sweep.done", "lead.taken"),
     *("fire.entered", "fire.committed", "chunk.told", "chunk.committed", "step.entered"),
 }
 """Reached when what is called has returned; the others before it is called."""
@@ -22,8 +22,8 @@ AFTER = {
 PLACES: dict[str, str] = {
     "create.inserted": "tasks_app.pool.tasks.create:create_one",
     "create.committed": "tasks_app.runtime.hints.hints:Hints._committed",
-    "hint.before": "tasks_app.runtime.hints.channel:HintLine.start",
-    "hint.sent": "tasks_app.runtime.hints.channel:HintLine._was_sent",
+    "hint.before": "tasks_app.runtime.hints.channel:HintChannel.start",
+    "hint.sent": "tasks_app.runtime.hints.channel:HintChannel._was_sent",
     "dispatch.entered": "tasks_app.runtime.dispatch.dispatcher:ledger.add_all",
     "dispatch.before": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._publish",
     "dispatch.published": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._publish",
@@ -31,8 +31,8 @@ PLACES: dict[str, str] = {
     "message.received": "tasks_app.runtime.execution.executor:Executor.execute",
     "claim.before": "tasks_app.runtime.inflight.fetcher:Claims._by_id",
     "claim.committed": "tasks_app.runtime.inflight.fetcher:Claims._by_id",
-    "handler.before": "tasks_app.runtime.execution.invocation:Calls.make",
-    "handler.returned": "tasks_app.runtime.execution.invocation:Calls.make",
+    "handler.before": "tasks_app.runtime.execution.invocation:Invocation.make",
+    "handler.returned": "tasks_app.runtime.execution.invocation:Invocation.make",
     "settle.before": "tasks_app.runtime.execution.settler:settle_group",
     "settle.committed": "tasks_app.runtime.execution.settler:settle_group",
     "effect.before": "tasks_app.runtime.db.sync_transaction:PlainTransaction._commit",
@@ -40,14 +40,14 @@ PLACES: dict[str, str] = {
     "effect.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send",
     "effect.committed": "tasks_app.runtime.db.sync_transaction:PlainTransaction.conclude",
     "renew.before": "tasks_app.runtime.worker.housekeeper:renew",
-    "renew.committed": "tasks_app.runtime.worker.housekeeper:Clerk._renew",
+    "renew.committed": "tasks_app.runtime.worker.housekeeper:Housekeeper._renew",
     "beat.committed": "tasks_app.runtime.worker.housekeeper:heartbeats.beat",
     "release.before": "tasks_app.runtime.worker.housekeeper:release",
-    "release.committed": "tasks_app.runtime.worker.housekeeper:Clerk._release",
+    "release.committed": "tasks_app.runtime.worker.housekeeper:Housekeeper._release",
     "finish.before": "tasks_app.runtime.execution.executor:ledger.finish",
     "finish.committed": "tasks_app.runtime.execution.executor:Executor._finish_message",
-    "bury.before": "tasks_app.runtime.worker.reaper:claims_of",
-    "bury.committed": "tasks_app.runtime.worker.reaper:Undertaker.look",
+    "reap.before": "tasks_app.runtime.worker.reaper:claims_of",
+    "reap.committed": "tasks_app.runtime.worker.reaper:Reaper.look",
     "rescue.before": "tasks_app.runtime.leader.rescuer:rescue_expired",
     "rescue.committed": "tasks_app.runtime.leader.rescuer:Rescuer.run_once",
     "sweep.before": "tasks_app.runtime.scan.triage:sweep",
@@ -77,7 +77,7 @@ class Place:
 
 
 def place(point: str) -> Place:
-    """Return where a point is.
+    """ReturnedClaim where a point is.
 
     Raises:
         KeyError: there is no such point.

@@ -1,4 +1,4 @@
-"""Step 6 of the walk: clerks bury the dead children of their own worker.
+"""Step 6 of the walk: housekeepers reap the dead children of their own worker.
 
 A burier reads the slot, releases what did not run there, charges what did, and frees the slot.
 Two may do so at once, and one may die half-way: the fence decides, and the next one starts
@@ -25,7 +25,7 @@ from verification.world import (
 
 
 def burial_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """What one child's clerk can do about the dead."""
+    """What one child's housekeeper can do about the dead."""
     child = world.children[number]
     if child.is_orphan or child.phase == "gone":
         return
@@ -38,11 +38,11 @@ def burial_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wo
 
 
 def a_grave_is_found(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """The clerk looks at the slots of its worker; never buries one whose process lives."""
+    """The housekeeper looks at the slots of its worker; never buries one whose process lives."""
     for grave in world.graves:
         if grave.worker == setup.workers[number]:
             yield start_burial(world, number, grave)
-    if setup.rules.only_the_dead_are_buried:
+    if setup.rules.only_the_dead_are_reaped:
         return
     poorer = spend(setup, world, "hasty burial")
     for other, living in enumerate(world.children):
@@ -53,11 +53,11 @@ def a_grave_is_found(setup: RunSetup, world: World, number: int) -> Iterator[Ste
 
 
 def start_burial(world: World, number: int, grave: Grave) -> Step[World]:
-    """The clerk has read the dead one's slot."""
+    """The housekeeper has read the dead one's slot."""
     ran = " ".join(f"T{fence.id}" for fence in grave.running) or "nothing"
     child = world.children[number]._replace(burial=Burial(grave))
     return progress(
-        f"c{number}'s clerk reads the slot of the dead (owner {grave.owner}, ran {ran})",
+        f"c{number}'s housekeeper reads the slot of the dead (owner {grave.owner}, ran {ran})",
         with_child(world, number, child),
     )
 
@@ -115,7 +115,7 @@ def the_running_are_charged(
 ) -> Iterator[Step[World]]:
     """One commit of a burial; it is asked for again until it is answered."""
     after = charge(setup, world, burial.grave)
-    what = f"c{number}'s clerk charges what owner {burial.grave.owner} ran"
+    what = f"c{number}'s housekeeper charges what owner {burial.grave.owner} ran"
     yield progress(what, one_step_on(after, number, burial))
     poorer = spend(setup, world, "burial reply lost")
     if poorer is not None:
@@ -134,7 +134,7 @@ def the_rest_is_released(setup: RunSetup, world: World, number: int, burial: Bur
             after = with_row(after, task, released_by_burial(setup, world, task))
         elif not grave.running and not setup.rules.no_running_id_counts_a_crash:
             after = with_row(after, task, back_to_pending(setup.rules, world.rows[task]))
-    what = f"c{number}'s clerk releases the other rows of owner {grave.owner}"
+    what = f"c{number}'s housekeeper releases the other rows of owner {grave.owner}"
     return progress(what, one_step_on(after, number, burial))
 
 

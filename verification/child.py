@@ -111,7 +111,7 @@ def handler_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step
 
 
 def connection_is_lost(child: Child, fence: Fence, *, suspected: bool) -> Child:
-    """What it wrote is rolled back; the clerk gives it back, and says so if it was alone."""
+    """What it wrote is rolled back; the housekeeper gives it back, and says so if it was alone."""
     suspects = (*child.suspects, fence) if suspected else child.suspects
     return next_task(child._replace(returns=(*child.returns, fence), suspects=suspects))
 
@@ -139,7 +139,7 @@ def commit_is_sent(setup: RunSetup, world: World, number: int, fence: Fence) -> 
 
 
 def outcome_is_collected(world: World, number: int, fence: Fence, outcome: Outcome) -> Step[World]:
-    """The handler is over; its outcome waits for the clerk's flush."""
+    """The handler is over; its outcome waits for the housekeeper's flush."""
     child = world.children[number]
     outbox = (*child.outbox, Collected(fence, outcome))
     running = tuple(other for other in child.running if other != fence)

@@ -156,7 +156,7 @@ def claim_goes_wrong(
 
 def given_up(setup: RunSetup, child: Child, sent: LateClaim) -> Child:
     """An ambiguous claim: the token is not renewed, and what it took is released by it."""
-    if not setup.rules.clerk_renews_only_held_claims:
+    if not setup.rules.housekeeper_renews_only_held_claims:
         child = child._replace(token=sent.token)  # the mutant goes on renewing it
     if not setup.rules.ambiguous_claim_is_released:
         return child

@@ -61,7 +61,7 @@ def has_nothing_left(setup: RunSetup, child: Child) -> bool:
 
 
 def all_connections_are_lost(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """The clerk meets it, too: so no task is suspected of having ended its own."""
+    """The housekeeper meets it, too: so no task is suspected of having ended its own."""
     child = world.children[number]
     if child.phase != "running" or not setup.kinds[child.running[0].id].in_session:
         return

@@ -1,4 +1,4 @@
-"""The design without one of its rules about claim, settle, clerk and operators."""
+"""The design without one of its rules about claim, settle, housekeeper and operators."""
 
 from __future__ import annotations
 
@@ -99,28 +99,28 @@ RUNS = (
         ("lapses", "is rescued", "commits its batch"),
     ),
     Mutant(
-        "the clerk renews only its newest claim",
+        "the housekeeper renews only its newest claim",
         "H1",
-        without(QUIET, "clerk_renews_every_held_claim"),
+        without(QUIET, "housekeeper_renews_every_held_claim"),
         "P3: 1 crashes were counted on an innocent neighbour (T0)",
         ("is collected", "the lease of T0 lapses", "T0 is rescued"),
         quick=True,
     ),
     Mutant(
-        "the clerk renews what was sent, not what is held",
+        "the housekeeper renews what was sent, not what is held",
         "H2",
         without(
             RunSetup((WRITES,), faults={"claim comes late": 1}),
-            "clerk_renews_only_held_claims",
+            "housekeeper_renews_only_held_claims",
         ),
         "P2: stuck",
         ("under way", "releases T0", "a late claim of owner"),
         quick=True,
     ),
     Mutant(
-        "the clerk renews all rows of its owner",
+        "the housekeeper renews all rows of its owner",
         "H2",
-        without(RunSetup((WRITES,), faults={"claim comes late": 1}), "clerk_renews_by_token"),
+        without(RunSetup((WRITES,), faults={"claim comes late": 1}), "housekeeper_renews_by_token"),
         "P2: stuck",
         ("under way", "a late claim of owner"),
     ),

@@ -99,7 +99,7 @@ def goes_on(
 
 
 def burial_and_rescue_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Siblings bury the dead; what nobody holds and nobody buries, the lease returns."""
+    """Siblings reap the dead; what nobody holds and nobody buries, the lease returns."""
     for place, grave in enumerate(world.graves):
         after = world._replace(graves=(*world.graves[:place], *world.graves[place + 1 :]))
         if setup.rules.burials_clear_the_ledger:

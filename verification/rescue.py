@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verification.claim import carry_out_claim
-from verification.clerk import is_renewed
 from verification.explorer import Step, fault, progress
+from verification.housekeeper import is_renewed
 from verification.rows import ended, lost_while_running
 from verification.world import (
     HalfDone,
@@ -58,11 +58,11 @@ def outage_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
 def lease_lapses(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:
     """Nobody renews it: it lapses. Somebody renews it: it lapses only by a fault.
 
-    The dead are buried within moments, and a renewed lease has most of its time left: that it
+    The dead are reaped within moments, and a renewed lease has most of its time left: that it
     lapses while its holder waits for burial is a fault, too.
     """
     lapsed = world.rows[task]._replace(lease_is_good=False)
-    if not is_renewed(setup, world, task) and not will_be_buried(setup, world, task):
+    if not is_renewed(setup, world, task) and not will_be_reaped(setup, world, task):
         yield progress(f"the lease of T{task} lapses", with_row(world, task, lapsed))
         return
     poorer = spend(setup, world, "lease lapses")
@@ -71,7 +71,7 @@ def lease_lapses(setup: RunSetup, world: World, task: int) -> Iterator[Step[Worl
         yield fault(what, with_row(poorer, task, lapsed))
 
 
-def will_be_buried(setup: RunSetup, world: World, task: int) -> bool:
+def will_be_reaped(setup: RunSetup, world: World, task: int) -> bool:
     """Whether the holder's slot is a grave that siblings will clear in good time."""
     for grave in world.graves:
         if grave.owner == world.rows[task].owner:

@@ -14,7 +14,7 @@ Fence = Literal["token", "attempt", "state", "id"]
 
 @dataclass(frozen=True, slots=True)
 class RunRules:
-    """What claim, child, clerk, burial, rescue and operators keep to."""
+    """What claim, child, housekeeper, burial, rescue and operators keep to."""
 
     # --- the fence: every write of a run carries (id, attempt, lease_token, RUNNING)
     fence: Fence = "token"
@@ -66,15 +66,15 @@ class RunRules:
     outages_acquit: bool = True
     """P3: whoever lost a connection when all were lost is suspected of nothing."""
 
-    # --- clerk
-    clerk_renews_every_held_claim: bool = True
+    # --- housekeeper
+    housekeeper_renews_every_held_claim: bool = True
     """H1: not only its newest one."""
-    clerk_renews_only_held_claims: bool = True
+    housekeeper_renews_only_held_claims: bool = True
     """H2: a token that was sent, but not answered, must be allowed to expire."""
-    clerk_renews_by_token: bool = True
+    housekeeper_renews_by_token: bool = True
     """H2: never "all rows of this owner"."""
     give_back_under_the_mutex: bool = True
-    """Main thread and clerk agree who owns an unstarted task."""
+    """Main thread and housekeeper agree who owns an unstarted task."""
     releases_are_retried: bool = True
     """A give-back is repeated until it is answered."""
     skipped_releases_are_retried: bool = True
@@ -91,7 +91,7 @@ class RunRules:
     # --- parent and burial
     parent_kills_past_the_hard_limit: bool = True
     """A handler that never returns would be renewed for ever."""
-    only_the_dead_are_buried: bool = True
+    only_the_dead_are_reaped: bool = True
     """Never before the process is gone."""
     burial_charges_only_the_running: bool = True
     """P3: the other rows of that owner are released uncharged."""
@@ -105,8 +105,8 @@ class RunRules:
     """P3: left to the lease, the innocent would be counted as crashed."""
     burial_releases_before_it_charges: bool = True
     """P3: the charge may have to wait for a row lock, the neighbours must not."""
-    burial_never_blocks_the_clerk: bool = True
-    """P3: a clerk that waits for a row lock renews nothing; it asks again later."""
+    burial_never_blocks_the_housekeeper: bool = True
+    """P3: a housekeeper that waits for a row lock renews nothing; it asks again later."""
 
     # --- rescue and operators
     expired_leases_are_rescued: bool = True

@@ -1,4 +1,4 @@
-"""The run model: rows, children with clerks and slots, burials, leases, operators."""
+"""The run model: rows, children with housekeepers and slots, burials, leases, operators."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from verification.burial import burial_steps
 from verification.child import child_steps
 from verification.claim import claim_steps
-from verification.clerk import clerk_steps
 from verification.deaths import death_steps
 from verification.explorer import Step
+from verification.housekeeper import housekeeper_steps
 from verification.leaving import leaving_steps
 from verification.operators import failover_steps, operator_steps, row_lock_steps
 from verification.promises import broken_promise
@@ -49,7 +49,7 @@ class RunModel:
         for number in range(len(world.children)):
             yield from claim_steps(setup, world, number)
             yield from child_steps(setup, world, number)
-            yield from clerk_steps(setup, world, number)
+            yield from housekeeper_steps(setup, world, number)
             yield from leaving_steps(setup, world, number)
             yield from burial_steps(setup, world, number)
         yield from rescue_steps(setup, world)

@@ -25,7 +25,7 @@ Phase = Literal[
 
 
 class Collected(NamedTuple):
-    """An outcome that waits for the clerk's next flush."""
+    """An outcome that waits for the housekeeper's next flush."""
 
     fence: Fence
     outcome: Outcome
@@ -40,7 +40,7 @@ class Grave(NamedTuple):
 
 
 class Burial(NamedTuple):
-    """How far a clerk is with burying one of the dead. It read the slot once, at the start."""
+    """How far a housekeeper is with reaping a dead one. It read the slot once, at the start."""
 
     grave: Grave
     half_way: bool = False
@@ -51,7 +51,7 @@ class Burial(NamedTuple):
 
 
 class Child(NamedTuple):
-    """One worker child: main thread and clerk."""
+    """One worker child: main thread and housekeeper."""
 
     owner: int
     phase: Phase = "idle"
@@ -65,7 +65,7 @@ class Child(NamedTuple):
     """A batch was rolled back: its members run one by one."""
     outbox: tuple[Collected, ...] = ()
     returns: tuple[Fence, ...] = ()
-    """Releases that the clerk repeats until they are answered."""
+    """Releases that the housekeeper repeats until they are answered."""
     suspects: tuple[Fence, ...] = ()
     """Those of them that lost their connection alone, perhaps through their own doing."""
     left_open: tuple[int, ...] = ()

@@ -19,13 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.broker.checks.startup import check_surroundings
 from tasks_app.broker.config.defaults import MAINTAIN, SCAN
 from tasks_app.broker.events.beat import report_from_beat
-from tasks_app.broker.worker.processes import beat_keeper
+from tasks_app.broker.worker.processes import beat_leader
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import PublishError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.runtime.db.errors import is_unanswered, patience_s
-from tasks_app.runtime.health_files import BEAT, Pulse
+from tasks_app.runtime.health_files import BEAT, Liveness
 
 log = quiet_logger(__name__)
 
@@ -49,7 +49,7 @@ class PoolScheduler(Scheduler):
         self._failures = 0
         settings = load_settings()
         good_for_s = (settings.healthy_for + settings.scan_interval).total_seconds()
-        self._pulse = Pulse(BEAT, f"beat@{socket.gethostname()}", good_for_s=good_for_s)
+        self._pulse = Liveness(BEAT, f"beat@{socket.gethostname()}", good_for_s=good_for_s)
         self._trouble = ""
         super().__init__(*args, **kwargs)
 
@@ -58,8 +58,8 @@ class PoolScheduler(Scheduler):
         settings = load_settings()
         check_surroundings(self.app, settings)
         self._interval_s = settings.scan_interval.total_seconds()
-        self._keeper = beat_keeper(self.app)
-        report_from_beat(self.app, settings, self._keeper.database)
+        self._leader = beat_leader(self.app)
+        report_from_beat(self.app, settings, self._leader.database)
         self.install_default_entries(self.schedule)
         self.merge_inplace(self.app.conf.beat_schedule)
 
@@ -88,8 +88,8 @@ class PoolScheduler(Scheduler):
 
     def close(self) -> None:
         """Let a standby take over at once."""
-        if self._keeper is not None:
-            self._keeper.lead.release()
+        if self._leader is not None:
+            self._leader.lead.release()
         super().close()
         self._pulse.end()
 
@@ -97,8 +97,8 @@ class PoolScheduler(Scheduler):
         """Tell whether we lead; one that cannot publish, or cannot ask, does not."""
         led, self._leads, self._look_in_s = self._leads, False, STANDBY_S
         try:
-            self._keeper.probe()
-            self._leads = self._keeper.hold()
+            self._leader.probe()
+            self._leads = self._leader.hold()
             self._trouble = self._trouble if self._leads else ""
         except Exception as error:
             self._failed("leading", error)
@@ -113,7 +113,7 @@ class PoolScheduler(Scheduler):
 
     def _take_over(self) -> None:
         """Go on where the last leader was. Celery looks again whether an entry is due."""
-        held = self._keeper.lead.held
+        held = self._leader.lead.held
         for name, fired_at in held.notes.items() if held else ():
             with suppress(ValueError):  # not written by us
                 then = datetime.fromisoformat(str(fired_at)).astimezone(self.app.timezone)
@@ -128,7 +128,7 @@ class PoolScheduler(Scheduler):
         """
         fired_at = self.schedule[entry.name].last_run_at
         try:
-            if self._keeper.lead.note({entry.name: fired_at.isoformat()}):
+            if self._leader.lead.note({entry.name: fired_at.isoformat()}):
                 return True
         except SQLAlchemyError as error:  # we led a second ago: rather twice than never
             self._failed(f"writing down {entry.name}", error)
@@ -140,11 +140,11 @@ class PoolScheduler(Scheduler):
         """Run one of ours; whatever fails, the next tick tries again."""
         try:
             if task == SCAN:
-                again_s = self._keeper.scan().again_in(self._interval_s)
+                again_s = self._leader.scan().again_in(self._interval_s)
                 again = again_s < self._interval_s
                 self._again_at = time.monotonic() + again_s if again else None
             else:
-                self._keeper.maintain()
+                self._leader.maintain()
             self._failures, self._trouble = 0, ""
         except Exception as error:
             self._again_at = None

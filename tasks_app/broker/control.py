@@ -22,8 +22,8 @@ from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.scoreboard.layout import SlotView
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
-from tasks_app.runtime.worker.control_inbox import Do, Mailbox, Wish
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
 LARGEST_ID = 2**63 - 1
 _RATHER = (
@@ -70,7 +70,7 @@ def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
         if any(worker_state.requests[one].name in OURS for one in others if _is_known(one)):
             return {"error": _NO_TASK}
         if ours:
-            _leave(Wish(Do.CANCEL, ids=tuple(ours)))
+            _leave(ControlCommand(Do.CANCEL, ids=tuple(ours)))
         if others or not ours:
             return builtin(state, task_id=others, **arguments)
         return {"ok": f"tasks {', '.join(map(str, ours))} will be cancelled"}
@@ -113,7 +113,7 @@ def pool_resume(state: Any, queue: str = EVERY_QUEUE, **_: Any) -> dict[str, str
 @inspect_command()
 def pool_stats(state: Any, **_: Any) -> dict[str, Any]:  # noqa: ARG001
     """Show what each child of this worker runs, and for how long."""
-    slots = SlotFile(_slots())
+    slots = Scoreboard(_slots())
     return {
         "stage": slots.stage.name.lower(),
         "events": slots.reporting,
@@ -136,13 +136,13 @@ def _child(view: SlotView) -> dict[str, Any]:
 
 def _change(do: Do, queue: str, word: str) -> dict[str, str]:
     try:
-        _leave(Wish(do, queue=checked_queue(queue), reason="by remote control"))
+        _leave(ControlCommand(do, queue=checked_queue(queue), reason="by remote control"))
     except InvalidTaskError as error:
         return {"error": str(error)}
     return {"ok": f"{'every queue' if queue == EVERY_QUEUE else queue} will be {word}"}
 
 
-def _leave(wish: Wish) -> None:
+def _leave(wish: ControlCommand) -> None:
     Mailbox.beside(_slots()).leave(wish)
 
 

@@ -13,7 +13,7 @@ from celery.app import app_or_default
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.finding import Finding, fail
-from tasks_app.domain.private_api import Need, Shortcut, findings, notices
+from tasks_app.domain.private_api import Need, PrivateApi, findings, notices
 
 _REDIS = "kombu.transport.redis"
 _CHANNEL = f"{_REDIS}:Channel"
@@ -21,7 +21,7 @@ _ASYN_POOL = "celery.concurrency.asynpool:AsynPool"
 _CONSUMER = "celery.worker.consumer:Consumer"
 _HEARD = ("on_decode_error", "on_invalid_task", "on_unknown_message", "on_unknown_task")
 
-KEPT_SOCKET = Shortcut(
+KEPT_SOCKET = PrivateApi(
     Need("redis.connection:AbstractConnection.__init__", names=("_sock",)),
     Need("redis.connection:AbstractConnection.send_command", ("self", "args")),
     Need("redis.connection:AbstractConnection.read_response", ("self",)),
@@ -32,25 +32,25 @@ KEPT_SOCKET = Shortcut(
     without="hints go out by way of kombu, which takes longer",
 )
 """A hint as one command on a socket of its own (``hints``)."""
-ONE_CLIENT = Shortcut(
+ONE_CLIENT = PrivateApi(
     Need(f"{_CHANNEL}.conn_or_acquire", ("self", "client")),
     Need(f"{_CHANNEL}._put", names=("conn_or_acquire",)),
     without="each message to Redis takes a round trip of its own",
 )
 """One client for all messages, or one pipeline (``line``, ``sending``)."""
-CURRENT_APP = Shortcut(
+CURRENT_APP = PrivateApi(
     Need("celery._state:_tls.current_app"),
     Need("celery._state:_set_current_app", ("app",)),
     without="where no app was current, Celery's default one is",
 )
-PYDANTIC = Shortcut(
+PYDANTIC = PrivateApi(
     Need("celery:Task._dump_pydantic_arguments"),
     without="models as arguments of Celery tasks are refused",
 )
 """Arguments of a Celery task with ``pydantic=True`` (``celery_tasks.translation``)."""
 OF_ALL = (KEPT_SOCKET, ONE_CLIENT, CURRENT_APP, PYDANTIC)
 
-PROMPT_POOL = Shortcut(
+PROMPT_POOL = PrivateApi(
     Need(f"{_ASYN_POOL}.__init__", names=("_all_inqueues", "_active_writes", "_busy_workers")),
     Need(f"{_ASYN_POOL}._create_write_handlers", ("self", "hub")),
     Need(f"{_ASYN_POOL}._create_write_handlers", names=("_quick_put", "consolidate_callback")),
@@ -60,7 +60,7 @@ PROMPT_POOL = Shortcut(
     without="a message waits for the next round of the worker's loop",
 )
 """A message for an idle child goes out at once (``prompt``)."""
-SOUND_LISTS = Shortcut(
+SOUND_LISTS = PrivateApi(
     Need(f"{_CHANNEL}._brpop_read", ("self",)),
     Need(f"{_CHANNEL}.__init__", names=("_brpop_read",)),
     Need(f"{_REDIS}:Transport.Channel"),
@@ -68,7 +68,7 @@ SOUND_LISTS = Shortcut(
     without="whoever writes half a JSON text into a list of Redis ends a worker",
 )
 """What is no message is dropped (``soundness``)."""
-PATIENT_CONSUMER = Shortcut(
+PATIENT_CONSUMER = PrivateApi(
     Need(f"{_CONSUMER}.ensure_connected", ("self", "conn"), ("ensure_connection",)),
     Need(f"{_CONSUMER}.create_task_handler", ("self",)),
     Need(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
@@ -76,14 +76,14 @@ PATIENT_CONSUMER = Shortcut(
     without="no hard limit holds while the broker is away, and an odd message ends a worker",
 )
 """``consumer`` overrides what Celery then does not call."""
-COLD_SHUTDOWN = Shortcut(
+COLD_SHUTDOWN = PrivateApi(
     Need("celery.apps.worker:Worker.wait_for_soft_shutdown", ("self",)),
     without="a worker's cold shutdown kills what runs, which is charged",
 )
 """The same of ``stopping``."""
 OF_WORKERS = (PROMPT_POOL, SOUND_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN)
 
-_GUARDED_QUEUES = Shortcut(
+_GUARDED_QUEUES = PrivateApi(
     Need("celery:Task.start_strategy", ("self", "app", "consumer")),
     Need(f"{_CONSUMER}.update_strategies", names=("start_strategy",)),
     Need("celery.worker.strategy:default", ("task", "app", "consumer")),

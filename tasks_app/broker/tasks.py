@@ -10,7 +10,7 @@ from celery.backends.base import DisabledBackend
 
 from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.guard.body import are_ids
-from tasks_app.broker.worker.processes import current_child, scheduled_keeper
+from tasks_app.broker.worker.processes import current_child, scheduled_leader
 from tasks_app.broker.worker.shutdown import heed_signals
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
@@ -65,13 +65,13 @@ def register(app: Celery) -> None:
     @app.task(name=SCAN, **quiet)
     def scan() -> None:
         """Scan and rescue, where no PoolScheduler does it inline and nobody else leads."""
-        keeper = scheduled_keeper(app)
-        _quietly(SCAN, lambda: keeper.hold() and keeper.scan())
+        leader = scheduled_leader(app)
+        _quietly(SCAN, lambda: leader.hold() and leader.scan())
 
     @app.task(name=MAINTAIN, **quiet)
     def maintain() -> None:
         """Maintain, if nobody did."""
-        _quietly(MAINTAIN, lambda: scheduled_keeper(app).maintain())
+        _quietly(MAINTAIN, lambda: scheduled_leader(app).maintain())
 
 
 def _quietly(name: str, duty: Any) -> None:

@@ -42,16 +42,16 @@ def cores() -> int:
 def scan(*, json_: bool) -> None:
     """Scan once: rescue what is over, publish what is due. Beat does it every second."""
     _ = settings().broker  # says what to do when there is none
-    from tasks_app.broker.worker.processes import beat_keeper  # noqa: PLC0415  Celery only where used
+    from tasks_app.broker.worker.processes import beat_leader  # noqa: PLC0415  Celery only where used
     from tasks_app.celery import app  # noqa: PLC0415
 
     with transaction() as connection:
         _tell(check_schema(connection))
-    keeper = beat_keeper(app)
+    leader = beat_leader(app)
     try:
-        done = keeper.scan()
+        done = leader.scan()
     finally:
-        keeper.database.dispose()
+        leader.database.dispose()
     told = f"{done.published} ids published, {done.republished} messages published again"
     if done.skipped:
         told = "Somebody else is scanning just now."

@@ -42,7 +42,7 @@ class Need(NamedTuple):
         return given[: len(self.parameters)] == [*self.parameters] and {*self.names} <= {*used}
 
 
-class Shortcut:
+class PrivateApi:
     """One such way."""
 
     def __init__(self, *needs: Need, without: str) -> None:
@@ -72,12 +72,12 @@ class Shortcut:
         return f"Install {_supported(_package(self.missing))}."
 
 
-def notices(shortcuts: Iterable[Shortcut]) -> list[str]:
+def notices(shortcuts: Iterable[PrivateApi]) -> list[str]:
     """Return what to log at start, of each that does not work."""
     return [f"{one.fact}. {one.advice}" for one in shortcuts if not one.works]
 
 
-def findings(subject: str, shortcuts: Iterable[Shortcut]) -> list[Finding]:
+def findings(subject: str, shortcuts: Iterable[PrivateApi]) -> list[Finding]:
     """Return the same for a check-up, or which versions are there."""
     shortcuts = list(shortcuts)
     packages = dict.fromkeys(_package(need.path) for one in shortcuts for need in one.needs)

@@ -24,7 +24,7 @@ FEW_DAYS_AHEAD = 3
 LATE_DAYS = timedelta(days=1)
 """Who maintains looks once an hour."""
 CONNECTIONS_PER_CHILD = 3
-"""Its clerk, its main thread, the handler in hand."""
+"""Its housekeeper, its main thread, the handler in hand."""
 LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
 SHOWN = 3
 

@@ -21,7 +21,7 @@ WRITES = 10
 """So often is a file written anew within the time that it is good for; more tells nobody more."""
 
 
-class Pulse:
+class Liveness:
     """One process's file for one role; a disk that is full or read-only stops nobody.
 
     Without a name it is the one of the machine: whoever lives may write it, and it outlives them.

@@ -21,5 +21,5 @@ class Identity:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the parent is gone: nobody would bury us, so we claim nothing more."""
+        """Whether the parent is gone: nobody would reap us, so we claim nothing more."""
         return self.parent is not None and os.getppid() != self.parent

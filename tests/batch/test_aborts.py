@@ -209,7 +209,7 @@ def test_a_partition_that_kills_its_process_is_failed_by_the_join(yard: Yard) ->
     it = yard.job(yard.step(on_abort="continue"))
     begun = yard.start(it)
     yard.plan()
-    yard.bury(2)
+    yard.reap(2)
 
     yard.bench.drain()
 

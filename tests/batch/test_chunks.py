@@ -324,7 +324,7 @@ def test_a_worker_that_stops_gives_back_at_a_chunk(yard: Yard) -> None:
 
     def stop() -> None:
         leave.wait(10)
-        work._desk.stop()
+        work._inflight.stop()
 
     yard.bench.beside(stop)
     work.run()
@@ -415,7 +415,7 @@ def test_a_connection_that_is_lost_is_no_rows_fault(yard: Yard) -> None:
 
 @pytest.mark.parametrize("commit", ["every", "end"])
 def test_nobody_waits_for_a_run_but_while_it_commits(yard: Yard, commit: str) -> None:
-    """Neither the clerk that renews its lease, nor who stops the instance, nor who cancels it."""
+    """Neither the housekeeper that renews its lease, nor who stops the instance or cancels it."""
     yard.rows(30)
     free = "SELECT count(*) FROM (SELECT FROM {} FOR UPDATE SKIP LOCKED) AS f"
 

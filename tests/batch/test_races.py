@@ -83,7 +83,7 @@ def begun(yard: Yard, job: BatchJob) -> int:
 def failed(yard: Yard, job: BatchJob) -> int:
     """Start it, and let a partition fail."""
     batch_id = begun(yard, job)
-    yard.bury(1)
+    yard.reap(1)
     yard.bench.drain()
     assert yard.view(batch_id).batch.status is BatchStatus.FAILED
     return batch_id

@@ -183,7 +183,7 @@ def test_the_join_waits_for_the_rest(yard: Yard) -> None:
     assert yard.statuses(begun.batch_id) == ["COMPLETED", "PLANNED"]
     assert yard.sql("SELECT total FROM task_group ORDER BY id DESC LIMIT 1") == 2
 
-    yard.bury(2)
+    yard.reap(2)
     yard.bench.drain()
 
     view = yard.view(begun.batch_id)

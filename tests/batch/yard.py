@@ -150,7 +150,7 @@ class Yard:
             ids = connection.execute(text("SELECT id FROM task_pending")).scalars().all()
         self.bench.execute(ids)
 
-    def bury(self, number: int) -> None:
+    def reap(self, number: int) -> None:
         """Let the task of a partition die for good, as if it had killed its process each time."""
         task_id = self.sql("SELECT task_id FROM task_partition WHERE partition_no = :n", n=number)
         with self.engine.begin() as connection:

@@ -11,13 +11,13 @@ from redis import Redis
 from tasks_app.broker import internals
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.celery_tasks.run import _current
-from tasks_app.broker.internals import CURRENT_APP, KEPT_SOCKET, ONE_CLIENT, Need, Shortcut
+from tasks_app.broker.internals import CURRENT_APP, KEPT_SOCKET, ONE_CLIENT, Need, PrivateApi
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
 from tests.broker.conftest import House
-from tests.broker.test_publisher import message
+from tests.broker.publish.test_publisher import message
 from tests.renaming import in_all_processes
 
 RENAMED = """
@@ -113,13 +113,13 @@ class TestNeeds:
         ],
     )
     def test_what_is_otherwise_is_missed(self, need: Need) -> None:
-        shortcut = Shortcut(Need("celery:Task"), need, without="slower")
+        shortcut = PrivateApi(Need("celery:Task"), need, without="slower")
 
         assert (shortcut.works, shortcut.missing) == (False, need.path)
 
     def test_what_is_as_we_know_it_works(self) -> None:
         assert hasattr(Task, "retry")
-        assert Shortcut(
+        assert PrivateApi(
             Need("celery:Task.retry", ("self", "args"), ("signature_from_request",)), without=""
         ).works
 

@@ -35,7 +35,7 @@ class Scheduler(PoolScheduler):
 
     def trust(self) -> None:
         """Renew no more, as in the second after a renewal."""
-        self._keeper.lead._renew_at = float("inf")
+        self._leader.lead._renew_at = float("inf")
 
     def turn(self) -> list[str]:
         """Tick until nothing is due; return what was sent."""
@@ -63,7 +63,7 @@ def make(
     yield start
     for scheduler in made:
         scheduler.close()
-        scheduler._keeper.database.dispose()
+        scheduler._leader.database.dispose()
 
 
 def ask(engine: Engine, statement: Any) -> Any:

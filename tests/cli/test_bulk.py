@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
 from tests.factory import pending_task
-from tests.runtime.test_bulk import failed_task, make, pools
+from tests.runtime.api.test_bulk import failed_task, make, pools
 
 EDITED = """
 from pydantic import BaseModel

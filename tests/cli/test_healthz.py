@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks_app.runtime.health_files import Pulse
+from tasks_app.runtime.health_files import Liveness
 
 pytestmark = pytest.mark.processes
 
@@ -37,7 +37,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("form", FORMS[:2], ids=["script", "module"])
 def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
-    Pulse("worker", "a@host", good_for_s=60).beat()
+    Liveness("worker", "a@host", good_for_s=60).beat()
 
     good = run(*form, "--role", "worker")
     named = run(*form, "--role", "worker", "--node", "b@host")
@@ -51,7 +51,7 @@ def test_it_exits_with_0_or_1_and_says_why(form: Sequence[str]) -> None:
 @pytest.mark.long
 def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKS_APP_LEASE")
-    Pulse("db", good_for_s=60).beat()
+    Liveness("db", good_for_s=60).beat()
 
     wrong, helped = run(*FORMS[0], "--role", "x"), run(*FORMS[0], "--help")
     in_celery = run(*FORMS[2], "--role=db")
@@ -64,7 +64,7 @@ def test_it_is_a_command_like_the_others(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_it_costs_hardly_more_than_the_start_of_python() -> None:
     """In CPU time, interleaved, so that the load of the machine meets both alike."""
-    Pulse("worker", "a@host", good_for_s=60).beat()
+    Liveness("worker", "a@host", good_for_s=60).beat()
     commands = ([sys.executable, "-c", "pass"], [*FORMS[0], "--role", "worker"])
     rounds = [[cpu_s(command) for command in commands] for _ in range(9)]
 

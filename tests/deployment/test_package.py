@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tasks_app.broker import internals
-from tasks_app.domain.private_api import Need, Shortcut
+from tasks_app.domain.private_api import Need, PrivateApi
 from tasks_app.runtime.handler_db import driver_internals
 from tests.docs.reading import PROJECT, text_of
 
@@ -59,7 +59,7 @@ def test_who_runs_tasks_installs_nothing_for_operators() -> None:
 def needs() -> list[Need]:
     modules = (internals, driver_internals)
     found = [each for module in modules for each in vars(module).values()]
-    return [need for each in found if isinstance(each, Shortcut) for need in each.needs]
+    return [need for each in found if isinstance(each, PrivateApi) for need in each.needs]
 
 
 def test_what_is_not_promised_has_an_upper_bound() -> None:

@@ -106,9 +106,9 @@ def test_without_beat_busy_workers_serve_the_others(house: House) -> None:
 
 
 def test_beat_comes_back_and_leads_at_once(house: House) -> None:
-    """Its rank is higher: the deputy's lease need not end."""
+    """Its rank is higher: the standby's lease need not end."""
     worker = house.worker()
-    until(lambda: (house.sql(LEADER) or "").startswith("deputy"), 20)
+    until(lambda: (house.sql(LEADER) or "").startswith("standby"), 20)
     house.worker()
 
     with Scans(house.engine) as scans:

@@ -14,7 +14,7 @@ from redis import Redis
 from tasks_app import NewTask, create_tasks
 from tasks_app.embedded import Valkey
 from tests.broker.conftest import House
-from tests.broker.test_delay_index import DUE, PUMP, lateness
+from tests.broker.publish.test_delay_index import DUE, PUMP, lateness
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)

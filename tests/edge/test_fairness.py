@@ -10,10 +10,10 @@ from sqlalchemy import Engine
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.flow_control.fair_share import EVERY
-from tasks_app.runtime.dispatch.known_run_times import KnownPaces
+from tasks_app.runtime.dispatch.known_run_times import KnownRunTimes
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
-from tests.runtime.test_fairness import Line, fill, share
+from tests.runtime.flow_control.test_fair_queues import Line, fill, share
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -24,7 +24,7 @@ TASK_S = 0.004
 @pytest.fixture
 def line(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:  # noqa: F811
     """A worker that takes some time for each task, and gets a hundred in a message."""
-    monkeypatch.setattr(KnownPaces, "of", lambda _, __, names: dict.fromkeys(names, TASK_S))
+    monkeypatch.setattr(KnownRunTimes, "of", lambda _, __, names: dict.fromkeys(names, TASK_S))
     line = Line(engine, bench, task_s=TASK_S)
     yield line
     line.close()

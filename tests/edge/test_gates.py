@@ -19,7 +19,7 @@ from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.leader.leader import Leader
 from tests.edge.gated_runs import Workers, most_at_once, overlaps
 from tests.runtime.memory import Memory
 from tests.waiting import until
@@ -31,7 +31,7 @@ LEFT = text("SELECT count(*) FROM task_pending")
 
 
 @pytest.fixture
-def crew(database_url: str, tmp_path: Path) -> Iterator[list[Workers]]:
+def async_pool(database_url: str, tmp_path: Path) -> Iterator[list[Workers]]:
     started: list[Workers] = []
     yield started
     for each in started:
@@ -49,7 +49,7 @@ def create(engine: Engine, *tasks: NewTask) -> list[int]:
 
 
 def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
-    engine: Engine, database_url: str, tmp_path: Path, crew: list[Workers]
+    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
 ) -> None:
     ids = create(
         engine,
@@ -62,7 +62,7 @@ def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
     )
     began = time.monotonic()
     gang = Workers(database_url, tmp_path, 4)
-    crew.append(gang)
+    async_pool.append(gang)
     with gang.kills(3.0):
         until(lambda: left(engine) == 0, 3000)
     took_s = time.monotonic() - began
@@ -82,14 +82,14 @@ def test_tasks_of_a_key_run_one_at_a_time_while_workers_are_killed(
 
 @pytest.mark.parametrize("most", [1, 3, 10])
 def test_no_more_than_the_limit_run_while_workers_are_killed(
-    engine: Engine, database_url: str, tmp_path: Path, crew: list[Workers], most: int
+    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers], most: int
 ) -> None:
     with engine.begin() as connection:
         set_limit(connection, Limit(Kind.KEY, "tenant:*", most))
     payload = {"key": "tenant:1", "seconds": 0.3}  # long beside the way from one run to the next
     ids = create(engine, *[NewTask("gated", payload, {"limit_key": "tenant:1"})] * (100 * most))
     gang = Workers(database_url, tmp_path, 8, threads=2)
-    crew.append(gang)
+    async_pool.append(gang)
     with gang.kills(3.0):
         until(lambda: left(engine) == 0, 3000)
     runs = gang.runs()
@@ -105,13 +105,13 @@ LATENCY_TASKS = 2
 
 
 def test_a_bucket_keeps_its_rate_over_a_minute_and_never_more_than_its_burst(
-    engine: Engine, database_url: str, tmp_path: Path, crew: list[Workers]
+    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
 ) -> None:
     with engine.begin() as connection:
         set_limit(connection, limit_of("name", "gated", None, f"{RATE}/1s", BURST))
     create(engine, *[NewTask("gated", {"key": "k"})] * int(RATE * MINUTE_S * 1.5))
     gang = Workers(database_url, tmp_path, 2)
-    crew.append(gang)
+    async_pool.append(gang)
     until(lambda: gang.log.exists() and gang.runs(), 60)
     time.sleep(MINUTE_S + 5)
     starts = [run.began / 1e9 for run in gang.runs()]
@@ -136,7 +136,7 @@ def test_a_hundred_thousand_behind_a_closed_limit_cost_what_an_idle_pool_does(
 ) -> None:
     settings = Settings(database_url=database_url)
     database = Database(database_url)
-    keeper = Keeper(settings, database, Memory(), "edge", rank=Rank.BEAT)
+    leader = Leader(settings, database, Memory(), "edge", rank=Rank.BEAT)
 
     def alive() -> None:
         with engine.begin() as connection:
@@ -146,11 +146,11 @@ def test_a_hundred_thousand_behind_a_closed_limit_cost_what_an_idle_pool_does(
     def load() -> float:
         """CPU of the server for so many seconds of scans."""
         alive()
-        until(lambda: keeper.hold() and not keeper.scan().did_something, 600)
+        until(lambda: leader.hold() and not leader.scan().did_something, 600)
         began = cpu_of_server(engine)
         for _ in range(STEPS):
-            keeper.hold()
-            assert not keeper.scan().published
+            leader.hold()
+            assert not leader.scan().published
             time.sleep(1.0)
         return cpu_of_server(engine) - began
 
@@ -159,7 +159,7 @@ def test_a_hundred_thousand_behind_a_closed_limit_cost_what_an_idle_pool_does(
         set_limit(connection, Limit(Kind.KEY, "tenant:*", 0))
     create(engine, *[NewTask("gated", {"key": "k"}, {"limit_key": "tenant:1"})] * WAITING)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        until(lambda: (alive(), keeper.hold(), keeper.scan().did_something)[2] is False, 900)
+        until(lambda: (alive(), leader.hold(), leader.scan().did_something)[2] is False, 900)
         connection.execute(text("VACUUM ANALYZE task_pending"))
     closed = load()
     database.dispose()

@@ -34,7 +34,7 @@ TABLES = """
 
 
 @pytest.fixture
-def crew(engine: Engine, database_url: str, tmp_path: Path) -> Iterator[list[Workers]]:
+def async_pool(engine: Engine, database_url: str, tmp_path: Path) -> Iterator[list[Workers]]:
     with engine.begin() as connection:
         connection.execute(text(TABLES))
     started: list[Workers] = []
@@ -61,7 +61,7 @@ def many(connection: Connection, statement: str) -> dict:
 
 
 def test_each_callback_is_called_once_while_workers_are_killed(
-    engine: Engine, database_url: str, tmp_path: Path, crew: list[Workers]
+    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
 ) -> None:
     made = {}
     for number in range(GROUPS):
@@ -70,7 +70,7 @@ def test_each_callback_is_called_once_while_workers_are_killed(
         made[group.callback_id] = (group.id, number % 7 == 0)
     began = time.monotonic()
     gang = Workers(database_url, tmp_path, 4, threads=2, imports="group_handlers")
-    crew.append(gang)
+    async_pool.append(gang)
     with gang.kills(2.5):
         until(lambda: left(engine) == 0, 3000)
     took_s = time.monotonic() - began
@@ -107,7 +107,7 @@ def test_each_callback_is_called_once_while_workers_are_killed(
 
 
 def test_each_row_of_a_long_way_is_seen_once_while_workers_are_killed(
-    engine: Engine, database_url: str, tmp_path: Path, crew: list[Workers]
+    engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers]
 ) -> None:
     with engine.begin() as connection:
         connection.execute(
@@ -116,7 +116,7 @@ def test_each_row_of_a_long_way_is_seen_once_while_workers_are_killed(
         ids = [create_task(connection, "chunks", {"of": TASKS, "n": n}) for n in range(TASKS)]
     began = time.monotonic()
     gang = Workers(database_url, tmp_path, 3, imports="group_handlers")
-    crew.append(gang)
+    async_pool.append(gang)
     with gang.kills(0.7):
         until(lambda: left(engine) == 0, 3000)
     took_s = time.monotonic() - began

@@ -28,7 +28,7 @@ from tasks_app.embedded.valkey import Valkey
 from tasks_app.runtime.dispatch.dispatcher import SPARE_MESSAGES
 from tasks_app.runtime.hints.channel import DEEP, LOOK_EVERY
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.hints.sender import Hint, Hinter
+from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.broker.conftest import House
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
@@ -121,7 +121,7 @@ def ids_in(message: bytes) -> int:
 
 
 @pytest.fixture
-def hinted_by() -> Iterator[Callable[[Hinter | None], None]]:
+def hinted_by() -> Iterator[Callable[[HintSender | None], None]]:
     """Let this hinter, or none, hear of what this process commits from now on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TASKS_APP_BROKER_URL", "redis://nobody")
@@ -132,17 +132,17 @@ def hinted_by() -> Iterator[Callable[[Hinter | None], None]]:
     HINTS.provide(before)  # type: ignore[arg-type]
 
 
-def hinter_of(url: str) -> Hinter:
+def hinter_of(url: str) -> HintSender:
     """A hinter that has just tried this broker."""
     settings = Settings(broker_url=url)
-    hinter = Hinter(lambda: CeleryHints(settings))
+    hinter = HintSender(lambda: CeleryHints(settings))
     hinter.offer([Hint("default", 1)])
     hinter.flush(20)
     return hinter
 
 
 @contextmanager
-def every_kind(folder: Path, free_port: int) -> Iterator[dict[str, Hinter | None]]:
+def every_kind(folder: Path, free_port: int) -> Iterator[dict[str, HintSender | None]]:
     """Hinters of brokers that all worked once, but for one; then something happened."""
     with ExitStack() as stack:
         up, stopped = (
@@ -185,7 +185,7 @@ def test_a_commit_takes_as_long_as_without_a_broker_whatever_the_broker_does(
     house: House,
     open_folder: Path,
     free_port: int,
-    hinted_by: Callable[[Hinter | None], None],
+    hinted_by: Callable[[HintSender | None], None],
 ) -> None:
     """All kinds in turn, one commit each, so that the machine's moods hit all alike."""
     with every_kind(open_folder, free_port) as hinters:
@@ -213,7 +213,7 @@ def test_a_commit_takes_as_long_as_without_a_broker_whatever_the_broker_does(
 
 @pytest.mark.timeout(300)
 def test_tasks_start_sooner_with_hints_than_without(
-    house: House, hinted_by: Callable[[Hinter | None], None]
+    house: House, hinted_by: Callable[[HintSender | None], None]
 ) -> None:
     """Every other task is hinted; all at the same pace, beside the same scan."""
     house.beat()

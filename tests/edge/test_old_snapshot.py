@@ -30,7 +30,7 @@ from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.runtime.scan.position import Front
+from tasks_app.runtime.scan.position import ScanPosition
 from tests.broker.conftest import House
 from tests.edge.test_broker_faults import DEFAULTS
 from tests.waiting import until
@@ -91,7 +91,7 @@ class Prober:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._front = Front()
+        self._front = ScanPosition()
         self.asked = self.found = 0
 
     def window(self, seconds: float) -> dict[str, list[float]]:

@@ -19,7 +19,7 @@ from tasks_app.domain.flow_control.circuit_breaker import Mode
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.flow_control.breaker_waiting_list import hold
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.leader.leader import Leader
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until
@@ -35,17 +35,17 @@ BACKENDS = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = :name AND backend_type = 'client backend'
 """
-Passes = Callable[[Bench, int], None]
+ScanPasses = Callable[[Bench, int], None]
 
 
 def scanner(bench: Bench, number: int) -> None:
     database = Database(bench.url)
-    keeper = Keeper(bench.settings(), database, Memory(), "edge")
-    keeper.hold()
+    leader = Leader(bench.settings(), database, Memory(), "edge")
+    leader.hold()
     for _ in range(number):
-        keeper._last = keeper._last.__class__()
-        keeper.scan()
-    keeper.lead.release()
+        leader._last = leader._last.__class__()
+        leader.scan()
+    leader.lead.release()
     database.dispose()
 
 
@@ -100,7 +100,7 @@ def fill(bench: Bench, **options: str) -> None:
 
 
 @pytest.fixture
-def cost(bench: Bench) -> Iterator[Callable[[Passes], dict[str, float]]]:
+def cost(bench: Bench) -> Iterator[Callable[[ScanPasses], dict[str, float]]]:
     url = make_url(bench.url)
     outside = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
 
@@ -110,7 +110,7 @@ def cost(bench: Bench) -> Iterator[Callable[[Passes], dict[str, float]]]:
             until(lambda: not connection.execute(text(BACKENDS), there).scalar(), 30)
             return dict(connection.execute(text(COST), {"name": url.database}).one()._mapping)
 
-    def measure(passes: Passes) -> dict[str, float]:
+    def measure(passes: ScanPasses) -> dict[str, float]:
         found = []
         for _ in range(ROUNDS):
             passes(bench, 2)
@@ -131,9 +131,9 @@ def cost(bench: Bench) -> Iterator[Callable[[Passes], dict[str, float]]]:
 @pytest.mark.parametrize("stop", [paused, closed, shut, broken])
 def test_a_queue_that_stands_still_costs_no_more_than_an_idle_pool(
     bench: Bench,
-    cost: Callable[[Passes], dict[str, float]],
+    cost: Callable[[ScanPasses], dict[str, float]],
     stop: Callable[[Bench], None],
-    passes: Passes,
+    passes: ScanPasses,
 ) -> None:
     bench.succeeding()
     empty = cost(passes)

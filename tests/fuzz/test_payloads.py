@@ -16,7 +16,7 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import browse
 from tests.factory import claimer
 from tests.fuzz.oddities import Oddities
-from tests.pool.test_payloads import as_json
+from tests.pool.tasks.test_payloads import as_json
 
 BATCH = 500
 

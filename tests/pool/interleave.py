@@ -67,9 +67,9 @@ def gate(engine: Engine) -> Iterator[Callable[[Connection, Callable], Blocked]]:
     Inside, ``stop(connection, call)`` runs a verb whose clock is a function of ours that waits
     before it tells the time: the rows were read by then, and not locked. Leaving opens the gate.
     """
-    with engine.connect() as keeper:
-        keeper.execute(text("CREATE SCHEMA IF NOT EXISTS gate"))
-        keeper.execute(
+    with engine.connect() as leader:
+        leader.execute(text("CREATE SCHEMA IF NOT EXISTS gate"))
+        leader.execute(
             text(f"""
             CREATE OR REPLACE FUNCTION gate.statement_timestamp() RETURNS timestamptz
             LANGUAGE plpgsql VOLATILE AS $$ BEGIN
@@ -77,12 +77,12 @@ def gate(engine: Engine) -> Iterator[Callable[[Connection, Callable], Blocked]]:
                 RETURN pg_catalog.statement_timestamp();
             END $$""")
         )
-        keeper.commit()
-        keeper.execute(text(f"SELECT pg_advisory_xact_lock({_GATE})"))
+        leader.commit()
+        leader.execute(text(f"SELECT pg_advisory_xact_lock({_GATE})"))
 
         def stop(connection: Connection, call: Callable) -> Blocked:
             connection.execute(text("SET LOCAL search_path = gate, public, pg_catalog"))
-            return Blocked(engine, connection, keeper, call)
+            return Blocked(engine, connection, leader, call)
 
         yield stop
-        keeper.rollback()
+        leader.rollback()

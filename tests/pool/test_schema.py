@@ -309,7 +309,7 @@ from tasks_app.pool import schema
 from tasks_app.pool.retention import partitions
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
@@ -327,7 +327,7 @@ with engine.begin() as connection:
     task = claimed_task(connection, pending_task(connection))
     print(settle_one(connection, ending(task)))
     print(get(connection, task.task_id).pool)
-    print(len(create_many(connection, [admit(NewTask("t"), None, 1024)] * 3)))
+    print(len(create_many(connection, [validate(NewTask("t"), None, 1024)] * 3)))
 with engine.begin() as connection:
     print(connection.exec_driver_sql("SELECT inside.task_create('t') > 0").scalar())
 """

@@ -15,9 +15,9 @@ from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.execution.run_times import HOLD_S
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
-from tasks_app.runtime.worker.standalone import Work
+from tasks_app.runtime.worker.standalone import StandaloneWorker
 
 QUEUE = "default"
 EFFECT = "INSERT INTO effect (task_id, note) VALUES (:id, :note)"
@@ -30,7 +30,7 @@ class Bench:
         self.engine = engine
         self.url = url
         self.registry = Registry()
-        self.slots = SlotFile(folder / "slots")
+        self.slots = Scoreboard(folder / "slots")
         self.runs: list[Any] = []
         """For handlers to note that they ran."""
         self._children: list[Child] = []
@@ -85,7 +85,7 @@ class Bench:
         together: bool = True,
         **options: Any,
     ) -> Child:
-        """Make a child and start its clerk; ``together``: at first it claims ten at a time."""
+        """Make a child, start its housekeeper; ``together``: at first it claims ten at a time."""
         child = Child(
             self.settings(**options),
             self.registry,
@@ -102,11 +102,11 @@ class Bench:
             child.start()
         return child
 
-    def work(self, *, concurrency: int = 1, **options: Any) -> Work:
+    def work(self, *, concurrency: int = 1, **options: Any) -> StandaloneWorker:
         """Make a worker without a broker, its child started."""
         child = self.child(extra_threads=concurrency - 1, **options)
         names = set(self.registry.names)
-        return Work(self.settings(**options), child, (QUEUE,), names)
+        return StandaloneWorker(self.settings(**options), child, (QUEUE,), names)
 
     def drain(self, **options: Any) -> None:
         """Work in this thread until nothing is due, and stop in order."""
@@ -141,7 +141,7 @@ class Bench:
         for end in self._ends:
             end()
         for child in self._children:
-            child.desk.stop()
+            child.inflight.stop()
         for thread in self._threads:
             thread.join(10)
         for child in self._children:

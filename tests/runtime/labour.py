@@ -8,8 +8,8 @@ from typing import Any
 
 from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader.leader import Keeper
-from tasks_app.runtime.worker.standby import Deputy
+from tasks_app.runtime.leader.leader import Leader
+from tasks_app.runtime.worker.standby import Standby
 from tests.factory import claimed_task, pending_task
 from tests.runtime.bench import Bench, effect
 from tests.runtime.memory import Memory
@@ -22,7 +22,7 @@ LEFT = "SELECT count(*) FROM task_pending"
 
 
 class Labour:
-    """A child with a deputy that scans, or a worker without a broker."""
+    """A child with a standby that scans, or a worker without a broker."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -74,19 +74,19 @@ class Labour:
             self._begin_without()
 
     def _begin_with_broker(self) -> None:
-        """Start a child, a deputy that scans, and a consumer between them."""
+        """Start a child, a standby that scans, and a consumer between them."""
         bench = self.bench
         options = {"lease": LEASE_S, "give_back_after": 0.1}
         self.child = bench.child(**options)
         database = Database(bench.url)
-        keeper = Keeper(
-            bench.settings(**options), database, self.memory, "deputy", rank=Rank.DEPUTY
+        leader = Leader(
+            bench.settings(**options), database, self.memory, "standby", rank=Rank.DEPUTY
         )
-        keeper._rescuer.let_renew = lambda: None  # type: ignore[method-assign]
-        self.deputy = Deputy(bench.settings(**options), keeper, self.child)
-        self.deputy.start()
-        bench.at_end(self.deputy.stop)
-        bench.at_end(lambda: self.deputy._thread.join(5))
+        leader._rescuer.let_renew = lambda: None  # type: ignore[method-assign]
+        self.standby = Standby(bench.settings(**options), leader, self.child)
+        self.standby.start()
+        bench.at_end(self.standby.stop)
+        bench.at_end(lambda: self.standby._thread.join(5))
         bench.at_end(database.dispose)
         self.worker = bench.beside(self._consume)
 
@@ -99,7 +99,7 @@ class Labour:
 
     def _consume(self) -> None:
         while not self._over.is_set():
-            self.child._clerk.renew_soon()
+            self.child._housekeeper.renew_soon()
             if self.memory.messages:
                 _, dispatch_id, ids = self.memory.messages.pop(0)
                 self.child.execute(dispatch_id, ids)
@@ -123,5 +123,5 @@ class Labour:
         assert not runs
         assert [bench.effects(task_id) for task_id in self.effects] == [1, 1, 1]
         assert self.worker.is_alive()
-        assert self.child._clerk._thread.is_alive()
-        until(lambda: self.child.desk.empty, what="an empty desk")
+        assert self.child._housekeeper._thread.is_alive()
+        until(lambda: self.child.inflight.empty, what="an empty desk")

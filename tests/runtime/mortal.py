@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tasks_app.domain.tasks.records import Run
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 
 class Mortal:
@@ -17,7 +17,7 @@ class Mortal:
 
     def __init__(
         self,
-        slots: SlotFile,
+        slots: Scoreboard,
         owner: str,
         running: Sequence[Run] = (),
         *,

@@ -20,7 +20,7 @@ from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
 INSERT = b"INSERT INTO effect"
-"""What handlers do, and no clerk, whose COMMIT might be lost in place of theirs."""
+"""What handlers do, and no housekeeper, whose COMMIT might be lost in place of theirs."""
 COMMIT = b"\0tasks_app COMMIT\0"
 """As it is said under its name, not where it is prepared."""
 BACKEND = text("SELECT pg_backend_pid()")
@@ -256,7 +256,7 @@ def test_effects_roll_back_when_the_lease_was_lost_meanwhile(bench: Bench) -> No
     assert set(rescued) == {task_id}
     assert bench.state(task_id) == "SUCCEEDED"
     assert bench.sql("SELECT string_agg(note, ', ') FROM effect") == "attempt 2"
-    assert first.desk.empty
+    assert first.inflight.empty
 
 
 def test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile(
@@ -327,7 +327,7 @@ class TestWithoutASession:
         bench.execute([task_id])
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
-        assert bench._children[-1].desk.empty
+        assert bench._children[-1].inflight.empty
 
     def test_a_deferred_constraint_that_fails_at_commit_is_charged(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)
@@ -359,7 +359,7 @@ class TestWithoutASession:
         with FaultProxy((url.host or "", url.port or 0), only=INSERT) as proxy:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
             child.execute(None, [task_id])
-            until(lambda: child.desk.empty)
+            until(lambda: child.inflight.empty)
             child.stop()
             assert proxy.lost == 1
         took_place = lose == "lose_reply_to"
@@ -461,7 +461,7 @@ class TestTheConnectionIsLost:
     def test_when_all_connections_are_lost_nobody_is_suspected(
         self, bench: Bench, seconds: float
     ) -> None:
-        """A restart: at once with 0 s, so that the clerk's first question is answered."""
+        """A restart: at once with 0 s, so that the housekeeper's first question is answered."""
 
         @bench.handler(max_attempts=1)
         def h(ctx: Any) -> None:
@@ -479,7 +479,7 @@ class TestTheConnectionIsLost:
                 until(lambda: proxy.refused > 1)
                 proxy.refusing = False
             thread.join(10)
-            until(lambda: child.desk.empty)
+            until(lambda: child.inflight.empty)
             child.stop()
 
         task = bench.task(task_id)
@@ -565,7 +565,7 @@ class TestTheConnectionIsLost:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
 
             child.execute(None, [task_id])
-            until(lambda: child.desk.empty)
+            until(lambda: child.inflight.empty)
             child.stop()
             assert proxy.lost == 1
         first = (bench.state(task_id), bench.effects(task_id), bench.task(task_id).failures)
@@ -593,7 +593,7 @@ class TestTheConnectionIsLost:
             child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
 
             child.execute(None, [task_id])
-            until(lambda: child.desk.empty)
+            until(lambda: child.inflight.empty)
             child.stop()
             assert proxy.lost == 1
         bench.sql("UPDATE task_pending SET due_at = now(), scan_at = now()")
@@ -619,7 +619,7 @@ def test_an_exit_inside_the_commit_leaves_nothing_running(bench: Bench) -> None:
 
     child.execute(None, [task_id])
 
-    assert child.desk.running() == []
+    assert child.inflight.running() == []
     assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
 
 

@@ -172,7 +172,7 @@ def test_a_death_is_told_by_who_buries(bench: Bench, told: list[Notice]) -> None
         tasks = claim(connection, ids, claimer(owner="dead"), uuid4())
     Mortal(bench.slots, "dead", [tasks[0].run]).kill()
 
-    bench.child(start=False).bury()
+    bench.child(start=False).reap()
 
     assert kinds(told, innocent) == ["released"]
     assert kinds(told, guilty) == ["retried"]
@@ -192,7 +192,7 @@ def test_claims_of_a_death_without_a_suspect_are_told_as_rescued(
         claim(connection, [once], claimer(owner="dead", at_most_once=True), uuid4())
     Mortal(bench.slots, "dead").kill()
 
-    bench.child(start=False).bury()
+    bench.child(start=False).reap()
 
     assert (kinds(told, again), kinds(told, once)) == (["rescued"], ["failed"])
 
@@ -245,7 +245,7 @@ def test_whatever_a_subscriber_does_the_task_succeeds_and_the_others_are_told(
 
 
 def test_a_slow_subscriber_keeps_nobody_from_writing(bench: Bench) -> None:
-    """It is told outside of the settler's turn: the clerk goes on flushing for other threads."""
+    """It is told outside of the settler's turn: the housekeeper flushes for other threads."""
     stuck, go = bench.event(), bench.event()
 
     def slow(notice: Notice) -> None:

@@ -14,8 +14,8 @@ from sqlalchemy import text
 
 from tests.runtime import odd_handlers
 from tests.runtime.bench import Bench
+from tests.runtime.execution.test_fast_path import warm
 from tests.runtime.odd_handlers import ENDING, FAILING, HARMLESS, LOSING, Odd, Run, keep, use_kept
-from tests.runtime.test_sprint import warm
 from tests.waiting import until
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
@@ -108,7 +108,7 @@ def test_effects_stand_if_and_only_if_their_run_succeeded(odd: Bench, way: str) 
         ids = [bench.create(name, payload={"n": n, "way": way}) for n in numbers]
         child = warm(bench.child(extra_threads=2 if way == "threads" else 0), name)
         child.execute(None, ids)
-        until(lambda: child.desk.empty, 20)
+        until(lambda: child.inflight.empty, 20)
         child.stop()
         bench._children.remove(child)
         for task_id, number, plan in zip(ids, numbers, drawn, strict=True):

@@ -23,7 +23,7 @@ from tasks_app import (
 )
 from tasks_app.pool.tasks import create
 from tests.runtime.bench import Bench
-from tests.runtime.test_hints import Ear, ear, told, wait_of  # noqa: F401  a fixture
+from tests.runtime.hints.test_hints import Ear, ear, told, wait_of  # noqa: F401  a fixture
 
 MIXED = [NewTask("b"), NewTask("a", None, {"unique_key": "k"}), NewTask("c", {"n": 1})]
 

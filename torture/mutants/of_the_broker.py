@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torture.mutants.change import mutant
 
-LIMITS = "tests/broker/test_pool_limits.py::test_"
-KEEPER = "tests/runtime/test_keeper.py::TestABrokerThatRefuses::test_"
-POOLS = "tests/broker/test_two_pools.py::"
-REFUSALS = "tests/broker/test_celery_refusals.py::test_"
-SETTINGS = "tests/broker/test_celery_settings.py::test_"
+LIMITS = "tests/broker/config/test_pool_limits.py::test_"
+KEEPER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
+POOLS = "tests/broker/publish/test_two_pools.py::"
+REFUSALS = "tests/broker/checks/test_celery_refusals.py::test_"
+SETTINGS = "tests/broker/config/test_celery_settings.py::test_"
 
 BROKER = (
     mutant(
@@ -57,7 +57,7 @@ BROKER = (
         "tasks_app/runtime/execution/fast_path.py",
         "or allowance.limit_s(spec))",
         "or spec.timeout)",
-        "tests/runtime/test_sprint.py::test_a_limit_for_all_holds_within_a_row",
+        "tests/runtime/execution/test_fast_path.py::test_a_limit_for_all_holds_within_a_row",
     ),
     mutant(
         "a broker that refuses ends the leader's duties",

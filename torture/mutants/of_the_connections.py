@@ -9,12 +9,12 @@ RUNNER = "tasks_app/runtime/execution/runner.py"
 CALLS = "tasks_app/runtime/execution/invocation.py"
 VERDICTS = "tasks_app/runtime/execution/failure_policy.py"
 CLERK = "tasks_app/runtime/worker/housekeeper.py"
-IDLE = "tests/runtime/test_liveness.py::"
+IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
-LATE = "tests/runtime/test_late_starts.py::"
-CONFLICTS = "tests/runtime/test_handler_connections.py::test_a_conflict_"
-RESCUER = "tests/runtime/test_rescuer.py::"
-INTERNALS = "tests/runtime/test_driver_internals.py::"
+LATE = "tests/runtime/leader/test_late_starts.py::"
+CONFLICTS = "tests/runtime/handler_db/test_handler_connections.py::test_a_conflict_"
+RESCUER = "tests/runtime/leader/test_rescuer.py::"
+INTERNALS = "tests/runtime/handler_db/test_driver_internals.py::"
 
 CONNECTIONS = (
     mutant(
@@ -23,7 +23,7 @@ CONNECTIONS = (
         "tasks_app/runtime/db/database.py",
         '    "jit": "off",\n',
         "",
-        "tests/runtime/test_database.py::test_our_settings_hold_in_all_that_we_do",
+        "tests/runtime/db/test_database.py::test_our_settings_hold_in_all_that_we_do",
     ),
     mutant(
         "nobody looks at the sockets of idle connections",
@@ -128,7 +128,7 @@ CONNECTIONS = (
         "renewals do not count",
         "What was renewed may begin later.",
         CLERK,
-        "            self._desk.renewed(renewal.ids, held_until)\n",
+        "            self._inflight.renewed(renewal.ids, held_until)\n",
         "            assert held_until\n",
         f"{LATE}test_who_renews_may_wait_for_longer_than_a_lease",
     ),
@@ -146,7 +146,7 @@ CONNECTIONS = (
         "tasks_app/runtime/leader/leader.py",
         "        self._rescuer.heard(seen.at_s, asked_at)\n",
         "        assert asked_at\n",
-        "tests/runtime/test_keeper.py::test_a_leader_that_only_looked_notices_that_the_clock_jumps",
+        "tests/runtime/leader/test_leader.py::test_a_leader_that_only_looked_notices_that_the_clock_jumps",
     ),
     mutant(
         "a psycopg that is not as we know it shares sessions",

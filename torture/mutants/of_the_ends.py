@@ -9,10 +9,10 @@ END = "tasks_app/runtime/handler_db/end_of_run.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 ENDINGS = "tasks_app/runtime/execution/completion.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
-ODD = "tests/runtime/test_handler_connections.py::test_"
+ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 CONFLICT = f"{ODD}a_conflict_of_transactions_is_tried_again_uncharged_a_few_times"
 EFFECTS = "tests/runtime/test_effects.py::"
-ENDS = "tests/runtime/test_endings.py::test_"
+ENDS = "tests/runtime/execution/test_completion.py::test_"
 
 ENDS_OF_RUNS = (
     mutant(
@@ -134,7 +134,7 @@ ENDS_OF_RUNS = (
         "        if self._was_open and self.pgconn.transaction_status == _IDLE:\n"
         "            self.ended = True\n        return",
         "        return",
-        "tests/runtime/test_handler_connections.py::test_a_commit_through_libpq_is_seen",
+        "tests/runtime/handler_db/test_handler_connections.py::test_a_commit_through_libpq_is_seen",
     ),
     mutant(
         "the dead keep those who came after them",
@@ -142,7 +142,7 @@ ENDS_OF_RUNS = (
         "tasks_app/runtime/db/sync_transaction.py",
         "            heir, self._driver.heir = self._driver.heir, None\n",
         "            heir = self._driver.heir\n",
-        "tests/runtime/test_handler_connections.py::test_who_keeps_a_dead_connection_keeps_no_other",
+        "tests/runtime/handler_db/test_handler_connections.py::test_who_keeps_a_dead_connection_keeps_no_other",
     ),
     mutant(
         "what was begun ahead stays open",
@@ -150,7 +150,7 @@ ENDS_OF_RUNS = (
         "tasks_app/runtime/execution/fast_path.py",
         "            self._runner.rest()\n",
         "",
-        "tests/runtime/test_handler_connections.py::"
+        "tests/runtime/handler_db/test_handler_connections.py::"
         "test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it",
     ),
 )

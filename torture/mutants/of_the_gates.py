@@ -6,14 +6,14 @@ from torture.mutants.change import mutant
 
 ROOMS = "tasks_app/pool/flow_control/capacity.py"
 KEEPER = "tasks_app/runtime/flow_control/admission.py"
-RACES = "tests/pool/test_races_of_gates.py::test_"
-LIMITS = "tests/pool/test_limits.py::test_"
-RUNS = "tests/runtime/test_gates.py::test_"
-SHARES = "tests/runtime/test_fairness.py::test_"
-BREAKER = "tests/pool/test_breaker.py::"
+RACES = "tests/pool/flow_control/test_races_of_gates.py::test_"
+LIMITS = "tests/pool/flow_control/test_limits.py::test_"
+RUNS = "tests/runtime/db/test_gates.py::test_"
+SHARES = "tests/runtime/flow_control/test_fair_queues.py::test_"
+BREAKER = "tests/pool/flow_control/test_breaker.py::"
 WAKE = "tasks_app/pool/flow_control/wake.py"
-WAKES = "tests/pool/test_wakes.py::test_"
-SWEEPS = "tests/runtime/test_sweeper.py::test_"
+WAKES = "tests/pool/flow_control/test_wakes.py::test_"
+SWEEPS = "tests/runtime/leader/test_sweeper.py::test_"
 
 GATES = (
     mutant(
@@ -46,7 +46,7 @@ GATES = (
         "tasks_app/domain/flow_control/admission.py",
         "(not self.ordered or task_id == self.head)",
         "True",
-        "tests/domain/test_gates.py::test_of_an_order_key_the_head_passes_alone",
+        "tests/domain/flow_control/test_admission.py::test_of_an_order_key_the_head_passes_alone",
     ),
     mutant(
         "a head that failed holds nobody",
@@ -94,7 +94,7 @@ GATES = (
         "tasks_app/pool/tasks/strict_order.py",
         "SELECT pg_advisory_xact_lock(k.hash) FROM",
         "SELECT pg_advisory_xact_lock_shared(k.hash) FROM",
-        "tests/pool/test_strict_order.py::"
+        "tests/pool/tasks/test_strict_order.py::"
         "test_the_second_producer_of_a_key_waits_for_the_first_ones_commit",
     ),
     mutant(
@@ -143,7 +143,7 @@ GATES = (
         "tasks_app/pool/fragments/availability.py",
         "GROUP BY w.queue HAVING NOT bool_or({OPEN})",
         "GROUP BY w.queue HAVING false",
-        "tests/pool/test_queues.py::TestWindows::"
+        "tests/pool/flow_control/test_queue_settings.py::TestWindows::"
         "test_outside_its_windows_nothing_of_a_queue_is_claimed",
     ),
     mutant(
@@ -204,18 +204,18 @@ GATES = (
         f"{SWEEPS}what_must_not_run_leaves_wherever_it_stands",
     ),
     mutant(
-        "a keeper that sees nothing to sweep",
+        "a leader that sees nothing to sweep",
         "A pool in which a task has expired is not quiet.",
         "tasks_app/pool/dispatch/idle_check.py",
         "or self.barred or near",
         "or near",
-        f"{SWEEPS}a_quiet_keeper_notices_that_a_task_has_expired",
+        f"{SWEEPS}a_quiet_leader_notices_that_a_task_has_expired",
     ),
     mutant(
         "a head that is swept and holds its key",
         "Who waits behind a task that is swept goes on.",
         "tasks_app/runtime/leader/sweeper.py",
-        "self._gatekeeper.gone(swept, now=now)",
+        "self._admission.gone(swept, now=now)",
         "pass",
         f"{SWEEPS}whoever_waits_behind_one_that_is_swept_is_woken",
     ),
@@ -223,11 +223,11 @@ GATES = (
         "a nap that nothing ends",
         "The end of a run ends the nap of who claims from the pool.",
         "tasks_app/runtime/worker/standalone.py",
-        "self._desk.stirred.wait(interval)",
-        "self._desk.stopping.wait(interval)",
-        "tests/runtime/test_work.py::"
+        "self._inflight.stirred.wait(interval)",
+        "self._inflight.stopping.wait(interval)",
+        "tests/runtime/worker/test_standalone.py::"
         "test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan",
-        "tests/runtime/test_work.py::"
+        "tests/runtime/worker/test_standalone.py::"
         "test_a_callback_starts_when_its_group_ends_not_at_the_next_scan",
     ),
     mutant(
@@ -244,7 +244,7 @@ GATES = (
         "tasks_app/pool/flow_control/waiting_list.py",
         "room.since < limit.changed_at + UNCOMMITTED",
         "False",
-        "tests/runtime/test_gates.py::test_runs_that_began_before_there_was_a_limit_are_looked_for",
+        "tests/runtime/db/test_gates.py::test_runs_that_began_before_there_was_a_limit_are_looked_for",
     ),
     mutant(
         "gates are looked at each second",
@@ -252,6 +252,6 @@ GATES = (
         "tasks_app/pool/flow_control/waiting_list.py",
         "room.since < limit.changed_at + UNCOMMITTED",
         "True",
-        "tests/runtime/test_gates.py::test_runs_that_know_of_the_limit_are_not_looked_for",
+        "tests/runtime/db/test_gates.py::test_runs_that_know_of_the_limit_are_not_looked_for",
     ),
 )

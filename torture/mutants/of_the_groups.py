@@ -9,8 +9,8 @@ MAKE = "tasks_app/pool/groups/create.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 REQUEUE = "tasks_app/pool/tasks/requeue.py"
 PROGRESS = "tasks_app/pool/tasks/checkpoint.py"
-GROUPS = "tests/pool/test_groups.py::test_"
-KEPT = "tests/pool/test_progress.py::test_"
+GROUPS = "tests/pool/runs/test_groups.py::test_"
+KEPT = "tests/pool/tasks/test_checkpoint.py::test_"
 
 GROUPS_AND_PROGRESS = (
     mutant(
@@ -51,7 +51,7 @@ GROUPS_AND_PROGRESS = (
         "tasks_app/runtime/handler_db/end_of_run.py",
         " or settlement.task.in_group",
         "",
-        "tests/runtime/test_endings.py::test_members_of_a_group_are_counted_in_a_row_too",
+        "tests/runtime/execution/test_completion.py::test_members_of_a_group_are_counted_in_a_row_too",
     ),
     mutant(
         "member held before its group",
@@ -163,6 +163,6 @@ GROUPS_AND_PROGRESS = (
             self._point.commit()
             yield page
 """,
-        "tests/runtime/test_chunks.py::test_the_next_attempt_goes_on_behind_the_last_commit",
+        "tests/runtime/handlers/test_chunks.py::test_the_next_attempt_goes_on_behind_the_last_commit",
     ),
 )

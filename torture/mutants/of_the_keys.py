@@ -10,7 +10,7 @@ ODD = "tests/batch/test_odd_keys.py::test_each_row_is_done_once"
 FEEDING = "tests/batch/test_feeding.py::test_"
 DEFERRED = "tests/batch/test_deferred.py::test_"
 FILES = "tests/batch/test_odd_files.py::test_"
-LOOPS = "tests/runtime/test_chunks.py::test_"
+LOOPS = "tests/runtime/handlers/test_chunks.py::test_"
 ONCE = "tests/batch/test_once.py::test_every_row_is_done_once"
 
 KEYS = (
@@ -37,7 +37,7 @@ KEYS = (
         "tasks_app/domain/partition/keys.py",
         '    words = format(key, "f")\n',
         '    words = format(key.normalize(), "f")\n',
-        "tests/domain/test_keyset.py::test_a_key_comes_back",
+        "tests/domain/partition/test_keyset.py::test_a_key_comes_back",
     ),
     mutant(
         "two instants that a clock shows as one",
@@ -133,7 +133,7 @@ KEYS = (
         "tasks_app/domain/batch/identity.py",
         "            return int(value)\n",
         "            return value\n",
-        "tests/domain/test_batch.py::test_a_number_is_one_however_it_is_written",
+        "tests/domain/batch/test_batch.py::test_a_number_is_one_however_it_is_written",
     ),
     mutant(
         "blank line of one column",

@@ -6,9 +6,9 @@ from torture.mutants.change import mutant
 
 ACQUIRE = "tasks_app/pool/locks/acquire.py"
 HOLD = "tasks_app/pool/locks/renew.py"
-VERBS = "tests/pool/test_locks.py::"
-RACES = "tests/pool/test_races_of_locks.py::test_"
-HANDLERS = "tests/runtime/test_locks.py::TestHandlers::test_"
+VERBS = "tests/pool/locks/test_locks.py::"
+RACES = "tests/pool/locks/test_races_of_locks.py::test_"
+HANDLERS = "tests/runtime/locks/test_locks.py::TestHandlers::test_"
 
 LOCKS = (
     mutant(
@@ -73,7 +73,7 @@ LOCKS = (
         "tasks_app/runtime/locks/lock.py",
         "if held and self._wait_s:",
         "if False:",
-        "tests/runtime/test_locks.py::TestOnline::test_who_holds_may_not_wait_for_more",
+        "tests/runtime/locks/test_locks.py::TestOnline::test_who_holds_may_not_wait_for_more",
     ),
     mutant(
         "lock on a row without its fence",
@@ -90,8 +90,8 @@ LOCKS = (
         "tasks_app/runtime/locks/lock.py",
         "            self._released_in = connection.get_transaction()\n            return\n",
         "            self.end()\n            return\n",
-        "tests/runtime/test_locks.py::TestOnline::test_a_release_that_is_rolled_back_is_none",
-        "tests/runtime/test_locks.py::TestOnline::"
+        "tests/runtime/locks/test_locks.py::TestOnline::test_a_release_that_is_rolled_back_is_none",
+        "tests/runtime/locks/test_locks.py::TestOnline::"
         "test_what_was_to_be_released_and_was_not_is_renewed_again",
     ),
     mutant(
@@ -100,7 +100,7 @@ LOCKS = (
         "tasks_app/runtime/locks/lock.py",
         "            self._ended, self._released_in = bool(gone), None\n",
         "            self._released_in = None\n",
-        "tests/runtime/test_locks.py::TestOnline::"
+        "tests/runtime/locks/test_locks.py::TestOnline::"
         "test_a_renewal_does_not_take_what_was_released_by_a_commit_for_lost",
     ),
 )

@@ -7,11 +7,11 @@ from torture.mutants.change import mutant
 GROUP = "tasks_app/cli/group.py"
 ARGUMENTS = "tests/cli/test_arguments.py::"
 DATABASE = "tasks_app/runtime/db/database.py"
-ODD = "tests/runtime/test_odd_settings.py::"
+ODD = "tests/runtime/db/test_odd_settings.py::"
 WALK = f"{ODD}test_a_task_walks_its_way_under_all_odd_settings_at_once"
-LOG = "tests/runtime/test_attempt_log.py::"
-EXPLAIN = "tests/pool/test_explain.py::"
-SECRETS = "tests/broker/test_secrets.py::"
+LOG = "tests/runtime/execution/test_attempt_log.py::"
+EXPLAIN = "tests/pool/operations/test_explain.py::"
+SECRETS = "tests/broker/config/test_secrets.py::"
 SCHEMA = "tasks_app/pool/schema.py"
 VERSIONS = "tests/pool/test_schema.py::"
 MIGRATION = "tests/runtime/test_migration.py::"
@@ -48,7 +48,7 @@ OPERATORS = (
         "tasks_app/domain/tasks/payload.py",
         """return f"\\0{int(value)}.0" if""",
         """return int(value) if""",
-        "tests/domain/test_payload.py::"
+        "tests/domain/tasks/test_payload.py::"
         "test_every_finite_float_is_written_without_loss_and_without_an_exponent_that_jsonb_rounds",
     ),
     mutant(
@@ -145,7 +145,7 @@ OPERATORS = (
         "tasks_app/domain/config/masking.py",
         "        return MASK\n    return _IN_QUERY",
         "        return url\n    return _IN_QUERY",
-        "tests/domain/test_masking.py::test_of_what_is_no_url_nothing_is_shown",
+        "tests/domain/config/test_masking.py::test_of_what_is_no_url_nothing_is_shown",
     ),
     mutant(
         "grants: columns",
@@ -153,7 +153,7 @@ OPERATORS = (
         "tasks_app/pool/operations/grants.py",
         """_CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}\"""",
         """_CREATE = f"SELECT, INSERT ON {PENDING}\"""",
-        "tests/pool/test_grants.py::test_a_role_may_do_its_own_and_nothing_else",
+        "tests/pool/operations/test_grants.py::test_a_role_may_do_its_own_and_nothing_else",
     ),
     mutant(
         "logs: values of payloads",
@@ -177,7 +177,7 @@ OPERATORS = (
         "tasks_app/runtime/project.py",
         'f"{crc32(found.encode()):08x}" if found',
         '"all" if found',
-        "tests/runtime/test_pulse.py::test_projects_of_one_user_do_not_see_each_other",
+        "tests/runtime/test_health_files.py::test_projects_of_one_user_do_not_see_each_other",
     ),
     mutant(
         "producers: a missing schema",

@@ -6,8 +6,8 @@ from torture.mutants.change import Change, mutant
 
 FENCES = "tasks_app/pool/fragments/fences.py"
 FENCE = "p.id = f.id AND p.attempt = f.attempt AND p.lease_token = f.token AND {guard}"
-SETTLE = "tests/pool/test_settle.py::test_"
-RACES = "tests/pool/test_races.py::test_"
+SETTLE = "tests/pool/runs/test_settle.py::test_"
+RACES = "tests/pool/runs/test_races.py::test_"
 EFFECTS = "tests/runtime/test_effects.py::"
 CLAIM = "tasks_app/pool/runs/claim.py"
 CLAIM_NEXT = "tasks_app/pool/runs/claim_next.py"
@@ -51,7 +51,7 @@ def succeed(
     A callback that was inserted is added to ``called``.
     """
     values = _values(settlement)
-    if do(connection, Ask(_SUCCEED, values)):
+    if do(connection, Statement(_SUCCEED, values)):
         return True
     return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
 '''
@@ -136,8 +136,8 @@ POOL = (
         """SELECT p.id FROM {fenced(f"p.state = '{State.RUNNING}'", _LOCK)})""",
         """SELECT p.id FROM {PENDING} p WHERE p.state = '{State.RUNNING}' AND p.owner IN (
             SELECT owner FROM {PENDING} o WHERE o.id = ANY(CAST(:ids AS bigint[]))) {_LOCK})""",
-        "tests/pool/test_renew.py::test_a_stale_fence_renews_nothing",
-        "tests/pool/test_renew.py::test_other_claims_of_the_same_owner_are_not_renewed",
+        "tests/pool/runs/test_renew.py::test_a_stale_fence_renews_nothing",
+        "tests/pool/runs/test_renew.py::test_other_claims_of_the_same_owner_are_not_renewed",
     ),
     mutant(
         "a rescue that does not look again",
@@ -154,7 +154,7 @@ POOL = (
         RESCUE,
         "{NOW} + random() * least(",
         "{NOW} + least(",
-        "tests/pool/test_rescue.py::"
+        "tests/pool/runs/test_rescue.py::"
         "test_rescued_tasks_come_back_at_random_distances_that_double_with_each_crash",
     ),
     mutant(
@@ -163,7 +163,7 @@ POOL = (
         RESCUE,
         "least(p.crashes + 1, 32767)::smallint AS crashes",
         "p.crashes AS crashes",
-        "tests/pool/test_rescue.py::"
+        "tests/pool/runs/test_rescue.py::"
         "test_a_rescued_task_comes_back_with_one_crash_more_and_no_failure",
     ),
     mutant(
@@ -172,7 +172,7 @@ POOL = (
         CLAIMING,
         "attempt = p.attempt + 1, lease_token",
         "attempt = p.attempt + 1, failures = p.failures + 1, lease_token",
-        "tests/pool/test_claim.py::test_a_claim_charges_nothing_and_leaves_due_at_alone",
+        "tests/pool/runs/test_claim.py::test_a_claim_charges_nothing_and_leaves_due_at_alone",
     ),
     mutant(
         "a claim that does not count",
@@ -180,7 +180,7 @@ POOL = (
         CLAIMING,
         "attempt = p.attempt + 1, lease_token",
         "attempt = greatest(p.attempt, 1), lease_token",
-        "tests/pool/test_claim.py::test_every_claim_raises_the_attempt_by_one",
+        "tests/pool/runs/test_claim.py::test_every_claim_raises_the_attempt_by_one",
     ),
     mutant(
         "a claim without a lock",
@@ -188,7 +188,7 @@ POOL = (
         CLAIM,
         'ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED"""',
         'ORDER BY p.id"""',
-        "tests/pool/test_claim_races.py::"
+        "tests/pool/runs/test_claim_races.py::"
         "test_eight_processes_race_over_ten_copies_of_each_id_and_each_is_claimed_once",
     ),
     mutant(
@@ -210,7 +210,7 @@ POOL = (
         CLAIM_NEXT,
         "ORDER BY p.scan_at, p.id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED) AS p",
         "ORDER BY p.scan_at, p.id LIMIT :most) AS p",
-        "tests/pool/test_claim_next.py::test_two_workers_that_ask_at_once_get_different_tasks",
+        "tests/pool/runs/test_claim_next.py::test_two_workers_that_ask_at_once_get_different_tasks",
         f"{RACES}claim_next_reads_then_a_claim_commits_then_it_re_checks_and_takes_nothing",
     ),
     mutant(
@@ -219,7 +219,7 @@ POOL = (
         CLAIM,
         "AND {UNLIMITED} AND {ALL_RUN} AND {NO_QUEUE_SAYS}",
         "AND {UNLIMITED} AND {NO_QUEUE_SAYS}",
-        "tests/pool/test_claim_unhindered.py::"
+        "tests/pool/flow_control/test_claim_unhindered.py::"
         "test_it_takes_nothing_while_anything_stands_before_anybody",
     ),
     mutant(
@@ -228,7 +228,7 @@ POOL = (
         CLAIM,
         'f"NOT {ALONE} AND {UNLIMITED}',
         'f"{UNLIMITED}',
-        "tests/pool/test_claim_unhindered.py::"
+        "tests/pool/flow_control/test_claim_unhindered.py::"
         "test_a_row_that_is_not_there_to_take_with_others_is_left",
     ),
     mutant(
@@ -237,7 +237,7 @@ POOL = (
         TABLES,
         'READY = f"""p.enabled AND p.due_at <= {NOW}\n    AND',
         'READY = f"""p.enabled AND',
-        "tests/pool/test_claim.py::test_a_task_is_not_claimed_before_it_is_due",
+        "tests/pool/runs/test_claim.py::test_a_task_is_not_claimed_before_it_is_due",
     ),
     mutant(
         "a worker's clock decides whose lease is over",
@@ -247,7 +247,7 @@ POOL = (
 "now": now},""",
         """{**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most,
          "now": now or datetime.now().astimezone()},""",
-        "tests/pool/test_clock.py::test_a_rescue_goes_by_the_databases_clock",
+        "tests/pool/connection/test_clock.py::test_a_rescue_goes_by_the_databases_clock",
     ),
     mutant(
         "a worker's clock says how long a claim holds",
@@ -256,7 +256,7 @@ POOL = (
         'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}',
         'values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))),\n'
         '              "now": now or datetime.now().astimezone()}',
-        "tests/pool/test_clock.py::test_a_claim_goes_by_the_databases_clock",
+        "tests/pool/connection/test_clock.py::test_a_claim_goes_by_the_databases_clock",
     ),
     mutant(
         "a unique_key that is looked up and not locked",
@@ -264,13 +264,13 @@ POOL = (
         "tasks_app/pool/tasks/insert.py",
         '{_ON_CONFLICT if "unique_key" in columns else ""} RETURNING id',
         "RETURNING id",
-        "tests/pool/test_create.py::test_a_second_producer_of_a_key_waits_and_sees_the_first_ones"
+        "tests/pool/tasks/test_create.py::test_a_second_producer_of_a_key_waits_and_sees_the_first_ones"
         "_task_after_its_commit",
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",
-                "    insert = Ask(*insertion(row, now))\n",
-                "    insert = Ask(*insertion(row, now))\n"
+                "    insert = Statement(*insertion(row, now))\n",
+                "    insert = Statement(*insertion(row, now))\n"
                 "    if held := row.unique_key and (yield from met_in_the_pool(row, now)):\n"
                 "        return held\n",
             ),
@@ -291,6 +291,6 @@ POOL = (
         "tasks_app/pool/tasks/requeue.py",
         '        connection.execute(source.delete, {"id": task_id})\n',
         "",
-        "tests/pool/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",
+        "tests/pool/tasks/test_requeue.py::test_a_finished_task_comes_back_due_now_under_its_own_id",
     ),
 )

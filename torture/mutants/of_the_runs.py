@@ -9,7 +9,7 @@ DRIVER = "tasks_app/runtime/handler_db/handler_driver.py"
 END = "tasks_app/runtime/handler_db/end_of_run.py"
 SESSION = "tasks_app/pool/connection/session_state.py"
 SHARED = "tasks_app/runtime/db/shared_transaction.py"
-ODD = "tests/runtime/test_handler_connections.py::test_"
+ODD = "tests/runtime/handler_db/test_handler_connections.py::test_"
 MEETS = f"{ODD}what_a_run_sets_or_leaves_the_next_does_not_meet"
 SNAPSHOT = f"{ODD}a_run_with_a_snapshot_outlives_renewals"
 EFFECTS = "tests/runtime/test_effects.py::"
@@ -83,7 +83,7 @@ RUNS = (
         DRIVER,
         "self.is_spoiled = self.is_spoiled or stays_in_session(statement)",
         "self.is_spoiled = self.is_spoiled",
-        "tests/runtime/test_handler_words.py::test_a_connection_is_lent_again_only_as_it_was",
+        "tests/runtime/handler_db/test_handler_statements.py::test_a_connection_is_lent_again_only_as_it_was",
     ),
     mutant(
         "a connection outlives its run",
@@ -131,7 +131,7 @@ RUNS = (
         "            if ends_transaction(statement):\n",
         "            if False:\n",
         f"{ODD}the_end_in_a_string_without_quotes_is_refused",
-        "tests/runtime/test_handler_words.py::test_the_end_as_text_is_refused_and_nothing_stays",
+        "tests/runtime/handler_db/test_handler_statements.py::test_the_end_as_text_is_refused_and_nothing_stays",
     ),
     mutant(
         "statements that commit by themselves",
@@ -197,7 +197,7 @@ RUNS = (
         "        driver.send_reset()\n",
         "",
         f"{MEETS}[False-batch-local]",
-        "tests/runtime/test_batches.py::test_what_one_sets_the_next_does_not_meet",
+        "tests/runtime/execution/test_batch_commit.py::test_what_one_sets_the_next_does_not_meet",
     ),
     mutant(
         "a batch leaves things to its own runs",

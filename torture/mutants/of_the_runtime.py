@@ -1,4 +1,4 @@
-"""Dispatcher, runner, clerk and undertaker, each without one of their rules."""
+"""Dispatcher, runner, housekeeper and reaper, each without one of their rules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ RUNNER = "tasks_app/runtime/execution/runner.py"
 BATCHES = "tasks_app/runtime/execution/batch_commit.py"
 CLERK = "tasks_app/runtime/worker/housekeeper.py"
 UNDERTAKER = "tasks_app/runtime/worker/reaper.py"
-SCAN = "tests/runtime/test_dispatcher.py::"
-BATCH = "tests/runtime/test_batches.py::"
+SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
+BATCH = "tests/runtime/execution/test_batch_commit.py::"
 
 RUNTIME = (
     mutant(
@@ -19,7 +19,7 @@ RUNTIME = (
         "tasks_app/runtime/worker/standalone.py",
         "since = timedelta(seconds=time.monotonic() - self._claimed_at)",
         "since = timedelta(0)",
-        "tests/runtime/test_work.py::test_no_nap_passes_over_what_became_due_after_the_claim",
+        "tests/runtime/worker/test_standalone.py::test_no_nap_passes_over_what_became_due_after_the_claim",
     ),
     mutant(
         "parked although another one knows it",
@@ -27,7 +27,7 @@ RUNTIME = (
         "tasks_app/runtime/worker/standalone.py",
         "return self._names | known_elsewhere(connection, [found.queue], self._names, lease)",
         "return self._names",
-        "tests/runtime/test_passing_on.py::"
+        "tests/runtime/inflight/test_passing_on.py::"
         "test_a_worker_without_a_broker_parks_only_what_nobody_knows",
     ),
     mutant(
@@ -36,16 +36,16 @@ RUNTIME = (
         "tasks_app/runtime/execution/executor.py",
         "self._passing_on.look(group)",
         "pass",
-        "tests/runtime/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
+        "tests/runtime/inflight/test_passing_on.py::test_what_only_others_know_is_passed_on_and_ours_is_run",
     ),
     mutant(
         "publish before the ledger's commit",
         "A message goes out when its ledger row is committed, not before.",
         DISPATCHER,
-        "        HOOKS.tell(swept)\n        self._gatekeeper.hold(verdicts, now=now)\n"
+        "        HOOKS.tell(swept)\n        self._admission.hold(verdicts, now=now)\n"
         "        out = self._publish(fresh, late)\n",
         "            out = self._publish(fresh, late)\n        HOOKS.tell(swept)\n"
-        "        self._gatekeeper.hold(verdicts, now=now)\n",
+        "        self._admission.hold(verdicts, now=now)\n",
         f"{SCAN}test_the_ledger_row_is_committed_before_its_message_goes_out",
     ),
     mutant(
@@ -94,7 +94,7 @@ RUNTIME = (
         "tasks_app/pool/dispatch/ledger.py",
         "        WHERE publish_at <= {NOW} AND queue = ANY(CAST(:queues AS text[]))\n",
         "        WHERE publish_at <= {NOW}\n",
-        "tests/pool/test_ledger.py::test_nothing_is_published_again_for_a_queue_that_nobody_serves",
+        "tests/pool/dispatch/test_ledger.py::test_nothing_is_published_again_for_a_queue_that_nobody_serves",
     ),
     mutant(
         "passes over the pool never come back to its front",
@@ -102,7 +102,7 @@ RUNTIME = (
         "tasks_app/runtime/scan/passes.py",
         "        if self.places and began < self._back_at:\n",
         "        if self.places:\n",
-        "tests/runtime/test_passes.py::"
+        "tests/runtime/scan/test_passes.py::"
         "test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_whole_ones",
     ),
     mutant(
@@ -154,7 +154,7 @@ RUNTIME = (
         UNDERTAKER,
         "guilty = [task for task in claims if task.run in ran or view.untold]",
         "guilty = list(claims)",
-        "tests/runtime/test_undertaker.py::test_only_the_task_that_ran_is_charged",
+        "tests/runtime/worker/test_reaper.py::test_only_the_task_that_ran_is_charged",
         also=(
             Change(
                 UNDERTAKER,
@@ -164,29 +164,30 @@ RUNTIME = (
         ),
     ),
     mutant(
-        "the living are buried",
-        "Nobody is buried before his process is gone.",
+        "the living are reaped",
+        "Nobody is reaped before his process is gone.",
         UNDERTAKER,
         "            if not view.dead:\n                continue\n",
         "",
-        "tests/runtime/test_undertaker.py::test_a_living_child_is_left_alone",
+        "tests/runtime/worker/test_reaper.py::test_a_living_child_is_left_alone",
     ),
     mutant(
         "what a lock held up is forgotten",
         "A give-back that had to skip a row asks for it again.",
         CLERK,
-        "                if fence.task_id not in held:\n                    self._desk.drop(fence)",
-        "                self._desk.drop(fence)",
-        "tests/runtime/test_clerk.py::"
+        "                if fence.task_id not in held:\n"
+        "                    self._inflight.drop(fence)",
+        "                self._inflight.drop(fence)",
+        "tests/runtime/worker/test_housekeeper.py::"
         "test_a_locked_row_is_given_back_when_it_can_be_and_not_forgotten",
     ),
     mutant(
         "a claim without an answer is left to its lease",
         "It is given back by its token, until that is answered.",
         "tasks_app/runtime/inflight/fetcher.py",
-        "        self._desk.errand(lambda connection: release_token(connection, token))\n",
+        "        self._inflight.write_later(lambda connection: release_token(connection, token))\n",
         "",
-        "tests/runtime/test_clerk.py::test_a_claim_whose_reply_is_lost_is_given_back_uncharged",
+        "tests/runtime/worker/test_housekeeper.py::test_a_claim_whose_reply_is_lost_is_given_back_uncharged",
     ),
     mutant(
         "rescuers do not wait after an outage",
@@ -194,7 +195,7 @@ RUNTIME = (
         "tasks_app/runtime/leader/rescuer.py",
         "        except SQLAlchemyError:\n            self.let_renew()\n            raise\n",
         "        except SQLAlchemyError:\n            raise\n",
-        "tests/runtime/test_rescuer.py::test_after_an_outage_the_workers_have_time_to_renew_first",
+        "tests/runtime/leader/test_rescuer.py::test_after_an_outage_the_workers_have_time_to_renew_first",
     ),
     mutant(
         "a batch commits without one of its outcomes",
@@ -219,8 +220,8 @@ RUNTIME = (
         "        inserted_at = time.monotonic()  # later",
         "        self.offer(rows[0].terms.queue, ids)\n"
         "        inserted_at = time.monotonic()  # later",
-        "tests/runtime/test_hints.py::TestWhatIsTold::test_a_committed_task_and_not_before",
-        "tests/runtime/test_hints.py::TestWhatIsTold::test_nothing_of_a_rollback",
+        "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_a_committed_task_and_not_before",
+        "tests/runtime/hints/test_hints.py::TestWhatIsTold::test_nothing_of_a_rollback",
     ),
     mutant(
         "rows wait for hints that do not come",
@@ -228,7 +229,7 @@ RUNTIME = (
         "tasks_app/runtime/hints/sender.py",
         "return works and len(self._waiting) < MOST_WAITING",
         "return True",
-        "tests/runtime/test_hints.py::TestTheScanMeanwhile::test_it_does_not_when_hints_fail",
+        "tests/runtime/hints/test_hints.py::TestTheScanMeanwhile::test_it_does_not_when_hints_fail",
     ),
     mutant(
         "a hint that nobody answered is forgotten",
@@ -236,7 +237,7 @@ RUNTIME = (
         "tasks_app/runtime/hints/channel.py",
         "            self._send(started)  # over",
         "            pass  # over",
-        "tests/runtime/test_hint_line.py::test_what_is_not_answered_is_sent_again",
+        "tests/runtime/hints/test_channel.py::test_what_is_not_answered_is_sent_again",
     ),
     mutant(
         "payload that is not checked at its run",
@@ -244,7 +245,7 @@ RUNTIME = (
         "tasks_app/domain/tasks/payload_type.py",
         "        if self.is_object:\n            return self._adapter.validate_python(kept)\n",
         "        if self.is_object:\n            return kept\n",
-        "tests/domain/test_payload_type.py::test_a_row_of_another_shape_is_refused_at_the_run",
+        "tests/domain/tasks/test_payload_type.py::test_a_row_of_another_shape_is_refused_at_the_run",
     ),
     mutant(
         "verb whose statements commit one by one",
@@ -253,6 +254,6 @@ RUNTIME = (
         "    with caller.transaction() if caller.autocommit else nullcontext():\n"
         "        return verb(",
         "    with nullcontext():\n        return verb(",
-        "tests/runtime/test_callers.py::test_with_autocommit_a_verb_is_one_transaction",
+        "tests/runtime/db/test_connections.py::test_with_autocommit_a_verb_is_one_transaction",
     ),
 )

@@ -35,7 +35,7 @@ STEPS = (
         "tasks_app/domain/batch/policies.py",
         "math.ceil(self.share * total - 1e-9)",
         "math.floor(self.share * total)",
-        "tests/domain/test_batch.py::test_what_follows_when_partitions_have_ended",
+        "tests/domain/batch/test_batch.py::test_what_follows_when_partitions_have_ended",
     ),
     mutant(
         "quorum as computers multiply",
@@ -43,7 +43,7 @@ STEPS = (
         "tasks_app/domain/batch/policies.py",
         "math.ceil(self.share * total - 1e-9)",
         "math.ceil(self.share * total + 1e-9)",
-        "tests/domain/test_batch.py::test_what_follows_when_partitions_have_ended",
+        "tests/domain/batch/test_batch.py::test_what_follows_when_partitions_have_ended",
     ),
     mutant(
         "one round too many",
@@ -149,6 +149,6 @@ STEPS = (
         "tasks_app/domain/batch/identity.py",
         "sort_keys=True, ",
         "",
-        "tests/domain/test_batch.py::test_the_order_of_parameters_does_not_matter",
+        "tests/domain/batch/test_batch.py::test_the_order_of_parameters_does_not_matter",
     ),
 )

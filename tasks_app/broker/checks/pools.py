@@ -27,7 +27,7 @@ def check_pool(pool: Any) -> None:
     if get_implementation(pool).is_green:
         raise ConfigurationError(
             "The pools gevent and eventlet are refused: a handler that does not yield stops the "
-            "clerk, which renews the leases, and its tasks would run twice. "
+            "housekeeper, which renews the leases, and its tasks would run twice. "
             "Take -P prefork, or -P threads for handlers that mostly wait."
         )
 

@@ -1,6 +1,6 @@
 """Celery's settings that do not reach our messages and tasks, as docs/celery-settings.md says.
 
-They are for Celery tasks of others, and ``tests/broker/test_celery_settings.py`` proves it of each.
+They are for Celery tasks of others; ``tests/broker/config/test_celery_settings.py`` proves each.
 """
 
 from __future__ import annotations

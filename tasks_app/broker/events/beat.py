@@ -23,7 +23,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def report_from_beat(app: Celery, settings: Settings, database: Database) -> Non
     if slots is None:
         HOOKS.subscribe(BeatReporter(app, settings, database))
     else:
-        file = SlotFile(Path(slots))
+        file = Scoreboard(Path(slots))
         writer = EventWriter(EventPipe.beside(file.path), settings)
         HOOKS.subscribe(writer, while_=lambda: file.reporting)
 

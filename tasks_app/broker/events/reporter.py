@@ -23,7 +23,7 @@ from tasks_app.broker.events.writer import LATE
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 log = quiet_logger(__name__)
 
@@ -51,7 +51,7 @@ class Reporter(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         """Begin to send."""
         path = Path(os.environ[SLOTS_VARIABLE])
-        self._slots = SlotFile(path)
+        self._slots = Scoreboard(path)
         self._pipe = EventPipe.beside(path)
         self._pipe.open()
         self._worker = worker

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.worker.control_inbox import Do, Mailbox, Wish
+from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
 log = quiet_logger(__name__)
 
@@ -69,7 +69,7 @@ class Strangers:
         if SLOTS_VARIABLE in os.environ:  # a child writes it down for doctor
             slots = Path(os.environ[SLOTS_VARIABLE])
             with suppress(OSError):  # Celery would take it for the loss of the connection
-                Mailbox.beside(slots).leave(Wish(Do.COUNT_STRANGERS, ids=(number,)))
+                Mailbox.beside(slots).leave(ControlCommand(Do.COUNT_STRANGERS, ids=(number,)))
 
 
 STRANGERS = Strangers()

@@ -14,7 +14,7 @@ from tasks_app.broker.publish.blocked import heed_alarms
 T = TypeVar("T")
 
 
-class Line:
+class BrokerConnection:
     """Does something over a channel, on a fresh connection if the old one has died."""
 
     def __init__(self, app: Celery, *, hasty: bool = False, **options: Any) -> None:

@@ -20,7 +20,7 @@ from uuid import uuid4
 from celery import Celery
 
 from tasks_app.broker.guard.foreign_messages import own_name
-from tasks_app.broker.publish.connection import Line
+from tasks_app.broker.publish.connection import BrokerConnection
 from tasks_app.broker.publish.envelope import Envelope
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.upcoming import Upcoming
@@ -81,7 +81,7 @@ class DelayIndex:
     """The index as one thread of one process uses it."""
 
     def __init__(self, app: Celery) -> None:
-        self._line = Line(app, hasty=True, **PATIENCE)
+        self._line = BrokerConnection(app, hasty=True, **PATIENCE)
         pool = own_name()
         self._envelope = Envelope(app, pool)
         self._token = str(uuid4())

@@ -15,7 +15,7 @@ from kombu.exceptions import ChannelError
 from tasks_app.broker.config.configuration import configuration
 from tasks_app.broker.guard.foreign_messages import own_name
 from tasks_app.broker.internals import KEPT_SOCKET
-from tasks_app.broker.publish.connection import Line
+from tasks_app.broker.publish.connection import BrokerConnection
 from tasks_app.broker.publish.depth import depth_of
 from tasks_app.broker.publish.envelope import Envelope
 from tasks_app.domain.config.settings import Settings
@@ -45,7 +45,7 @@ class CeleryHints:
     def __init__(self, settings: Settings) -> None:
         app = Celery("tasks_app", set_as_current=False, fixups=[])
         app.conf.update(configuration(settings), task_always_eager=False)
-        self._line = Line(app)
+        self._line = BrokerConnection(app)
         self._envelope = Envelope(app, HINTS.pool or own_name())
         self._kept: Kept | None = None
 

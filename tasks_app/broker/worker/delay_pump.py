@@ -18,7 +18,7 @@ from tasks_app.broker.publish.delay_index import delay_index
 from tasks_app.broker.worker.shutdown import slot_path
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
 
 log = quiet_logger(__name__)
 
@@ -43,7 +43,7 @@ class Pump(bootsteps.StartStopStep):
             return
         self._worker = worker
         self._index = index
-        self._slots = SlotFile(slot_path())
+        self._slots = Scoreboard(slot_path())
         self._next: Any = None
         worker.timer.call_repeatedly(TICK_S, self._tick)
 

@@ -1,4 +1,4 @@
-"""What this process has of ours: a child that executes, its deputy, a keeper that scans."""
+"""What this process has of ours: a child that executes, its standby, a leader that scans."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.middleware import load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hooks import HOOKS
-from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.leader.leadership import TTL
 from tasks_app.runtime.scoreboard.location import slot_file
 from tasks_app.runtime.worker.child import Child
-from tasks_app.runtime.worker.standby import Deputy
+from tasks_app.runtime.worker.standby import Standby
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -38,8 +38,8 @@ SCHEDULE = UUID(int=0)
 
 _mutex = threading.Lock()
 _children: dict[int, Child] = {}
-_deputies: dict[int, Deputy] = {}
-_keepers: dict[int, Keeper] = {}
+_deputies: dict[int, Standby] = {}
+_keepers: dict[int, Leader] = {}
 
 
 def current_child(threads: int = 1) -> Child:
@@ -68,37 +68,37 @@ def current_child(threads: int = 1) -> Child:
         return child
 
 
-def appoint_deputy(app: Celery) -> None:
+def appoint_standby(app: Celery) -> None:
     """Let this process's child stand in when no beat lives."""
     settings, child = load_settings(), current_child()
     publisher = CeleryPublisher(app)
-    keeper = Keeper(
+    leader = Leader(
         settings,
         child.database,
         publisher,
-        f"deputy {child.identity.owner}",
+        f"standby {child.identity.owner}",
         index=delay_index(app, settings),
     )
-    deputy = Deputy(settings, keeper, child)
+    standby = Standby(settings, leader, child)
     with _mutex:
         _deputies.clear()
-        _deputies[os.getpid()] = deputy
-    deputy.start()
+        _deputies[os.getpid()] = standby
+    standby.start()
 
 
 def stop_child() -> None:
-    """Stop this process's child, and its deputy first, if it has one."""
+    """Stop this process's child, and its standby first, if it has one."""
     with _mutex:
         child = _children.pop(os.getpid(), None)
-        deputy = _deputies.pop(os.getpid(), None)
-    if deputy is not None:
-        deputy.stop()
+        standby = _deputies.pop(os.getpid(), None)
+    if standby is not None:
+        standby.stop()
     if child is not None:
         child.stop()
 
 
-def scheduled_keeper(app: Celery) -> Keeper:
-    """Return the keeper that messages of another scheduler find in this process.
+def scheduled_leader(app: Celery) -> Leader:
+    """Return the leader that messages of another scheduler find in this process.
 
     Wherever they are executed, it is one holder: the scheduler that sends them.
     """
@@ -106,7 +106,7 @@ def scheduled_keeper(app: Celery) -> Keeper:
         if os.getpid() not in _keepers:
             settings = load_settings()
             _keepers.clear()
-            _keepers[os.getpid()] = Keeper(
+            _keepers[os.getpid()] = Leader(
                 settings,
                 Database(settings.database, prepare=settings.prepare),
                 CeleryPublisher(app),
@@ -119,14 +119,14 @@ def scheduled_keeper(app: Celery) -> Keeper:
         return _keepers[os.getpid()]
 
 
-def beat_keeper(app: Celery) -> Keeper:
-    """Return a keeper for a beat in this process."""
+def beat_leader(app: Celery) -> Leader:
+    """Return a leader for a beat in this process."""
     settings = load_settings()
     holder = f"beat {socket.gethostname()}:{os.getpid()}"
     database = Database(settings.database, prepare=settings.prepare)
     with database.begin() as connection:
         learn_own_name(connection)
-    return Keeper(
+    return Leader(
         settings,
         database,
         CeleryPublisher(app),

@@ -32,7 +32,7 @@ def _lowered(record: logging.LogRecord) -> bool:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Of a child that died it would show where Celery noticed; our undertaker says what ran."""
+    """Of a child that died it would show where Celery noticed; our reaper says what ran."""
     args = record.args
     if isinstance(args, tuple) and args and isinstance(args[0], WorkerLostError):
         record.exc_info = record.exc_text = None

@@ -23,7 +23,7 @@ from celery.worker import state
 from tasks_app.broker.config.defaults import EXECUTE
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
 from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_holdouts
 from tasks_app.runtime.worker.child import Child
 
@@ -51,7 +51,7 @@ class PoolWorker(Worker):
 
     def wait_for_soft_shutdown(self) -> None:
         """Drain for the grace, then let the children go; called in a signal handler."""
-        slots = SlotFile(slot_path())
+        slots = Scoreboard(slot_path())
         begin_to_drain(slots)
         solo = isinstance(self.pool, SoloPool)  # its task stands still beneath this handler
         grace = 0.0 if solo else float(self.app.conf.worker_soft_shutdown_timeout)
@@ -73,17 +73,17 @@ class PoolWorker(Worker):
             now = time.monotonic()
 
 
-def _is_busy(slots: SlotFile) -> bool:
+def _is_busy(slots: Scoreboard) -> bool:
     """Whether a child has anything in hand."""
     return any((view.running or view.messages) and not view.dead for view in slots.occupied())
 
 
-def _has_graves(slots: SlotFile) -> bool:
+def _has_graves(slots: Scoreboard) -> bool:
     """Whether a dead child waits for a living one to give back what it had."""
     return {view.dead for view in slots.occupied()} == {True, False}
 
 
-def begin_to_drain(slots: SlotFile) -> None:
+def begin_to_drain(slots: Scoreboard) -> None:
     """Tell the children to start nothing more, and which messages wait for them in vain.
 
     A message that is reserved here goes back to the broker when the last task has ended. Its
@@ -103,14 +103,14 @@ def heed_signals(child: Child) -> None:
     """Let SIGTERM and SIGQUIT end this prefork child without an exception in its handler.
 
     Celery sends them to a child to be rid of its task, process managers to the whole group. An
-    idle child ends as Celery has it end; of a busy one the clerk decides. Told with every message:
-    billiard sets its own handlers when all else of a new child is ready.
+    idle child ends as Celery has it end; of a busy one the housekeeper decides. Told with every
+    message: billiard sets its own handlers when all else of a new child is ready.
     """
 
     def heed(theirs: Callable[..., Any], number: int, frame: FrameType | None) -> None:
         """Take no lock and write no log: this runs between any two steps of the main thread."""
         if child.in_hand:
-            child.desk.asked_at = time.monotonic()
+            child.inflight.asked_at = time.monotonic()
         else:
             theirs(number, frame)
 

@@ -12,7 +12,7 @@ from celery import bootsteps
 
 from tasks_app.broker.worker.shutdown import slot_path
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
 from tasks_app.runtime.scoreboard.watchdog import STALE_S, starving
 
 log = quiet_logger(__name__)
@@ -34,7 +34,7 @@ class Listening(bootsteps.StartStopStep):
         """Begin to look; a worker without such a loop cannot be helped."""
         if not worker.hub:
             return
-        self._slots = SlotFile(slot_path())
+        self._slots = Scoreboard(slot_path())
         self._pause_s = 2 * STALE_S
         self._again_at = 0.0
         worker.timer.call_repeatedly(LOOK_EVERY_S, self._look, (worker,))

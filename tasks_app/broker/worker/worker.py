@@ -23,7 +23,7 @@ from tasks_app.broker.worker.delay_pump import Pump
 from tasks_app.broker.worker.processes import (
     NODE_VARIABLE,
     QUEUES_VARIABLE,
-    appoint_deputy,
+    appoint_standby,
     current_child,
     stop_child,
 )
@@ -33,10 +33,15 @@ from tasks_app.broker.worker.silent_consumer import Listening
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.handlers.registry import HANDLERS
-from tasks_app.runtime.health_files import WORKER, Pulse
+from tasks_app.runtime.health_files import WORKER, Liveness
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
-from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_overdue, silent_clerk, starving
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard.watchdog import (
+    LOOK_EVERY_S,
+    kill_overdue,
+    silent_housekeeper,
+    starving,
+)
 
 log = quiet_logger(__name__)
 
@@ -55,17 +60,17 @@ class Watch(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         """Begin to look."""
         self._worker = worker
-        self._slots = SlotFile(slot_path())
+        self._slots = Scoreboard(slot_path())
         self._fed_at = time.monotonic()
         good_for_s = load_settings().healthy_for.total_seconds()
-        worker.pulse = self._pulse = Pulse(WORKER, str(worker.hostname), good_for_s=good_for_s)
+        worker.pulse = self._pulse = Liveness(WORKER, str(worker.hostname), good_for_s=good_for_s)
         worker.watch = self.look
         worker.timer.call_repeatedly(LOOK_EVERY_S, self.look)
 
     def look(self) -> None:
         """Look once."""
         kill_overdue(self._slots)
-        self._pulse.beat(silent_clerk(self._slots) or self._hunger())
+        self._pulse.beat(silent_housekeeper(self._slots) or self._hunger())
 
     def _hunger(self) -> str:
         """Say so when messages wait for long that no child gets; not while the broker is away."""
@@ -80,7 +85,7 @@ class Watch(bootsteps.StartStopStep):
 
     def close(self, _worker: Any) -> None:
         """Drain, whatever the worker stops for, before its consumer forgets what it reserved."""
-        begin_to_drain(SlotFile(slot_path()))
+        begin_to_drain(Scoreboard(slot_path()))
 
     def stop(self, worker: Any) -> None:
         """Go on looking while the pool drains: the timer ends with the process."""
@@ -130,7 +135,7 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
     @signals.worker_shutting_down.connect(weak=False)
     def stop(how: str, **_: Any) -> None:
         """Tell the children at once; the worker's loop hears of it later."""
-        slots = SlotFile(slot_path())
+        slots = Scoreboard(slot_path())
         begin_to_drain(slots)
         if how == "Cold":
             slots.leave()
@@ -146,7 +151,7 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
             return
         load_tasks(settings, (*app.conf.imports, *app.conf.include))
         current_child()
-        appoint_deputy(app)
+        appoint_standby(app)
 
     @signals.worker_process_shutdown.connect(weak=False)
     def end(**_: Any) -> None:
@@ -158,7 +163,7 @@ def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
         """In threads and solo pools the process itself is the child."""
         if not isinstance(sender.pool, PreforkPool):
             current_child(sender.pool.num_processes)
-            appoint_deputy(app)
+            appoint_standby(app)
 
     @signals.worker_shutdown.connect(weak=False)
     def over(sender: Any, **_: Any) -> None:

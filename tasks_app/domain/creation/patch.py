@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 
@@ -64,7 +64,7 @@ def accepted(name: str, payload: Any, spec: HandlerSpec, limit: int) -> str:
             validator says of one may repeat it.
     """
     try:
-        return admit(NewTask(name, payload), spec, limit).payload
+        return validate(NewTask(name, payload), spec, limit).payload
     except InvalidTaskError as error:
         where = _field(error.path, spec)
         raise InvalidSelectionError(f"its handler refuses {where}") from None

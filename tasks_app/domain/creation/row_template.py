@@ -22,7 +22,7 @@ from tasks_app.domain.tasks.option_checks import (
     tried,
 )
 from tasks_app.domain.tasks.payload import encode_object
-from tasks_app.domain.tasks.records import TaskOptions, Terms
+from tasks_app.domain.tasks.records import RowTemplate, TaskOptions
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
 from tasks_app.domain.tasks.unique_key import KeyRule, parse_rule
 
@@ -33,7 +33,7 @@ _MEMORABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
 _RNG = Random()  # noqa: S311  jitter, not a secret
 
 
-def terms_of(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> Terms:
+def terms_of(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> RowTemplate:
     """Return a row's terms; producers repeat themselves, so they are remembered."""
     if type(name) is str:
         if not options:
@@ -50,11 +50,11 @@ def _remembered_terms(
     spec: HandlerSpec | None,
     options: tuple[tuple[str, Any], ...],
     _types: tuple[type, ...],  # for True == 1, and one of them may be refused
-) -> Terms:
+) -> RowTemplate:
     return _checked_terms(name, spec, dict(options))
 
 
-def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> Terms:
+def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> RowTemplate:
     for option in given:
         if option not in _KNOWN:
             raise InvalidTaskError(f"options.{option}", "is unknown", ", ".join(sorted(_KNOWN)))
@@ -65,7 +65,7 @@ def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]
     delay = span(options, "delay")
     if run_at is not None and delay is not None:
         raise InvalidTaskError("options.delay", "is given together with run_at", "one of the two")
-    return Terms(
+    return RowTemplate(
         name=check_name(name),
         queue=check_queue(_queue(options, spec)),
         priority=integer(options, "priority", 0, 9) if "priority" in options else 5,

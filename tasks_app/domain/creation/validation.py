@@ -11,14 +11,14 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.option_checks import key
 from tasks_app.domain.tasks.payload import encode_object, encode_plain
-from tasks_app.domain.tasks.records import KEYS, TaskRow, Terms
+from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
 _NO_OPTIONS: Mapping[str, Any] = {}
 _KEYS = frozenset(KEYS)
 _NO_KEYS: tuple[str | None, ...] = (None,) * len(KEYS)
 
 
-def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
+def validate(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     """Return the row to insert; ``spec`` is the handler's where this process knows it.
 
     Raises:
@@ -33,7 +33,7 @@ def admit(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
     return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
 
 
-def admit_alike(new: NewTask, terms: Terms, limit: int) -> TaskRow | None:
+def admit_alike(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
     """Return the same row at half of the price, if the task has nothing but a plain payload.
 
     ``terms`` are those of a task of the same name, with no options, whose handler asks nothing of
@@ -48,7 +48,7 @@ def admit_alike(new: NewTask, terms: Terms, limit: int) -> TaskRow | None:
 
 def _keys_and_terms(
     name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]
-) -> tuple[tuple[str | None, ...], Terms]:
+) -> tuple[tuple[str | None, ...], RowTemplate]:
     keys = _NO_KEYS
     if not _KEYS.isdisjoint(options):
         keys = tuple([key(options, name) for name in KEYS])

@@ -156,7 +156,7 @@ class Limits:
         return found
 
 
-class Wish(NamedTuple):
+class Waiting(NamedTuple):
     """A task that is due, and what it must pass."""
 
     task_id: int
@@ -176,7 +176,7 @@ class Bucket(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class Capacity:
     """How a gate stands at one moment."""
 
     free: float
@@ -200,19 +200,19 @@ class Room:
 
 def room_of(
     gate: Gate, limit: Limit | None, running: int, head: int | None, bucket: Bucket | None
-) -> Room:
+) -> Capacity:
     """Return how a gate stands: so many run behind it, so much was left in its bucket."""
     if gate.kind is Kind.ORDER:
         free = 1.0 if running == 0 and head is not None else 0.0
-        return Room(free, head, ordered=True, running=running)
+        return Capacity(free, head, ordered=True, running=running)
     if limit is None:
-        return Room(math.inf, running=running)
+        return Capacity(math.inf, running=running)
     free = math.inf if limit.most is None else max(0.0, limit.most - running)
     if limit.burst is None:
-        return Room(free, running=running)
+        return Capacity(free, running=running)
     left, since_s, at = bucket or _UNTOUCHED
     tokens = limit.tokens(left, since_s)
-    return Room(max(0.0, min(free, math.floor(tokens))), tokens=tokens, running=running, at=at)
+    return Capacity(max(0.0, min(free, math.floor(tokens))), tokens=tokens, running=running, at=at)
 
 
 _UNTOUCHED = Bucket(None, 0.0, NEVER)
@@ -228,14 +228,14 @@ class Admission:
     """All gates of those that are held."""
 
 
-def admit(wishes: Sequence[Wish], rooms: Mapping[Gate, Room]) -> Admission:
+def admit(wishes: Sequence[Waiting], rooms: Mapping[Gate, Capacity]) -> Admission:
     """Let pass what finds room at all of its gates, in the order given; hold the others.
 
     Who wishes for a gate that is not among the rooms is left out: it is looked at again.
     """
     admission = Admission()
     for task_id, gates in wishes:
-        passed: list[Room] = []
+        passed: list[Capacity] = []
         for gate in gates:
             room = rooms.get(gate)
             if room is None:

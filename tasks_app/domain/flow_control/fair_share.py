@@ -19,7 +19,7 @@ REMEMBERED = 10_000
 """Keys of a queue; whoever is forgotten begins where the others are."""
 
 
-class Line(NamedTuple):
+class Share(NamedTuple):
     """Tasks of one queue that wait behind each other."""
 
     key: str
@@ -31,7 +31,7 @@ class Pick(NamedTuple):
     """One task that is to go next."""
 
     id: int
-    line: Line
+    line: Share
     behind: tuple[int, ...]
     """Worse priorities of its key that had to wait for it."""
 
@@ -44,12 +44,12 @@ class Shares:
     """Of keys that do not have the weight 1."""
     _had: dict[str, float] = field(default_factory=dict)
     """Tasks by weight; only differences mean something."""
-    _owed: dict[Line, int] = field(default_factory=dict)
+    _owed: dict[Share, int] = field(default_factory=dict)
     """How many went while each priority waited, since it had its turn."""
     _at: float = 0.0
     """Where the last one stood whose turn it was."""
 
-    def order(self, waiting: Mapping[Line, Sequence[int]], most: int) -> list[Pick]:
+    def order(self, waiting: Mapping[Share, Sequence[int]], most: int) -> list[Pick]:
         """Return up to ``most`` of the ids, in the order in which they are to go.
 
         Nothing is charged for them before :meth:`went`.
@@ -96,10 +96,10 @@ class Shares:
 
 
 def _next(
-    key: str, priorities: Sequence[int], owed: dict[Line, int]
-) -> tuple[Line, tuple[int, ...]]:
+    key: str, priorities: Sequence[int], owed: dict[Share, int]
+) -> tuple[Share, tuple[int, ...]]:
     """Return the best priority's line, unless another is owed a task: then who is owed most."""
-    best, *behind = (Line(key, priority) for priority in priorities)
+    best, *behind = (Share(key, priority) for priority in priorities)
     line = max(behind, key=lambda one: owed.get(one, 0), default=best)
     if owed.get(line, 0) < EVERY:
         line = best
@@ -108,9 +108,9 @@ def _next(
     return line, waiting
 
 
-def _charge(line: Line, behind: Sequence[int], owed: dict[Line, int]) -> None:
+def _charge(line: Share, behind: Sequence[int], owed: dict[Share, int]) -> None:
     for priority in behind:
-        waiting = Line(line.key, priority)
+        waiting = Share(line.key, priority)
         owed[waiting] = owed.get(waiting, 0) + 1
     if line.priority in behind:
         owed[line] -= EVERY

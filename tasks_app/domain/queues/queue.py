@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, TypedDict
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.queues.time_window import (
@@ -165,7 +165,7 @@ def _defaults(options: QueueOptions) -> dict[str, Any]:
     """Return what tasks are to have: read as if one of them said so itself."""
     given: dict[str, Any] = {word: value for word, value in options.items() if word in _OF_TASKS}
     task: TaskOptions = {**given}  # type: ignore[typeddict-item]
-    row = admit(NewTask("default", None, task), None, 100)
+    row = validate(NewTask("default", None, task), None, 100)
     columns = {"timeout": "timeout_ms", "hard_timeout": "hard_timeout_ms"}
     said = {columns.get(word, word): getattr(row.terms, columns.get(word, word)) for word in given}
     if given.get("retry") is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.schedules.schedule import (
@@ -39,7 +39,7 @@ class Declaration:
         Raises:
             InvalidTaskError: something is wrong with it.
         """
-        return plan_of(admit(self.new, spec, _LIMIT), self.when)
+        return plan_of(validate(self.new, spec, _LIMIT), self.when)
 
 
 def declare(name: str, new: NewTask, when: dict[str, Any], module: str) -> Declaration:

@@ -22,7 +22,7 @@ _ALL = re.compile(r"^fire_all(?:\((\d{1,5})(?:, ?([^),]+))?\))?$")
 _TICK = timedelta(microseconds=1)
 
 
-class Missed(StrEnum):
+class MisfirePolicy(StrEnum):
     """The two policies that are one word."""
 
     SKIP = "skip"
@@ -66,7 +66,7 @@ def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
         raise _refused(str(error)) from None
 
 
-def parse_missed(value: str | Missed | FireAll) -> Missed | FireAll:
+def parse_missed(value: str | MisfirePolicy | FireAll) -> MisfirePolicy | FireAll:
     """Return the policy that is written so.
 
     Raises:
@@ -74,8 +74,8 @@ def parse_missed(value: str | Missed | FireAll) -> Missed | FireAll:
     """
     if isinstance(value, FireAll):
         return fire_all(value.most, value.max_age)
-    if value in list(Missed):
-        return Missed(value)
+    if value in list(MisfirePolicy):
+        return MisfirePolicy(value)
     found = _ALL.match(str(value))
     if found is None:
         raise _refused(f"is {value!r:.60}")
@@ -84,7 +84,7 @@ def parse_missed(value: str | Missed | FireAll) -> Missed | FireAll:
 
 def due_instants(
     timing: Timing,
-    missed: Missed | FireAll,
+    missed: MisfirePolicy | FireAll,
     *,
     since: datetime,
     now: datetime,
@@ -98,7 +98,7 @@ def due_instants(
     on_time_from = max(since, now - ON_TIME)
     chosen = _missed(timing, missed, since, min(on_time_from, end + _TICK), now)
     on_time = list(between(timing, on_time_from, end + _TICK))
-    if missed != Missed.FIRE_ONCE or not on_time:
+    if missed != MisfirePolicy.FIRE_ONCE or not on_time:
         on_time = chosen + on_time
     if len(on_time) > PER_PASS:
         return Due(on_time[:PER_PASS], on_time[PER_PASS])
@@ -119,9 +119,13 @@ def first_at(
 
 
 def _missed(
-    timing: Timing, missed: Missed | FireAll, since: datetime, before: datetime, now: datetime
+    timing: Timing,
+    missed: MisfirePolicy | FireAll,
+    since: datetime,
+    before: datetime,
+    now: datetime,
 ) -> list[datetime]:
-    if missed == Missed.SKIP:
+    if missed == MisfirePolicy.SKIP:
         return []
     if isinstance(missed, FireAll):
         first = since if missed.max_age is None else max(since, now - missed.max_age)

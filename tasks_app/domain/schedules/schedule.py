@@ -11,12 +11,12 @@ from typing import Any
 
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.misfire import Missed, parse_missed
+from tasks_app.domain.schedules.misfire import MisfirePolicy, parse_missed
 from tasks_app.domain.schedules.overlap import Overlap
 from tasks_app.domain.schedules.timing import UTC_NAME, Timing, check_instant, timing_of, written
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.names import check_name
-from tasks_app.domain.tasks.records import KEYS, TaskRow, Terms
+from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
 LONGEST_JITTER = timedelta(days=1)
 _KEPT = (
@@ -117,7 +117,7 @@ class Schedule(Plan):
             raise InvalidScheduleError(
                 "options", "cannot be read", "what create_schedule writes"
             ) from None
-        terms = Terms(
+        terms = RowTemplate(
             name=self.task,
             queue=self.queue,
             priority=self.priority,
@@ -160,7 +160,7 @@ def plan_of(row: TaskRow, when: When) -> Plan:
         kind=str(kind),
         expression=expression,
         zone=zone,
-        missed=str(parse_missed(when.get("missed") or Missed.FIRE_ONCE)),
+        missed=str(parse_missed(when.get("missed") or MisfirePolicy.FIRE_ONCE)),
         overlap=str(_overlap(when.get("overlap") or Overlap.ALLOW)),
         jitter=_jitter(when.get("jitter") or 0),
         starts_at=starts_at,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from tasks_app.domain.durations import Duration
-    from tasks_app.domain.schedules.misfire import FireAll, Missed
+    from tasks_app.domain.schedules.misfire import FireAll, MisfirePolicy
     from tasks_app.domain.schedules.overlap import Overlap
 
 
@@ -24,7 +24,7 @@ class When(TypedDict, total=False):
     """One instant."""
     timezone: str
     """The IANA zone whose clocks ``cron`` reads; default UTC."""
-    missed: str | Missed | FireAll
+    missed: str | MisfirePolicy | FireAll
     """``skip``, ``fire_once`` (default) or ``fire_all(max, max_age)``."""
     overlap: Literal["allow", "skip", "queue", "replace"] | Overlap
     """``allow`` (default), ``skip``, ``queue`` or ``replace``."""

@@ -95,7 +95,7 @@ class TaskOptions(TypedDict, total=False):
     """Small JSON object that travels with the task, for tracing and the like."""
 
 
-class Terms(NamedTuple):
+class RowTemplate(NamedTuple):
     """What a task has in common with many others. Spans are from the insert on."""
 
     name: str
@@ -137,7 +137,7 @@ class TaskRow(NamedTuple):
     unique_key: str | None
     order_key: str | None
     limit_key: str | None
-    terms: Terms
+    terms: RowTemplate
     """Rows that were admitted on the same terms share one object."""
 
     @property

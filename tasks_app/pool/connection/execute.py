@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.connection.steps import Ask, Copy, Plan, Rows
+from tasks_app.pool.connection.steps import Copy, Rows, Statement, Statements
 
 if TYPE_CHECKING:
     from tasks_app.pool.connection.psycopg_io import AsyncRaw, Raw
@@ -38,7 +38,7 @@ def commits_itself(connection: Connection | Raw) -> bool:
     return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
 
 
-def carry_out(connection: Connection | Raw, plan: Plan[T]) -> T:
+def carry_out(connection: Connection | Raw, plan: Statements[T]) -> T:
     """Do what the plan says, and return what it returns."""
     do = _DOERS.get(type(connection)) or _learn(connection)
     lack = ""
@@ -55,7 +55,7 @@ def carry_out(connection: Connection | Raw, plan: Plan[T]) -> T:
     raise SchemaError(lack)  # not within: the error shows what was to be written
 
 
-async def acarry_out(connection: AsyncRaw, plan: Plan[T]) -> T:
+async def acarry_out(connection: AsyncRaw, plan: Statements[T]) -> T:
     """Do the same on psycopg's async connection."""
     from tasks_app.pool.connection.psycopg_io import ado  # noqa: PLC0415  it brings psycopg
 
@@ -89,18 +89,18 @@ _LACKS = {
     "42P01": "is missing in this database, or not where TASKS_APP_SCHEMA and search_path look",
     **dict.fromkeys(("42703", "42883"), "is not the one that this version needs"),
 }
-_DOERS: dict[type, Callable[[Any, Ask | Copy], Rows]] = {}
+_DOERS: dict[type, Callable[[Any, Statement | Copy], Rows]] = {}
 """How each kind of connection carries out a step; to import it at each call costs too much."""
 
 
-def _learn(connection: Connection | Raw) -> Callable[[Any, Ask | Copy], Rows]:
-    do: Callable[[Any, Ask | Copy], Rows] = _do
+def _learn(connection: Connection | Raw) -> Callable[[Any, Statement | Copy], Rows]:
+    do: Callable[[Any, Statement | Copy], Rows] = _do
     if not isinstance(connection, Connection):
         from tasks_app.pool.connection.psycopg_io import do  # noqa: PLC0415  it brings psycopg
     return _DOERS.setdefault(type(connection), do)
 
 
-def _do(connection: Connection, step: Ask | Copy) -> Rows:
+def _do(connection: Connection, step: Statement | Copy) -> Rows:
     if isinstance(step, Copy) or _is_unheard(connection):
         return below(connection, step)
     if connection.dialect.driver == "psycopg":  # its own words: nothing is left to be compiled
@@ -120,14 +120,14 @@ def _is_unheard(connection: Connection) -> bool:
     return dialect.driver == "psycopg" and not dialect.is_async and not heard
 
 
-def ask(connection: Connection, step: Ask) -> Rows:
+def ask(connection: Connection, step: Statement) -> Rows:
     """Ask on an engine of our own; SQLAlchemy takes as long for a small statement as the server."""
     if connection.dispatch.before_cursor_execute:  # somebody wants to see it
         return connection.exec_driver_sql(step.sql, step.values).fetchall()
     return below(connection, step)
 
 
-def below(connection: Connection, step: Ask | Copy) -> Rows:
+def below(connection: Connection, step: Statement | Copy) -> Rows:
     """Carry out a step on psycopg's own connection; its errors come out as SQLAlchemy's."""
     import psycopg  # noqa: PLC0415  as its connection is here, this costs nothing
 
@@ -145,7 +145,7 @@ def below(connection: Connection, step: Ask | Copy) -> Rows:
     except psycopg.Error as error:
         if driver.closed:
             connection.exec_driver_sql("SELECT 1")  # so that SQLAlchemy notes the loss, and says so
-        values = step.values if isinstance(step, Ask) else None
+        values = step.values if isinstance(step, Statement) else None
         raise DBAPIError.instance(
             step.sql,
             values,

@@ -9,7 +9,7 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from tasks_app.domain.errors import TasksError
-from tasks_app.pool.connection.steps import Ask, Copy, Rows
+from tasks_app.pool.connection.steps import Copy, Rows, Statement
 
 Raw: TypeAlias = psycopg.Connection[Any]
 AsyncRaw: TypeAlias = psycopg.AsyncConnection[Any]
@@ -26,7 +26,7 @@ def is_in_pipeline(connection: Raw | AsyncRaw) -> bool:
     return connection.pgconn.pipeline_status != PipelineStatus.OFF
 
 
-def do(connection: Raw, step: Ask | Copy) -> Rows:
+def do(connection: Raw, step: Statement | Copy) -> Rows:
     """Carry out a step of a plan."""
     cursor = vars(connection).pop(_AT_HAND, None)  # by one thread at a time
     if cursor is None:
@@ -53,10 +53,10 @@ def _unspeakable(error: UnicodeEncodeError) -> TasksError:
     )
 
 
-async def ado(connection: AsyncRaw, step: Ask | Copy) -> Rows:
+async def ado(connection: AsyncRaw, step: Statement | Copy) -> Rows:
     """Carry out a step of a plan, on an async connection."""
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        if isinstance(step, Ask):
+        if isinstance(step, Statement):
             try:
                 await cursor.execute(step.sql, step.values)
             except UnicodeEncodeError as error:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 Rows: TypeAlias = Sequence[Any]
 
 
-class Ask(NamedTuple):
+class Statement(NamedTuple):
     """A statement whose rows are wanted."""
 
     sql: str
@@ -29,4 +29,4 @@ class Copy(NamedTuple):
     pieces: Iterable[str]
 
 
-Plan: TypeAlias = Generator[Ask | Copy, Rows, T]
+Statements: TypeAlias = Generator[Statement | Copy, Rows, T]

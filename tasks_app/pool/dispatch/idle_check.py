@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
-from tasks_app.pool.connection.steps import Ask
+from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.dispatch.set_aside import BARRED
 from tasks_app.pool.fragments.availability import runs
 from tasks_app.pool.fragments.queue_probe import HAS_GATE, WAITS
@@ -69,5 +69,5 @@ _GLANCE = in_psycopgs_words(f"""
 
 def glance(connection: Connection, *, now: datetime | None = None) -> Glance:
     """Look from afar."""
-    (row,) = ask(connection, Ask(_GLANCE, {"now": now}))
+    (row,) = ask(connection, Statement(_GLANCE, {"now": now}))
     return Glance(*row)

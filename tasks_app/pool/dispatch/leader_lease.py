@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
-from tasks_app.pool.connection.steps import Ask, Rows
+from tasks_app.pool.connection.steps import Rows, Statement
 from tasks_app.pool.tables import BECAUSE, LEASE, NOW, REFUSED
 
 SCAN, MAINTAIN = "scan", "maintain"
@@ -120,7 +120,7 @@ _TAKEN = text(f"UPDATE {LEASE} SET notes = notes - CAST(:notes AS text[]) WHERE 
 
 def read(connection: Connection, name: str, *, now: datetime | None = None) -> Lease | None:
     """Return the duty's lease; None: nobody ever held it."""
-    return _lease(ask(connection, Ask(_READ, {"name": name, "now": now})))
+    return _lease(ask(connection, Statement(_READ, {"name": name, "now": now})))
 
 
 def hold(
@@ -138,7 +138,7 @@ def hold(
     One statement: it waits for whoever writes the row just now, and judges what that one left.
     """
     values = {"holder": holder, "token": token, "rank": int(rank), "ttl": ttl}
-    return _lease(ask(connection, Ask(_HOLD, {"name": name, **values, "now": now})))
+    return _lease(ask(connection, Statement(_HOLD, {"name": name, **values, "now": now})))
 
 
 def release(connection: Connection, name: str, token: UUID) -> None:
@@ -159,7 +159,7 @@ def done(
     It is renewed with that, so that a duty which is done often costs one write each time.
     """
     values = {"name": name, "token": token, "ttl": ttl, "now": now}
-    return any(renewed for (renewed,) in ask(connection, Ask(_DONE, values)))
+    return any(renewed for (renewed,) in ask(connection, Statement(_DONE, values)))
 
 
 def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str]) -> bool:

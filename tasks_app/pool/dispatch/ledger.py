@@ -142,7 +142,7 @@ def add_all(
 
 
 def finish(connection: Connection, *dispatch_ids: int) -> None:
-    """Forget messages: finished, given back, never published, or their child is buried.
+    """Forget messages: finished, given back, never published, or their child is reaped.
 
     The transaction's COMMIT does not wait for the disk then: a message that a crash of the database
     brings back is published again, and finds nothing to claim.

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Bucket, Gate, Kind, Limits, Room, room_of
+from tasks_app.domain.flow_control.admission import Bucket, Capacity, Gate, Kind, Limits, room_of
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING
@@ -94,7 +94,7 @@ def rooms_of(
     buckets: Mapping[Gate, Bucket] | None = None,
     *,
     now: datetime | None = None,
-) -> dict[Gate, Room]:
+) -> dict[Gate, Capacity]:
     """Return how the gates stand; ``buckets`` as :func:`lock` has found them."""
     if not gates:
         return {}
@@ -103,7 +103,7 @@ def rooms_of(
         buckets = _buckets(connection, _READ, limited, now)
     running = _running(connection, gates)
     heads = _heads(connection, [gate.key for gate in gates if gate.kind is Kind.ORDER], now)
-    rooms: dict[Gate, Room] = {}
+    rooms: dict[Gate, Capacity] = {}
     for gate in gates:
         head, leaves_s = heads.get(gate.key, _NOBODY)
         limit, bucket = limits.of(gate), buckets.get(gate)
@@ -117,7 +117,7 @@ def rooms_of(
 _NOBODY = (None, None)
 
 
-def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Room]) -> None:
+def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Capacity]) -> None:
     """Take a token for each start out of the buckets, as they stood; under the locks."""
     spent = [gate for gate in started if not math.isinf(rooms[gate].tokens)]
     for gate in spent:

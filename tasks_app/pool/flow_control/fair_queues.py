@@ -13,7 +13,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.flow_control.fair_share import Line
+from tasks_app.domain.flow_control.fair_share import Share
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.availability import is_free, runs
 from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED
@@ -119,30 +119,30 @@ def unset_fair(connection: Connection, queue: str) -> bool:
     return connection.execute(_UNSET, {"queue": queue}).first() is not None
 
 
-def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[Line], str]:
+def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[Share], str]:
     """Return the lines of keys behind ``after``, and where to go on; empty: at the beginning.
 
     What waits may not be due yet. Of those without a key, there are always ten.
     """
     values = {"queue": queue, "after": after, "most": MOST_LINES}
-    found = [Line(row.key, row.priority) for row in connection.execute(_LINES, values)]
+    found = [Share(row.key, row.priority) for row in connection.execute(_LINES, values)]
     cut = found[-1].key if len(found) == MOST_LINES else ""
     if cut and found[0].key != cut:  # the last key's lines may be cut in two
         found = [line for line in found if line.key != cut]
         cut = found[-1].key
-    return [*(Line("", priority) for priority in range(10)), *found], cut
+    return [*(Share("", priority) for priority in range(10)), *found], cut
 
 
 def heads(
     connection: Connection,
     queue: str,
-    wanted: Mapping[Line, int],
+    wanted: Mapping[Share, int],
     out: Mapping[int, float],
     *,
     names: Sequence[str] | None = None,
     lock: bool = False,
     now: datetime | None = None,
-) -> dict[Line, list[Head]]:
+) -> dict[Share, list[Head]]:
     """Return up to so many due tasks of each line, oldest first.
 
     ``names`` leaves out all others. With ``lock`` they are nobody else's until the transaction
@@ -161,8 +161,8 @@ def heads(
         "names": None if names is None else list(names),
         "now": now,
     }
-    found: dict[Line, list[Head]] = {}
+    found: dict[Share, list[Head]] = {}
     for row in connection.execute(_HEADS_LOCKED if lock else _HEADS, values):
         head = Head(row.id, row.name, row.scan_at, row.barred, row.gated, row.held)
-        found.setdefault(Line(row.key, row.priority), []).append(head)
+        found.setdefault(Share(row.key, row.priority), []).append(head)
     return found

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Gate, Kind, Limit, Limits, Wish
+from tasks_app.domain.flow_control.admission import Gate, Kind, Limit, Limits, Waiting
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.availability import is_free, runs
@@ -77,10 +77,10 @@ _PRUNE = text(f"""
 
 
 @dataclass(frozen=True)
-class Wishes:
+class WaitingTasks:
     """Due tasks that gates stand before, the first first, and what is allowed."""
 
-    wishes: list[Wish]
+    wishes: list[Waiting]
     limits: Limits
 
     @cached_property
@@ -95,13 +95,13 @@ def wishes(
     names: Collection[str] | None = None,
     *,
     now: datetime | None = None,
-) -> Wishes:
+) -> WaitingTasks:
     """Return those of ``ids`` that are there to take, once they pass; with one of ``names``."""
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
     rows = connection.execute(_WISHES, values).all()
     limits = limits_of(connection) if rows else Limits()
     gates_of = limits.gates_of
-    return Wishes([Wish(task_id, gates_of(*keys)) for task_id, *keys in rows], limits)
+    return WaitingTasks([Waiting(task_id, gates_of(*keys)) for task_id, *keys in rows], limits)
 
 
 def in_front(

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Gate, Kind, Limit, Limits, Room
+from tasks_app.domain.flow_control.admission import Capacity, Gate, Kind, Limit, Limits
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control.capacity import COLUMNS
 from tasks_app.pool.fragments.fences import array, texts
@@ -68,7 +68,7 @@ _NEXT_LOOK = text(f"""
 def hold(
     connection: Connection,
     held: Mapping[Gate, Sequence[int]],
-    rooms: Mapping[Gate, Room],
+    rooms: Mapping[Gate, Capacity],
     limits: Limits,
     *,
     now: datetime | None = None,
@@ -108,7 +108,7 @@ def next_look_in_s(connection: Connection, *, now: datetime | None = None) -> fl
     return seconds
 
 
-def look_in_s(gate: Gate, room: Room, limits: Limits) -> float:
+def look_in_s(gate: Gate, room: Capacity, limits: Limits) -> float:
     """Return when to look again: when bucket or head let somebody pass, or else after a while."""
     limit = limits.of(gate)
     if gate.kind is not Kind.ORDER and limit is None:
@@ -123,7 +123,7 @@ def look_in_s(gate: Gate, room: Room, limits: Limits) -> float:
     return max(SHORTEST_LOOK_S, wait_s)
 
 
-def _has_older_run(limit: Limit, room: Room) -> bool:
+def _has_older_run(limit: Limit, room: Capacity) -> bool:
     if limit.changed_at is None or room.since is None:
         return False
     return room.since < limit.changed_at + UNCOMMITTED

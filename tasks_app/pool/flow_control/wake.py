@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Gate, Limits, Room
+from tasks_app.domain.flow_control.admission import Capacity, Gate, Limits
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s
@@ -63,7 +63,7 @@ _FRONT = (-1, 0)
 
 def wake(
     connection: Connection,
-    rooms: Mapping[Gate, Room],
+    rooms: Mapping[Gate, Capacity],
     limits: Limits,
     most: Mapping[Gate, int] | None = None,
     *,
@@ -107,7 +107,7 @@ def wake(
 def _read(
     connection: Connection,
     wanted: Mapping[Gate, int],
-    rooms: Mapping[Gate, Room],
+    rooms: Mapping[Gate, Capacity],
     after: Mapping[Gate, tuple[int, int]],
     now: datetime | None,
 ) -> Sequence[Any]:
@@ -124,7 +124,7 @@ def _read(
 
 def _elsewhere(
     connection: Connection, line: Sequence[Any], limits: Limits, now: datetime | None
-) -> dict[int, list[Room]]:
+) -> dict[int, list[Capacity]]:
     """Return of those that may run how their other gates stand."""
     others = {
         row.id: [
@@ -139,6 +139,6 @@ def _elsewhere(
     return {task_id: [rooms[gate] for gate in some] for task_id, some in others.items()}
 
 
-def _number(gate: Gate, room: Room, most: Mapping[Gate, int] | None) -> int:
+def _number(gate: Gate, room: Capacity, most: Mapping[Gate, int] | None) -> int:
     wanted = MOST_WOKEN if most is None else most.get(gate, 0)
     return int(min(room.free, wanted, MOST_WOKEN))

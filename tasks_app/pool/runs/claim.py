@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.tasks.records import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
-from tasks_app.pool.connection.steps import Ask
+from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.fragments.availability import ALL_RUN, is_free, runs
 from tasks_app.pool.fragments.fences import array
 from tasks_app.pool.fragments.queue_defaults import NO_QUEUE_SAYS, QUEUE_SAYS
@@ -121,7 +121,7 @@ def _claimed(
     now: datetime | None,
 ) -> list[ClaimedTask]:
     values = {**values_of(claimer, token), "ids": array(sorted(map(int, ids))), "now": now}
-    taken = {row[0]: task_of(row, token) for row in ask(connection, Ask(statement, values))}
+    taken = {row[0]: task_of(row, token) for row in ask(connection, Statement(statement, values))}
     return [taken.pop(task_id) for task_id in ids if task_id in taken]
 
 

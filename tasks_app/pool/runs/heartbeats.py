@@ -91,7 +91,7 @@ def live(connection: Connection, within: timedelta, *, now: datetime | None = No
 
 
 def leave(connection: Connection, owner: str) -> None:
-    """Take the child off the list: it ends, or it was buried."""
+    """Take the child off the list: it ends, or it was reaped."""
     connection.execute(_LEAVE, {"owner": owner})
 
 

@@ -16,7 +16,7 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.records import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.psycopg_io import ado, do
-from tasks_app.pool.connection.steps import Ask
+from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.groups.count import LOCKED, counting, locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
 
@@ -128,7 +128,7 @@ def succeed(
     A callback that was inserted is added to ``called``.
     """
     values = _values(settlement)
-    if do(connection, Ask(_SUCCEED, values)):
+    if do(connection, Statement(_SUCCEED, values)):
         return True
     return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
 
@@ -140,7 +140,7 @@ async def asucceed(
 ) -> bool:
     """Do the same on an async connection."""
     values = _values(settlement)
-    if await ado(connection, Ask(_SUCCEED, values)):
+    if await ado(connection, Statement(_SUCCEED, values)):
         return True
     cursor = await connection.execute(_MEMBER, values, prepare=True)
     return _counted(await cursor.fetchone(), called)

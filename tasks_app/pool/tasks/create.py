@@ -12,7 +12,7 @@ from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
 from tasks_app.pool.connection.execute import acarry_out, carry_out, commits_itself, copies
-from tasks_app.pool.connection.steps import Ask, Copy, Plan
+from tasks_app.pool.connection.steps import Copy, Statement, Statements
 from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.insert import arrays, copy_of, insertion
@@ -42,7 +42,7 @@ _IDS = f"""
     ) AS n
 """
 _SAVE, _UNDO, _FORGET = (
-    Ask(f"{verb} tasks_app_create_many", {}, yields=False)
+    Statement(f"{verb} tasks_app_create_many", {}, yields=False)
     for verb in ("SAVEPOINT", "ROLLBACK TO SAVEPOINT", "RELEASE SAVEPOINT")
 )
 
@@ -87,12 +87,12 @@ async def acreate_many(connection: AsyncRaw, rows: Sequence[TaskRow]) -> list[Ta
     return await acarry_out(connection, _many(rows, None, copy=copies(connection)))
 
 
-def _one(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
+def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
     if row.terms.strict_order:
         yield in_turn([row])
     if row.terms.rule is not None and row.terms.rule.outlives_the_index:
         return (yield from _one_of_the_table(row, now))
-    insert = Ask(*insertion(row, now))
+    insert = Statement(*insertion(row, now))
     for _ in range(TRIES):
         created = yield insert
         if created:
@@ -103,7 +103,7 @@ def _one(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
     raise _elusive(row)
 
 
-def _one_of_the_table(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
+def _one_of_the_table(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
     for _ in range(TRIES):
         created = yield unique_keys.take([None], [row], now)
         if created:
@@ -116,7 +116,7 @@ def _one_of_the_table(row: TaskRow, now: datetime | None) -> Plan[TaskId]:
 
 def _many(
     rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, undoable: bool = True
-) -> Plan[list[TaskId]]:
+) -> Statements[list[TaskId]]:
     if not rows:
         return []
     rules = [row.terms.rule for row in rows if row.unique_key is not None]
@@ -146,7 +146,7 @@ class _KeyBecameFreeError(Exception):
 
 def _all(
     rows: Sequence[TaskRow], now: datetime | None, *, copy: bool, in_order: bool
-) -> Plan[list[TaskId]]:
+) -> Statements[list[TaskId]]:
     """Insert what meets nobody, then look at who was met: so keys are locked in one order.
 
     Raises:
@@ -168,7 +168,7 @@ def _all(
         for start in range(0, len(places), CHUNK):
             part = places[start : start + CHUNK]
             of_part = [ids[i] for i in part], [rows[i] for i in part], now
-            answer = yield unique_keys.take(*of_part) if is_table else Ask(*arrays(*of_part))
+            answer = yield unique_keys.take(*of_part) if is_table else Statement(*arrays(*of_part))
             created = {task_id for (task_id,) in answer}
             met += [(i, is_table) for i in part if ids[i] not in created]
     for i, is_table in met:
@@ -189,9 +189,9 @@ def _without(places: set[int], values: Sequence[T]) -> Sequence[T]:
     return [each for i, each in enumerate(values) if i not in places] if places else values
 
 
-def _ids(number: int) -> Plan[tuple[Sequence[int], datetime]]:
+def _ids(number: int) -> Statements[tuple[Sequence[int], datetime]]:
     """Take so many ids, rising; they follow each other unless other producers took some, too."""
-    (first, last, scattered, clock_us), *_ = yield Ask(_IDS, {"number": number})
+    (first, last, scattered, clock_us), *_ = yield Statement(_IDS, {"number": number})
     clock = _EPOCH + timedelta(microseconds=clock_us)  # a session's DateStyle may be any
     return scattered or range(first, last + 1), clock
 

@@ -13,7 +13,7 @@ from itertools import compress, groupby
 from operator import attrgetter
 from typing import Any
 
-from tasks_app.domain.tasks.records import KEYS, TaskRow, Terms
+from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 from tasks_app.pool.tables import PENDING
 
 _DEFAULTS = {
@@ -48,7 +48,7 @@ def insertion(row: TaskRow, now: datetime | None) -> tuple[str, Mapping[str, Any
 
 @lru_cache(1024)
 def _insertion(
-    terms: Terms, keys: tuple[bool, ...], now: datetime | None
+    terms: RowTemplate, keys: tuple[bool, ...], now: datetime | None
 ) -> tuple[str, Mapping[str, Any]]:
     values = {"name": terms.name} | {
         column: getattr(terms, column)
@@ -72,7 +72,7 @@ def _insertion(
     }
 
 
-def _moments(terms: Terms, now: datetime | None) -> dict[str, str]:
+def _moments(terms: RowTemplate, now: datetime | None) -> dict[str, str]:
     """Return SQL for when the row was made, is due and is scanned, unless all of that is now."""
     instant = "CAST(%(now)s AS timestamptz)" if now else "statement_timestamp()"
     due = "CAST(%(run_at)s AS timestamptz)" if terms.run_at else instant
@@ -203,7 +203,7 @@ def copy_of(
     return sql, _pieces(iter(ids), [(ends[terms], run) for terms, run in runs], keys)
 
 
-def _instants(terms: Terms, instant: datetime) -> tuple[datetime, ...]:
+def _instants(terms: RowTemplate, instant: datetime) -> tuple[datetime, ...]:
     """Return when the row was made, is due and is scanned: a day has 24 hours in any zone."""
     due = (terms.run_at or instant).astimezone(UTC) + terms.delay
     return instant, due, due + terms.hint_wait

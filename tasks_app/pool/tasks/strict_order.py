@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from tasks_app.domain.tasks.records import TaskRow
-from tasks_app.pool.connection.steps import Ask
+from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.tables import SCHEMA
 
 _SEED = 7_246_101 + crc32((SCHEMA or "").encode())
@@ -21,10 +21,10 @@ _TURN = """
 """
 
 
-def in_turn(rows: Sequence[TaskRow]) -> Ask:
+def in_turn(rows: Sequence[TaskRow]) -> Statement:
     """Wait for others that insert tasks of these keys, until they commit; before ids are taken.
 
     Locks of the transaction, not rows: a claim waits for no producer. All keys of a call are locked
     in one order; who makes several calls in a transaction should do so in one order, too.
     """
-    return Ask(_TURN, {"seed": _SEED, "order_keys": list({row.order_key for row in rows})})
+    return Statement(_TURN, {"seed": _SEED, "order_keys": list({row.order_key for row in rows})})

@@ -9,7 +9,7 @@ from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.domain.tasks.unique_key import CreateOutcome, KeyRule, OnConflict, Scope
-from tasks_app.pool.connection.steps import Ask, Plan
+from tasks_app.pool.connection.steps import Statement, Statements
 from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.insert import INSTANT
@@ -36,7 +36,7 @@ _BY_ID = "p.id = %(id)s"
 _NO_RULE = KeyRule()
 
 
-def met_in_the_pool(row: TaskRow, now: datetime | None) -> Plan[TaskId | None]:
+def met_in_the_pool(row: TaskRow, now: datetime | None) -> Statements[TaskId | None]:
     """Return who has a key that is a column of its row; None: nobody has it any more.
 
     Raises:
@@ -47,7 +47,7 @@ def met_in_the_pool(row: TaskRow, now: datetime | None) -> Plan[TaskId | None]:
         for (task_id,) in (yield _change(row, rule, _BY_KEY, None, now)):
             return TaskId.held(task_id, _OUTCOMES[rule.on_conflict])
     values = {"name": row.name, "unique_key": row.unique_key}
-    for task_id, state in (yield Ask(_HOLDER, values)):
+    for task_id, state in (yield Statement(_HOLDER, values)):
         if rule.on_conflict is OnConflict.RAISE:
             raise UniqueKeyTakenError(row.name, str(row.unique_key), task_id)
         if state == State.RUNNING:
@@ -61,7 +61,9 @@ def met_in_the_pool(row: TaskRow, now: datetime | None) -> Plan[TaskId | None]:
     return None
 
 
-def met_in_the_table(row: TaskRow, new_id: int | None, now: datetime | None) -> Plan[TaskId | None]:
+def met_in_the_table(
+    row: TaskRow, new_id: int | None, now: datetime | None
+) -> Statements[TaskId | None]:
     """Return who has a key of the table of keys, perhaps the new task; None: ask again.
 
     A key of scope ``queued`` is taken while its task is PENDING. That task is locked before it is
@@ -94,7 +96,7 @@ _ADVICE = {
 
 def _change(
     row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: datetime | None
-) -> Ask:
+) -> Statement:
     """Change the holder; a claim that is under way is waited for, and what runs is left alone."""
     sql = f"""
         UPDATE {PENDING} p SET {_CHANGES[rule.on_conflict]}
@@ -109,4 +111,4 @@ def _change(
         "delay": row.terms.delay.total_seconds(),
         "now": now,
     }
-    return Ask(sql, values)
+    return Statement(sql, values)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.domain.tasks.unique_key import KeyRule, Scope
-from tasks_app.pool.connection.steps import Ask
+from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.tables import KEY, NOW, PENDING
 from tasks_app.pool.tasks.insert import INSTANT, OWN, SHARED, inserted, unnested, values_of
 
@@ -74,24 +74,24 @@ _PRUNE = text(f"""
 """)
 
 
-def take(ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None) -> Ask:
+def take(ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None) -> Statement:
     """Insert those rows whose key nobody ever had; yields their ids. None: the next id."""
-    return Ask(_TAKE, _values(ids, rows, now))
+    return Statement(_TAKE, _values(ids, rows, now))
 
 
-def hand_over(holder: int, new_id: int | None, row: TaskRow, now: datetime | None) -> Ask:
+def hand_over(holder: int, new_id: int | None, row: TaskRow, now: datetime | None) -> Statement:
     """Insert the row, and give it the key that ``holder`` had, if that still has it."""
-    return Ask(_HAND_OVER, {**_values([new_id], [row], now), "holder": holder})
+    return Statement(_HAND_OVER, {**_values([new_id], [row], now), "holder": holder})
 
 
-def holder(row: TaskRow, now: datetime | None) -> Ask:
+def holder(row: TaskRow, now: datetime | None) -> Statement:
     """Look who has the key: its id, its scope, and whether its period is over."""
-    return Ask(_HOLDER, {"name": row.name, "unique_key": row.unique_key, "now": now})
+    return Statement(_HOLDER, {"name": row.name, "unique_key": row.unique_key, "now": now})
 
 
-def keep_queued(task_id: int) -> Ask:
+def keep_queued(task_id: int) -> Statement:
     """Yield the task if it is PENDING; it is not claimed before this transaction is over."""
-    return Ask(_KEEP_QUEUED, {"id": task_id})
+    return Statement(_KEEP_QUEUED, {"id": task_id})
 
 
 def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:

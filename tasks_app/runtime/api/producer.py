@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit, admit_alike
+from tasks_app.domain.creation.validation import admit_alike, validate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.records import TaskId, TaskOptions, TaskRow
@@ -210,7 +210,7 @@ def admitted(new: NewTask) -> TaskRow:
             spec = new.task.spec
         case _:
             new, spec = translated(new)
-    return admit(new, spec, payload_limit())
+    return validate(new, spec, payload_limit())
 
 
 def check_many(tasks: Any) -> None:

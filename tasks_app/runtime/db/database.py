@@ -55,7 +55,7 @@ _OURS = {
     "transform_null_equals": "off",
     "standard_conforming_strings": "on",
     "default_transaction_isolation": "read\\ committed",  # of single statements
-    # Or a clerk that waits for somebody's lock looks dead, and its child is killed.
+    # Or a housekeeper that waits for somebody's lock looks dead, and its child is killed.
     "lock_timeout": "1000",
     "statement_timeout": "30000",
     # A process that is stopped or cut off within a transaction must not keep its locks: the

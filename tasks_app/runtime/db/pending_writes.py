@@ -1,4 +1,4 @@
-"""Errands: what must reach the database, however often it takes; each is safe to repeat."""
+"""Pending writes: what must reach the database, however often it takes; each is safe to repeat."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-Errand = Callable[[Connection], object]
+PendingWrite = Callable[[Connection], object]
 
 
-class Errands:
-    """Any thread adds; the clerk takes all, and leaves again what failed."""
+class PendingWrites:
+    """Any thread adds; the housekeeper takes all, and leaves again what failed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[Errand] = []
+        self._waiting: list[PendingWrite] = []
         self._out = False
 
-    def add(self, errand: Errand) -> None:
+    def add(self, pending_write: PendingWrite) -> None:
         """Put one behind the others."""
         with self._lock:
-            self._waiting.append(errand)
+            self._waiting.append(pending_write)
 
-    def take(self) -> list[Errand]:
+    def take(self) -> list[PendingWrite]:
         """Take all; say with :meth:`leave` which of them are still to be done."""
         with self._lock:
             taken, self._waiting = self._waiting, []
             self._out = bool(taken)
             return taken
 
-    def leave(self, errands: Sequence[Errand]) -> None:
+    def leave(self, pending_writes: Sequence[PendingWrite]) -> None:
         """Take back what failed, behind what came in meanwhile."""
         with self._lock:
-            self._waiting += errands
+            self._waiting += pending_writes
             self._out = False
 
     @property

@@ -24,7 +24,7 @@ STAND_BACK_S = 5.0
 """After an index that did not answer: the scan goes on without it."""
 
 
-class Outlook:
+class DelayLookahead:
     """One dispatcher's."""
 
     def __init__(self, settings: Settings, index: DelayIndex | None) -> None:

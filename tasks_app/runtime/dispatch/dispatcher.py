@@ -21,17 +21,17 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.broker_loss import forgotten_queues
-from tasks_app.runtime.dispatch.delay_lookahead import Outlook
-from tasks_app.runtime.dispatch.known_run_times import KnownPaces
+from tasks_app.runtime.dispatch.delay_lookahead import DelayLookahead
+from tasks_app.runtime.dispatch.known_run_times import KnownRunTimes
 from tasks_app.runtime.dispatch.message_sizing import grouped
-from tasks_app.runtime.dispatch.queue_throughput import Flow
-from tasks_app.runtime.flow_control.admission import Gatekeeper, Verdict
+from tasks_app.runtime.dispatch.queue_throughput import QueueThroughput
+from tasks_app.runtime.flow_control.admission import AdmissionControl, Verdict
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.publisher import DelayIndex, Publisher
-from tasks_app.runtime.scan.bookmarks import Bookmarks
-from tasks_app.runtime.scan.position import Front
-from tasks_app.runtime.scan.result import Scanned
+from tasks_app.runtime.scan.bookmarks import QueuePositions
+from tasks_app.runtime.scan.position import ScanPosition
+from tasks_app.runtime.scan.result import ScanResult
 from tasks_app.runtime.scan.triage import tidy
 
 log = quiet_logger(__name__)
@@ -46,11 +46,11 @@ tasks, one of which makes a message, need not read thousands."""
 
 
 @dataclass(slots=True)
-class Lane:
+class QueueRoom:
     """One queue as the dispatcher sees it: who serves it, and what is out."""
 
     queue: str
-    flow: Flow
+    flow: QueueThroughput
     threads: int = 0
     names: set[str] = field(default_factory=set)
     out: list[Dispatch] = field(default_factory=list)
@@ -95,17 +95,17 @@ class Dispatcher:
         self._settings = settings
         self._database = database
         self._publisher = publisher
-        self._outlook = Outlook(settings, index)
+        self._outlook = DelayLookahead(settings, index)
         self._probe_first = False
         self._still = 0
-        self._flows: dict[str, Flow] = {}
-        self._paces = KnownPaces()
-        self._bookmarks = Bookmarks()
-        self._front = Front(slow_s=SLOW_S, rest=REST)
-        self._gatekeeper = Gatekeeper(database)
+        self._flows: dict[str, QueueThroughput] = {}
+        self._paces = KnownRunTimes()
+        self._bookmarks = QueuePositions()
+        self._front = ScanPosition(slow_s=SLOW_S, rest=REST)
+        self._admission = AdmissionControl(database)
         self._fairness = Fairness()
 
-    def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> Scanned:
+    def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> ScanResult:
         """Scan all served queues and publish what is due.
 
         With ``fill_up`` new messages are made and nothing else: the last pass was a moment ago.
@@ -122,7 +122,7 @@ class Dispatcher:
         )
         with self._database.begin() as connection:
             if not ledger.scanner_lock(connection):
-                return Scanned(skipped=True)
+                return ScanResult(skipped=True)
             lanes = self._lanes(connection, now)
             late = [] if fill_up else ledger.overdue(connection, list(lanes), wait, now=now)
             served = [queue for queue in forgotten if queue in lanes]
@@ -140,12 +140,12 @@ class Dispatcher:
             hinted = [queue for queue, lane in lanes.items() if not lane.fair]
             near = [] if fill_up else self._outlook.look(connection, hinted, now=now)
         HOOKS.tell(swept)
-        self._gatekeeper.hold(verdicts, now=now)
+        self._admission.hold(verdicts, now=now)
         out = self._publish(fresh, late)
         published = sum(len(d.ids) for d in fresh if d.id in out)
         still, self._still = self._still, 0 if published else self._still + 1
         halves = [half for lane in crowded if (half := lane.flow.half_s()) is not None]
-        return Scanned(
+        return ScanResult(
             published=published,
             republished=len(late),
             more=bool(crowded),
@@ -168,16 +168,16 @@ class Dispatcher:
             self._publisher.probe()
             self._probe_first = False
 
-    def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, Lane]:
+    def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, QueueRoom]:
         """Return the queues that a live child serves and that do not stand still."""
-        lanes: dict[str, Lane] = {}
+        lanes: dict[str, QueueRoom] = {}
         stopped = standing_still(connection, now=now)
         if EVERY_QUEUE in stopped:
             return lanes
         for worker in heartbeats.live(connection, self._settings.lease, now=now):
             for queue in set(worker.queues) - stopped:
-                flow = self._flows.setdefault(queue, Flow())
-                lane = lanes.setdefault(queue, Lane(queue, flow))
+                flow = self._flows.setdefault(queue, QueueThroughput())
+                lane = lanes.setdefault(queue, QueueRoom(queue, flow))
                 lane.threads += worker.threads
                 lane.names.update(worker.handlers)
         self._flows = {queue: lane.flow for queue, lane in lanes.items()}
@@ -194,12 +194,12 @@ class Dispatcher:
     def _enter(
         self,
         connection: Connection,
-        lanes: dict[str, Lane],
+        lanes: dict[str, QueueRoom],
         swept: list[Notice],
         verdicts: list[Verdict],
         within: timedelta | None,
         now: datetime | None,
-    ) -> tuple[list[Dispatch], list[Lane]]:
+    ) -> tuple[list[Dispatch], list[QueueRoom]]:
         """Fill the room that the queues have; return the new ledger rows, and who wants more."""
         rooms = {queue: lane.room(self._settings) for queue, lane in lanes.items()}
         crowded = [lane for queue, lane in lanes.items() if rooms[queue] <= 0]
@@ -243,14 +243,14 @@ class Dispatcher:
     ) -> list[tuple[int, str]]:
         """Leave out what would only be held when it is claimed."""
         ids = [task_id for task_id, _ in ready if task_id in gated]
-        verdicts.append(self._gatekeeper.judge(connection, ids, now=now))
+        verdicts.append(self._admission.judge(connection, ids, now=now))
         passing = set(verdicts[-1].admission.ids)
         return [each for each in ready if each[0] not in gated or each[0] in passing]
 
     def _shared(
         self,
         connection: Connection,
-        lanes: dict[str, Lane],
+        lanes: dict[str, QueueRoom],
         rooms: dict[str, int],
         now: datetime | None,
     ) -> Iterator[Due]:
@@ -262,7 +262,7 @@ class Dispatcher:
                     yield found
 
     def _grouped(
-        self, connection: Connection, lane: Lane, ready: Sequence[tuple[int, str]]
+        self, connection: Connection, lane: QueueRoom, ready: Sequence[tuple[int, str]]
     ) -> list[list[int]]:
         """Spread what is ready over the messages that there is room for."""
         largest = self._settings.message_size

@@ -13,7 +13,7 @@ GOOD_FOR_S = 0.5
 MOST_NAMES = 10_000
 
 
-class KnownPaces:
+class KnownRunTimes:
     """Seconds by name. One that nobody has learned yet is asked for again each time."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ _TRUSTED = 2.0
 """So many times longer than it was watched: the first tasks of a child take their time."""
 
 
-class Flow:
+class QueueThroughput:
     """What one queue had out at the last look, and what came of it."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ FASTEST_S = 0.0002
 
 
 class PaceReport:
-    """A duty of the clerk; it costs a look at a few numbers while nothing changes."""
+    """A duty of the housekeeper; it costs a look at a few numbers while nothing changes."""
 
     def __init__(
         self,

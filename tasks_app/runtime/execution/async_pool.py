@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from sqlalchemy.util import greenlet_spawn
 
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.active_run import ActiveRun
 
 log = quiet_logger(__name__)
 
@@ -24,13 +24,13 @@ BLOCKED_S = 0.5
 """For how long one handler may keep the loop from all others before that is said."""
 
 
-class Crew:
+class AsyncPool:
     """Places for so many async runs. The loop is made for the first of them."""
 
     def __init__(
         self,
         places: int,
-        carry_out: Callable[[Running], None],
+        carry_out: Callable[[ActiveRun], None],
         at_end: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._places = places
@@ -59,7 +59,7 @@ class Crew:
         """Whether anything runs."""
         return self._aboard > 0
 
-    def start(self, runs: Sequence[Running]) -> None:
+    def start(self, runs: Sequence[ActiveRun]) -> None:
         """Begin with these; returns at once."""
         if not runs:
             return
@@ -77,7 +77,7 @@ class Crew:
             return self.free
 
     def look(self) -> None:
-        """Say once per name who keeps the loop from the others. The clerk asks, from outside."""
+        """Say once per name who keeps the loop from the others. The housekeeper asks."""
         loop = self._loop
         if loop is None or not self._aboard:
             self._asked_at = None
@@ -128,7 +128,7 @@ class Crew:
     def _end(loop: asyncio.AbstractEventLoop) -> None:
         type(loop).stop(loop)
 
-    def _spawn(self, runs: Sequence[Running]) -> None:
+    def _spawn(self, runs: Sequence[ActiveRun]) -> None:
         for run in runs:
             work = greenlet_spawn(self._carry_out, run)
             task = asyncio.get_running_loop().create_task(work, name=run.task.name)

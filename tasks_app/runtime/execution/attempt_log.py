@@ -51,7 +51,7 @@ _OTHERS = Sort("other tasks", Kind.RETRIED, "other errors")
 
 
 class AttemptLog:
-    """Of one process; its threads tell it, its clerk lets it speak."""
+    """Of one process; its threads tell it, its housekeeper lets it speak."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -17,17 +17,17 @@ from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.shared_transaction import SharedTransaction
 from tasks_app.runtime.execution.allowance import Allowance
 from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
-from tasks_app.runtime.execution.invocation import Calls
-from tasks_app.runtime.execution.process_guard import Aftermath
+from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.run_counts import RUN_COUNTS
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.execution.time_limits import can_limit
 from tasks_app.runtime.handler_db.handler_driver import ENDED
-from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.scoreboard.scoreboard import Slot
 
 log = quiet_logger(__name__)
@@ -39,23 +39,23 @@ MOMENT_S = 0.01
 pause = time.sleep
 
 
-class Batches:
+class BatchCommit:
     """Carries out plain tasks of one child; several threads may at once."""
 
     def __init__(  # noqa: PLR0913, PLR0917  it does what the runner does, for many
         self,
         registry: Registry,
         database: Database,
-        desk: Desk,
+        inflight: InFlight,
         slot: Slot,
-        calls: Calls,
+        calls: Invocation,
         runner: Runner,
         allowance: Allowance,
-        aftermath: Aftermath,
+        aftermath: ProcessGuard,
     ) -> None:
         self._registry = registry
         self._database = database
-        self._desk = desk
+        self._inflight = inflight
         self._slot = slot
         self._calls = calls
         self._runner = runner
@@ -63,8 +63,8 @@ class Batches:
         self._aftermath = aftermath
         self._most = MOST
 
-    def carry_out(self, run: Running) -> None:
-        """Run a started task to its outcome, with others on the desk if its handler allows it."""
+    def carry_out(self, run: ActiveRun) -> None:
+        """Run a started task to its outcome, with others in flight if its handler allows it."""
         if not self._may_share(run.task):
             self._runner.run(run)
             return
@@ -76,7 +76,7 @@ class Batches:
                 settlements.append(self._one(runs[-1], shared))
                 if len(runs) >= self._most or time.monotonic() >= ends:
                     break
-                following = self._desk.start_next(self._may_share)
+                following = self._inflight.start_next(self._may_share)
                 if following is None:
                     break
                 runs.append(following)
@@ -86,7 +86,7 @@ class Batches:
         else:
             self._commit(runs, settlements, shared)
         if self._aftermath.unfit:
-            self._desk.stop()
+            self._inflight.stop()
 
     def _may_share(self, task: ClaimedTask) -> bool:
         """Not before it is known to be fast: the others' locks wait for it."""
@@ -96,7 +96,7 @@ class Batches:
         limited = self._allowance.timeout_s(task, spec) is not None
         return self._runner.pace.is_fast(task.name) and (can_limit() or not limited)
 
-    def _one(self, run: Running, shared: SharedTransaction) -> Settlement:
+    def _one(self, run: ActiveRun, shared: SharedTransaction) -> Settlement:
         """Call one handler. While it runs, the slot names it alone."""
         task = run.task
         spec = self._registry.get(task.name)
@@ -122,12 +122,12 @@ class Batches:
             self._slot.finish(announced)
 
     def _commit(
-        self, runs: list[Running], settlements: list[Settlement], shared: SharedTransaction
+        self, runs: list[ActiveRun], settlements: list[Settlement], shared: SharedTransaction
     ) -> None:
         """All effects, outcomes and moves in one commit, or none of them."""
         committing = False
         try:
-            if not all(self._desk.begin_commit(run.task.fence) for run in runs):
+            if not all(self._inflight.begin_commit(run.task.fence) for run in runs):
                 shared.abandon()  # let go of, all at once: this process ends
                 return
             states = self._settle(settlements, shared)
@@ -138,7 +138,7 @@ class Batches:
             shared.abandon()
             if committing and is_unanswered(error):  # its effects may be gone, or stand
                 for run in runs:
-                    self._desk.give_back(run.task, UNANSWERED_WAIT, suspect=True)
+                    self._inflight.give_back(run.task, UNANSWERED_WAIT, suspect=True)
             else:
                 self._each(runs, shared)
             return
@@ -146,7 +146,7 @@ class Batches:
             shared.abandon()
             self._each(runs, shared)
             return
-        self._desk.drop(*(run.task.fence for run in runs))
+        self._inflight.drop(*(run.task.fence for run in runs))
         shared.close()
         self._most = min(MOST, 2 * self._most)
         RUN_COUNTS.add(states.values())
@@ -158,7 +158,7 @@ class Batches:
 
     @staticmethod
     def _settle(settlements: list[Settlement], shared: SharedTransaction) -> dict[int, State]:
-        """Settle; what is left is asked for once more: our own clerk renews in a moment."""
+        """Settle; what is left is asked for once more: our own housekeeper renews in a moment."""
         states = shared.settle(settlements)
         left = [s for s in settlements if s.fence.task_id not in states]
         if left:
@@ -166,7 +166,7 @@ class Batches:
             states |= shared.settle(left)
         return states
 
-    def _each(self, runs: list[Running], shared: SharedTransaction) -> None:
+    def _each(self, runs: list[ActiveRun], shared: SharedTransaction) -> None:
         """Run them again, each in a transaction of its own; the next batches are smaller.
 
         Unless one of them ended the transaction: what they wrote by then may stand.
@@ -179,7 +179,7 @@ class Batches:
         log.info("a batch of %s is run again one by one", len(runs))
         for run in runs:
             run.commits = False
-            if self._desk.over:
-                self._desk.give_back(run.task, timedelta(0))
+            if self._inflight.over:
+                self._inflight.give_back(run.task, timedelta(0))
             else:
                 self._runner.run(run)

@@ -12,12 +12,12 @@ from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_conflict
 from tasks_app.runtime.db.transaction import Transaction
-from tasks_app.runtime.execution.failure_policy import Verdicts
+from tasks_app.runtime.execution.failure_policy import FailurePolicy
 from tasks_app.runtime.execution.run_counts import RUN_COUNTS
 from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.hooks import HOOKS, of_settlement
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 
 log = quiet_logger(__name__)
 
@@ -33,17 +33,17 @@ class RunAgainError(Exception):
 class Ending:
     """A run whose handler has succeeded, and whose transaction is to commit."""
 
-    run: Running
+    run: ActiveRun
     spec: HandlerSpec
     transaction: Transaction
     settlement: Settlement
 
 
-class Endings:
+class Completion:
     """Of one child; its threads may end runs at once."""
 
-    def __init__(self, desk: Desk, settler: Settler, verdicts: Verdicts) -> None:
-        self._desk = desk
+    def __init__(self, inflight: InFlight, settler: Settler, verdicts: FailurePolicy) -> None:
+        self._inflight = inflight
         self._settler = settler
         self._verdicts = verdicts
 
@@ -54,7 +54,7 @@ class Endings:
             RunAgainError: it may be tried again, from its handler on. Nothing else comes out.
         """
         task, transaction = ending.run.task, ending.transaction
-        if not self._desk.begin_commit(task.fence):
+        if not self._inflight.begin_commit(task.fence):
             return
         try:
             state = transaction.conclude(ending.settlement)
@@ -64,7 +64,7 @@ class Endings:
                 raise RunAgainError from error
             self.keep(task, self._verdicts.on_commit(task, ending.spec, error))
             return
-        self._desk.drop(task.fence)
+        self._inflight.drop(task.fence)
         if state is None:
             log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
             return
@@ -75,20 +75,20 @@ class Endings:
     def keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""
         if task.at_most_once:
-            if not self._desk.begin_commit(task.fence):
+            if not self._inflight.begin_commit(task.fence):
                 return
             if settlement.event is Event.RELEASE:
                 settlement = failed(task, Cause(OUTCOME_UNKNOWN, "The database did not answer."))
             self._settler.settle_until_answered(settlement)
-            self._desk.drop(task.fence)
+            self._inflight.drop(task.fence)
         elif settlement.event is Event.RELEASE:
-            self._desk.give_back(task, UNANSWERED_WAIT, suspect=True)
+            self._inflight.give_back(task, UNANSWERED_WAIT, suspect=True)
         else:
-            self._desk.collect(settlement)
+            self._inflight.collect(settlement)
 
     def give_up(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> None:
         """See to a run in which something of ours broke."""
         kind = type(error).__name__  # its text may be the handler's, and hold anything
         log.error("task %s: its run ended in a way it never should: %s", task.task_id, kind)
-        if self._desk.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
+        if self._inflight.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
             self.keep(task, self._verdicts.on_run(task, spec, error))

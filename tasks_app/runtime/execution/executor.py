@@ -1,7 +1,7 @@
 """The executor: carries out messages, and keeps the hands of its child busy meanwhile.
 
-Three kinds of hands take tasks from the desk: this thread, the child's further threads, and its
-crew of async handlers. What they do not get from the message they get from the pool.
+Three kinds of hands take tasks from the in-flight set: this thread, the child's further threads,
+and its crew of async handlers. What they do not get from the message they get from the pool.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.execution.async_pool import Crew
-from tasks_app.runtime.execution.fast_path import Sprints
+from tasks_app.runtime.execution.async_pool import AsyncPool
+from tasks_app.runtime.execution.fast_path import FastPath
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.execution.thread_pool import Threads
+from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.inflight.fetcher import Claims
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.inflight.passing_on import PassingOn
 from tasks_app.runtime.scoreboard.scoreboard import Slot
 
@@ -41,28 +41,28 @@ class Executor:
         self,
         settings: Settings,
         database: Database,
-        desk: Desk,
+        inflight: InFlight,
         slot: Slot,
         settler: Settler,
         runner: Runner,
-        sprints: Sprints,
+        sprints: FastPath,
         claims: Claims,
-        crew: Crew,
-        threads: Threads,
+        async_pool: AsyncPool,
+        threads: ThreadPool,
         passing_on: PassingOn,
     ) -> None:
         self._settings = settings
         self._database = database
-        self._desk = desk
+        self._inflight = inflight
         self._slot = slot
         self._settler = settler
         self._runner = runner
         self._sprints = sprints
         self._claims = claims
-        self._crew = crew
+        self._async_pool = async_pool
         self._threads = threads
         self._passing_on = passing_on
-        self._one_at_a_time = settings.async_concurrency == 1 and desk.threads == 1
+        self._one_at_a_time = settings.async_concurrency == 1 and inflight.threads == 1
         self._async_lately = not claims.plain.names
         self._filled_at = 0.0
 
@@ -75,20 +75,20 @@ class Executor:
         something of it still runs beside this thread, the other hands are fed from ``queues``.
         """
         self._slot.message(dispatch_id or 0)
-        self._desk.open_message(dispatch_id or 0)
+        self._inflight.open_message(dispatch_id or 0)
         self._threads.start()
         try:
             self._work_off(list(ids))
             self._stay(queues)
             self._settler.flush_until_answered()
         finally:
-            if dispatch_id and not self._desk.gave_back:
+            if dispatch_id and not self._inflight.gave_back:
                 self._finish_message(dispatch_id)
-            self._desk.close_message()
+            self._inflight.close_message()
             self._slot.message(0)
 
     def _work_off(self, ids: list[int]) -> None:
-        while ids and not self._over() and not self._desk.gave_back:
+        while ids and not self._over() and not self._inflight.gave_back:
             size = self._group(len(ids))
             if not size:
                 self.run_waiting()
@@ -97,7 +97,7 @@ class Executor:
             claimed = self._claims.of_message(group)
             if claimed is None:
                 # The scan comes back to the rest; so fast a child would else eat up all messages.
-                self._desk.stopping.wait(patience_s() * self._desk.threads)
+                self._inflight.stopping.wait(patience_s() * self._inflight.threads)
                 break
             if not claimed:  # taken by others, done, unknown, or not due: an everyday answer
                 self._passing_on.look(group)
@@ -110,10 +110,10 @@ class Executor:
         self.run_waiting()
 
     def _group(self, wanted: int) -> int:
-        """How many to claim next; 0: the crew has no room just now."""
+        """How many to claim next; 0: the async pool has no room just now."""
         most = self._settings.claim_size
         if self._async_lately:
-            room = self._crew.await_room(min(wanted, self._crew.share), ROOM_PATIENCE_S)
+            room = self._async_pool.await_room(min(wanted, self._async_pool.share), ROOM_PATIENCE_S)
             return min(room, most)
         return self._group_of_plain()
 
@@ -123,22 +123,22 @@ class Executor:
         return min(self._runner.pace.next_group(most) * (1 + self._threads.number), most)
 
     def run_waiting(self, leave: int = 0) -> None:
-        """Run what is on the desk, and write it; a task that runs alone waits for its turn.
+        """Run what is in flight, and write it; a task that runs alone waits for its turn.
 
         With ``leave``, return when only so many wait: other threads go on with them.
         """
         while not self._over():
-            if self._desk.waits_for_crew:
-                self._crew.start(self._desk.start_crew(self._crew.free))
-            if self._one_at_a_time and self._crew.busy:
+            if self._inflight.waits_for_async_pool:
+                self._async_pool.start(self._inflight.start_async_pool(self._async_pool.free))
+            if self._one_at_a_time and self._async_pool.busy:
                 self._await_end(TURN_PATIENCE_S)
                 continue
-            if leave and self._desk.waiting <= leave:
+            if leave and self._inflight.waiting <= leave:
                 break
-            run = self._desk.start_next()
+            run = self._inflight.start_next()
             if run is not None:
                 self._sprints.carry_out(run)
-            elif not self._desk.await_turn(TURN_PATIENCE_S):
+            elif not self._inflight.await_turn(TURN_PATIENCE_S):
                 break
         self._settler.flush_quietly()
 
@@ -173,13 +173,17 @@ class Executor:
         if kind is self._claims.asynchronous:
             most = min(self._room(), self._settings.claim_size)
         else:
-            most = self._group_of_plain() if self._desk.waiting <= self._threads.number else 0
+            most = self._group_of_plain() if self._inflight.waiting <= self._threads.number else 0
         return self._claims.of_pool(queues, most, kind, lonely=lonely) if most else 0
 
     def _room(self) -> int:
-        """How many places of the crew to fill now: many, or after a moment the few free ones."""
-        room, now = self._crew.free, time.monotonic()
-        if self._crew.busy and room < self._crew.share and now - self._filled_at < ROOM_PATIENCE_S:
+        """How many places of the async pool to fill now: many, or after a moment the few."""
+        room, now = self._async_pool.free, time.monotonic()
+        if (
+            self._async_pool.busy
+            and room < self._async_pool.share
+            and now - self._filled_at < ROOM_PATIENCE_S
+        ):
             return 0
         self._filled_at = now
         return room
@@ -192,7 +196,7 @@ class Executor:
         """
         began = time.monotonic()
         nap_s, look_at = ROOM_PATIENCE_S, 0.0
-        while self._crew.busy or self._threads.busy:
+        while self._async_pool.busy or self._threads.busy:
             now = time.monotonic()
             pauses = (now - began) % (TOPS_UP_S + PAUSES_S) >= TOPS_UP_S
             if now < look_at or pauses or self._one_at_a_time or self._over():
@@ -208,20 +212,20 @@ class Executor:
             self.run_waiting()
 
     def _await_end(self, patience_s: float) -> None:
-        if self._crew.busy:
-            self._crew.await_room(self._crew.share, patience_s)
+        if self._async_pool.busy:
+            self._async_pool.await_room(self._async_pool.share, patience_s)
         else:
             self._threads.await_end(patience_s)
 
     def _over(self) -> bool:
-        """Whether nothing more may start; the clerk gives back what has not."""
+        """Whether nothing more may start; the housekeeper gives back what has not."""
         if not self._slot.runs:
-            self._desk.stop()
-        return self._desk.over
+            self._inflight.stop()
+        return self._inflight.over
 
     def _finish_message(self, dispatch_id: int) -> None:
         try:
             with self._database.single() as connection:
                 ledger.finish(connection, dispatch_id)
         except SQLAlchemyError:
-            self._desk.errand(lambda connection: ledger.finish(connection, dispatch_id))
+            self._inflight.write_later(lambda connection: ledger.finish(connection, dispatch_id))

@@ -22,7 +22,7 @@ from tasks_app.pool.tasks.edit_payload import amend
 from tasks_app.runtime.db.database import Database, is_lost
 from tasks_app.runtime.db.errors import is_unanswered, spares_handlers
 from tasks_app.runtime.db.transaction import is_of_commit
-from tasks_app.runtime.execution.invocation import Calls
+from tasks_app.runtime.execution.invocation import Invocation
 
 _NOT_SENT = (
     "The database ended the connection, or did not answer, before a COMMIT was sent: "
@@ -30,10 +30,10 @@ _NOT_SENT = (
 )
 
 
-class Verdicts:
+class FailurePolicy:
     """Decides for one child; its threads may ask at once."""
 
-    def __init__(self, settings: Settings, database: Database, calls: Calls) -> None:
+    def __init__(self, settings: Settings, database: Database, calls: Invocation) -> None:
         self._settings = settings
         self._database = database
         self._calls = calls

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.records import ClaimedTask
 from tasks_app.runtime.execution.allowance import Allowance
-from tasks_app.runtime.execution.process_guard import Aftermath
+from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.scoreboard.scoreboard import Slot
 
 
@@ -30,20 +30,20 @@ class Way:
     hard_timeout_s: float
 
 
-class Sprints:
+class FastPath:
     """Carries out plain tasks of one child; several threads may at once."""
 
     def __init__(
         self,
         registry: Registry,
-        desk: Desk,
+        inflight: InFlight,
         slot: Slot,
         runner: Runner,
         allowance: Allowance,
-        aftermath: Aftermath,
-        otherwise: Callable[[Running], None],
+        aftermath: ProcessGuard,
+        otherwise: Callable[[ActiveRun], None],
     ) -> None:
-        self._desk = desk
+        self._inflight = inflight
         self._slot = slot
         self._runner = runner
         self._aftermath = aftermath
@@ -54,15 +54,15 @@ class Sprints:
             if not (spec.is_async or spec.batched or allowance.limit_s(spec))
         }
 
-    def carry_out(self, run: Running) -> None:
-        """Run a started task to its outcome, and those behind it on the desk as long as it fits."""
+    def carry_out(self, run: ActiveRun) -> None:
+        """Run a started task to its outcome, and those behind it in flight as long as it fits."""
         if run.task.runs_alone or not self._suits(run.task):
             self._otherwise(run)
             return
         announced = run.task.run
         self._slot.start(announced, self._ways[run.task.name].hard_timeout_s)
         try:
-            following: Running | None = self._one(run)
+            following: ActiveRun | None = self._one(run)
             while following is not None:
                 before, announced = announced, following.task.run
                 kill_at = following.since + self._ways[following.task.name].hard_timeout_s
@@ -82,12 +82,12 @@ class Sprints:
             and not HOOKS.wanted
         )
 
-    def _one(self, run: Running) -> Running | None:
+    def _one(self, run: ActiveRun) -> ActiveRun | None:
         """Run one task, which is announced; return the next one, started."""
         name, began = run.task.name, run.since
-        more = self._desk.waiting > 0
+        more = self._inflight.waiting > 0
         settlement = self._runner.attempt(run, self._ways[name].spec, None, more=more)
         self._runner.pace.learn(name, time.monotonic() - began)
         if self._aftermath.unfit or not self._slot.runs:
-            self._desk.stop()
-        return self._desk.go_on(settlement, self._suits)
+            self._inflight.stop()
+        return self._inflight.go_on(settlement, self._suits)

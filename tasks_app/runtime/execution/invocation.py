@@ -21,9 +21,9 @@ from tasks_app.domain.tasks.records import ClaimedTask, Settlement
 from tasks_app.pool.runs.claim import fetch_payload
 from tasks_app.runtime.db.database import Database, is_lost
 from tasks_app.runtime.execution.lanes import AsyncLane, Lane, SyncLane
-from tasks_app.runtime.execution.process_guard import Aftermath
-from tasks_app.runtime.flow_control.dependency_report import Tally
-from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.execution.process_guard import ProcessGuard
+from tasks_app.runtime.flow_control.dependency_report import DependencyTally
+from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 
@@ -38,20 +38,20 @@ class NotBegunError(Exception):
     """As above; the run may still be ours, and is to be given back."""
 
 
-class Calls:
+class Invocation:
     """Calls handlers for one child."""
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
-        aftermath: Aftermath,
+        aftermath: ProcessGuard,
         middleware: Sequence[Middleware] = (),
     ) -> None:
         self._settings = settings
         self._database = database
         self._middleware = middleware
-        self.tally = Tally()
+        self.tally = DependencyTally()
         self.plain = SyncLane(database, aftermath)
         self._async = AsyncLane(database, aftermath, settings.async_connections)
 
@@ -60,7 +60,7 @@ class Calls:
         return self._async if spec.is_async else self.plain
 
     def make(
-        self, run: Running, spec: HandlerSpec, context: TaskContext, limit: float | None
+        self, run: ActiveRun, spec: HandlerSpec, context: TaskContext, limit: float | None
     ) -> Settlement:
         """Call the handler and return its success; whatever it raises comes out.
 

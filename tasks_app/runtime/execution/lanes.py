@@ -19,7 +19,7 @@ from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
-from tasks_app.runtime.execution.process_guard import Aftermath
+from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.time_limits import time_limit
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 
@@ -42,7 +42,7 @@ class Lane(Protocol):
 class SyncLane:
     """Calls plain functions."""
 
-    def __init__(self, database: Database, aftermath: Aftermath) -> None:
+    def __init__(self, database: Database, aftermath: ProcessGuard) -> None:
         self._aftermath = aftermath
         self._database = database
         self._begun: dict[int, HandlerConnection] = {}
@@ -75,13 +75,13 @@ class SyncLane:
 
 
 class AsyncLane:
-    """Calls coroutine functions in the crew's event loop.
+    """Calls coroutine functions in the async pool's event loop.
 
     A run is plain code, around handlers of both kinds; around this one it is a greenlet, which
     waits here while the loop goes on with others.
     """
 
-    def __init__(self, database: Database, aftermath: Aftermath, connections: int) -> None:
+    def __init__(self, database: Database, aftermath: ProcessGuard, connections: int) -> None:
         self._database = database
         self._aftermath = aftermath
         self._connections = connections

@@ -25,7 +25,7 @@ _SONG = 0x7A5C5A9B
 a cheap one. ``fstat`` took four times as long."""
 
 
-class Aftermath:
+class ProcessGuard:
     """A block around each handler; one object serves all threads of a process."""
 
     def __init__(self, *, replaceable: bool) -> None:

@@ -21,7 +21,7 @@ FEW = 5
 MOST_NAMES = 10_000
 
 
-class Pace:
+class RunTimes:
     """Moving averages in seconds. Threads may learn at the same time; a lost run does no harm."""
 
     def __init__(self, news: Callable[[], object] = lambda: None) -> None:

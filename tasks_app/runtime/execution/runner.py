@@ -16,18 +16,23 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.database import Database, is_conflict_here, is_lost
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.allowance import Allowance
-from tasks_app.runtime.execution.completion import UNANSWERED_WAIT, Ending, Endings, RunAgainError
-from tasks_app.runtime.execution.failure_policy import Verdicts
-from tasks_app.runtime.execution.invocation import Calls, FenceLostError, NotBegunError
-from tasks_app.runtime.execution.process_guard import Aftermath
-from tasks_app.runtime.execution.run_times import Pace
+from tasks_app.runtime.execution.completion import (
+    UNANSWERED_WAIT,
+    Completion,
+    Ending,
+    RunAgainError,
+)
+from tasks_app.runtime.execution.failure_policy import FailurePolicy
+from tasks_app.runtime.execution.invocation import FenceLostError, Invocation, NotBegunError
+from tasks_app.runtime.execution.process_guard import ProcessGuard
+from tasks_app.runtime.execution.run_times import RunTimes
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handler_db.handler_driver import ENDED
-from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.locks.run_locks import LocksOfChild
 from tasks_app.runtime.scoreboard.scoreboard import Slot
 
@@ -50,33 +55,33 @@ class Runner:
         settings: Settings,
         registry: Registry,
         database: Database,
-        desk: Desk,
+        inflight: InFlight,
         slot: Slot,
         settler: Settler,
-        aftermath: Aftermath,
-        calls: Calls,
+        aftermath: ProcessGuard,
+        calls: Invocation,
         allowance: Allowance,
     ) -> None:
         self._settings = settings
         self._registry = registry
-        self._desk = desk
+        self._inflight = inflight
         self._slot = slot
         self._settler = settler
         self._aftermath = aftermath
         self._calls = calls
-        self._verdicts = Verdicts(settings, database, calls)
-        self._endings = Endings(desk, settler, self._verdicts)
-        self.pace = Pace(desk.wake.set)
+        self._verdicts = FailurePolicy(settings, database, calls)
+        self._endings = Completion(inflight, settler, self._verdicts)
+        self.pace = RunTimes(inflight.wake.set)
         self._allowance = allowance
         self.log_prefix = settings.log_prefix
-        self.locks = LocksOfChild(settings, database, desk.errand)
+        self.locks = LocksOfChild(settings, database, inflight.write_later)
 
-    def run(self, run: Running) -> None:
+    def run(self, run: ActiveRun) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""
         task = run.task
         spec = self._registry.get(task.name)
         if spec is None:  # claimed by names that we know, so this cannot be
-            self._desk.give_back(task, UNANSWERED_WAIT)
+            self._inflight.give_back(task, UNANSWERED_WAIT)
             return
         if not (spec.is_async or self.pace.is_fast(task.name)):
             self._settler.flush_quietly()
@@ -89,16 +94,16 @@ class Runner:
             run.since = time.monotonic()
             settlement = self.attempt(run, spec, self._allowance.timeout_s(task, spec))
             if settlement is not None:
-                self._desk.collect(settlement)
+                self._inflight.collect(settlement)
         finally:
             self._slot.finish(announced)
             places = self._settings.async_concurrency if spec.is_async else 1
             self.pace.learn(task.name, (time.monotonic() - run.since) / places)
             if self._aftermath.unfit:
-                self._desk.stop()
+                self._inflight.stop()
 
     def attempt(
-        self, run: Running, spec: HandlerSpec, limit: float | None, *, more: bool = False
+        self, run: ActiveRun, spec: HandlerSpec, limit: float | None, *, more: bool = False
     ) -> Settlement | None:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
@@ -116,11 +121,11 @@ class Runner:
             except RunAgainError:
                 run.may_repeat = run.commits = False
                 log.info("task %s is run again: its transaction was refused", run.task.task_id)
-                if self._desk.over:
-                    self._desk.give_back(run.task, timedelta(0))
+                if self._inflight.over:
+                    self._inflight.give_back(run.task, timedelta(0))
                     return None
                 wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
-                self._calls.lane(spec).aside(partial(self._desk.stopping.wait, wait_s))
+                self._calls.lane(spec).aside(partial(self._inflight.stopping.wait, wait_s))
         return self._attempt(run, spec, limit, more)
 
     def rest(self) -> None:
@@ -129,7 +134,7 @@ class Runner:
 
     def _attempt(
         self,
-        run: Running,
+        run: ActiveRun,
         spec: HandlerSpec,
         limit: float | None,
         more: bool,  # noqa: FBT001
@@ -144,7 +149,7 @@ class Runner:
             settlement = self._call(run, spec, context, transaction, limit)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
-                self._desk.drop(task.fence)
+                self._inflight.drop(task.fence)
             elif transaction.active:
                 self._endings.commit(Ending(run, spec, transaction, settlement))
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
@@ -154,7 +159,7 @@ class Runner:
         except RunAgainError:
             raise
         except NotBegunError:
-            self._desk.give_back(task, UNANSWERED_WAIT)
+            self._inflight.give_back(task, UNANSWERED_WAIT)
         except BaseException as error:
             self._endings.give_up(task, spec, error)
         finally:
@@ -163,7 +168,7 @@ class Runner:
             context.end_locks()
         return None
 
-    def fail(self, run: Running, reason: str) -> None:
+    def fail(self, run: ActiveRun, reason: str) -> None:
         """End a started run in the error pool, whatever its handler did."""
         spec = self._registry.get(run.task.name)
         assert spec is not None  # noqa: S101  it was started
@@ -171,7 +176,7 @@ class Runner:
 
     def _call(
         self,
-        run: Running,
+        run: ActiveRun,
         spec: HandlerSpec,
         context: TaskContext,
         transaction: Transaction,

@@ -20,7 +20,7 @@ from tasks_app.runtime.db.errors import Remedy, patience_s, remedy_for, sqlstate
 from tasks_app.runtime.execution.run_counts import RUN_COUNTS
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 
 log = quiet_logger(__name__)
 
@@ -34,11 +34,11 @@ LOCKED_WAIT_S = 0.5
 
 
 class Settler:
-    """Writes what the desk has collected. Used by main thread and clerk, one at a time."""
+    """Writes what has ended. Used by main thread and housekeeper, one at a time."""
 
-    def __init__(self, database: Database, desk: Desk) -> None:
+    def __init__(self, database: Database, inflight: InFlight) -> None:
         self._database = database
-        self._desk = desk
+        self._inflight = inflight
         self._turn = threading.Lock()
         self._most = MOST
         self._spared_until = 0.0
@@ -47,27 +47,27 @@ class Settler:
     def flush(self) -> None:
         """Write all finished outcomes, waiting for nobody.
 
-        A row that somebody holds (an open cancel, say) stays on the desk and is tried again soon.
+        A row that somebody holds (an open cancel, say) stays in flight and is tried again soon.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer, or refused; what is not written
-                stays on the desk.
+                stays in flight.
         """
         notices: list[Notice] = []
         try:
             with self._turn:
-                settlements = self._desk.finished()
+                settlements = self._inflight.finished()
                 if not settlements:
                     return
                 try:
                     self._write_all(settlements, notices)
                 finally:
-                    self._desk.put_off(LOCKED_WAIT_S)
+                    self._inflight.put_off(LOCKED_WAIT_S)
         finally:
             HOOKS.tell(notices)
 
     def flush_quietly(self) -> None:
-        """Write all finished outcomes now if the database answers; else they stay on the desk.
+        """Write all finished outcomes now if the database answers; else they stay in flight.
 
         One that has just refused is not asked again before each of many tasks.
         """
@@ -130,7 +130,7 @@ class Settler:
                 time.sleep(patience_s())
 
     def _gives_up(self, began: float) -> bool:
-        return self._desk.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
+        return self._inflight.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
 
     def _write_all(self, settlements: list[Settlement], notices: list[Notice]) -> None:
         """Write in groups: all at once, or smaller and mixed anew after one was refused.
@@ -171,7 +171,7 @@ class Settler:
                 log.warning(
                     "task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id
                 )
-        self._desk.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
+        self._inflight.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
 
     def _replace(
         self, settlements: list[Settlement], error: DBAPIError, notices: list[Notice]
@@ -184,7 +184,7 @@ class Settler:
             self._write([_unstorable(settlements[0], error)], notices)
         else:  # not even the failure fits: the lease, then the rescuer decide
             log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
-            self._desk.drop(settlements[0].fence)
+            self._inflight.drop(settlements[0].fence)
 
 
 def _notices(settlements: list[Settlement], done: dict[int, State]) -> list[Notice]:

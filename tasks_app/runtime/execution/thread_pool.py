@@ -1,7 +1,7 @@
 """Further threads of one child, for plain handlers that wait for others: sockets, files, locks.
 
-They take from the desk beside the main thread. A time limit can only be raised in a main thread, so
-tasks that have one are left to it.
+They take from the in-flight set beside the main thread. A time limit can only be raised in a main
+thread, so tasks that have one are left to it.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import threading
 from collections.abc import Callable
 
 from tasks_app.domain.tasks.records import ClaimedTask
-from tasks_app.runtime.handlers.active_run import Running
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.handlers.active_run import ActiveRun
+from tasks_app.runtime.inflight.inflight import InFlight
 
 PATIENCE_S = 0.5
-"""Between two looks at the desk without being called."""
+"""Between two looks at the in-flight set without being called."""
 GLANCE_S = 0.05
 """The same, when something waits: it may have come between our look and our wait."""
 
 
-class Threads:
-    """So many threads; they start with the first call and end when the desk stops."""
+class ThreadPool:
+    """So many threads; they start with the first call and end when the in-flight set stops."""
 
     def __init__(
         self,
         number: int,
-        desk: Desk,
+        inflight: InFlight,
         suits: Callable[[ClaimedTask], bool],
-        carry_out: Callable[[Running], None],
+        carry_out: Callable[[ActiveRun], None],
     ) -> None:
         self.number = number
-        self._desk = desk
+        self._inflight = inflight
         self._suits = suits
         self._carry_out = carry_out
         self._started: list[threading.Thread] = []
@@ -63,10 +63,10 @@ class Threads:
                 self._room.wait(patience_s)
 
     def _work(self) -> None:
-        while not self._desk.stopping.is_set():
+        while not self._inflight.stopping.is_set():
             with self._room:
                 self._aboard += 1
-            run = self._desk.start_next(self._suits)
+            run = self._inflight.start_next(self._suits)
             if run is not None:
                 self._carry_out(run)
             with self._room:
@@ -74,5 +74,5 @@ class Threads:
                 self._room.notify_all()
             if run is not None:
                 continue
-            with self._desk.arrived:
-                self._desk.arrived.wait(GLANCE_S if self._desk.waiting else PATIENCE_S)
+            with self._inflight.arrived:
+                self._inflight.arrived.wait(GLANCE_S if self._inflight.waiting else PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The gatekeeper: lets tasks pass that gates stand before, holds the others, and wakes them.
+"""The admission: lets tasks pass that gates stand before, holds the others, and wakes them.
 
 Tasks without an order key, and without a limit, never come here.
 """
@@ -15,11 +15,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.admission import Admission, Gate, Kind, Limits, Room, admit
+from tasks_app.domain.flow_control.admission import Admission, Capacity, Gate, Kind, Limits, admit
 from tasks_app.domain.tasks.records import ClaimedTask, Fence
 from tasks_app.pool.flow_control import order_and_limits as rows
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
-from tasks_app.pool.flow_control.order_and_limits import Wishes
+from tasks_app.pool.flow_control.order_and_limits import WaitingTasks
 from tasks_app.pool.flow_control.waiting_list import hold, next_look_in_s, overdue, waited_for
 from tasks_app.pool.flow_control.wake import wake
 from tasks_app.pool.runs.claim import claim
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
     """Who may run, who may not, and how the gates stood."""
 
     admission: Admission
-    rooms: Mapping[Gate, Room]
+    rooms: Mapping[Gate, Capacity]
     limits: Limits
 
 
@@ -47,7 +47,7 @@ class Look(NamedTuple):
     woken: int = 0
 
 
-class Gatekeeper:
+class AdmissionControl:
     """One process's; all that it knows stands in the database."""
 
     def __init__(self, database: Database) -> None:
@@ -124,7 +124,7 @@ class Gatekeeper:
             self._wake(ended, ended, now=now)
 
     def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
-        """Wake those who wait behind tasks of others that were rescued, buried or swept.
+        """Wake those who wait behind tasks of others that were rescued, reaped or swept.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
@@ -183,7 +183,7 @@ class Gatekeeper:
 
 def let_pass(
     connection: Connection,
-    found: Wishes,
+    found: WaitingTasks,
     claimer: Claimer,
     token: UUID,
     most: int | None = None,

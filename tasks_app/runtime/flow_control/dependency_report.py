@@ -14,8 +14,8 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 T = TypeVar("T")
 
 
-class Tally:
-    """One child's; its threads count, its clerk takes."""
+class DependencyTally:
+    """One child's; its threads count, its housekeeper takes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

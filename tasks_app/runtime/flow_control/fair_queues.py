@@ -8,7 +8,7 @@ from math import ceil
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.fair_share import Line, Pick, Shares
+from tasks_app.domain.flow_control.fair_share import Pick, Share, Shares
 from tasks_app.pool.dispatch.scan import Due
 from tasks_app.pool.flow_control.fair_queues import Head, fair_queues, heads, lines
 
@@ -55,7 +55,7 @@ class Fairness:
             for line in found
         }
 
-        def read(some: Mapping[Line, int]) -> dict[Line, list[Head]]:
+        def read(some: Mapping[Share, int]) -> dict[Share, list[Head]]:
             return heads(connection, queue, some, out, names=names, lock=lock, now=now)
 
         waiting = read(wanted)

@@ -10,17 +10,17 @@ from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.flow_control.breaker import report
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.flow_control.dependency_report import Tally
+from tasks_app.runtime.flow_control.dependency_report import DependencyTally
 
 log = quiet_logger(__name__)
 
 EVERY_S = 1.0
 
 
-class OutcomeReport:
-    """A duty of the clerk; it costs a look at an empty dict where nothing is depended on."""
+class DependencyReport:
+    """A duty of the housekeeper; it costs a look at an empty dict where nothing is depended on."""
 
-    def __init__(self, database: Database, tally: Tally) -> None:
+    def __init__(self, database: Database, tally: DependencyTally) -> None:
         self._database = database
         self._tally = tally
         self._tell_at = 0.0

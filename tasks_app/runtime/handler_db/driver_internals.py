@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.finding import Finding
-from tasks_app.domain.private_api import Need, Shortcut, findings, notices
+from tasks_app.domain.private_api import Need, PrivateApi, findings, notices
 
 _CONNECTION = "psycopg:Connection"
 
-SHARED_SESSIONS = Shortcut(
+SHARED_SESSIONS = PrivateApi(
     Need(f"{_CONNECTION}.__init__", ("self", "pgconn")),
     Need(f"{_CONNECTION}._exec_command", ("self", "command")),
     Need(f"{_CONNECTION}._check_intrans_gen", ("self", "attribute")),
@@ -24,12 +24,12 @@ SHARED_SESSIONS = Shortcut(
     without="each run that writes opens a session of its own, which costs milliseconds",
 )
 """One session for many runs, and the end of a run in one round trip."""
-BELOW = Shortcut(
+BELOW = PrivateApi(
     Need("sqlalchemy:Connection.__init__", names=("_has_events", "_echo")),
     without="create_task passes through SQLAlchemy's own layers, a quarter slower",
 )
 """``create_task`` on psycopg itself (``pool.connection``), where nobody listens to SQLAlchemy."""
-LIMITS = Shortcut(
+LIMITS = PrivateApi(
     Need("sqlalchemy:Select._limit_clause"),
     Need("sqlalchemy:Select._offset_clause"),
     without="ctx.chunks does not refuse a statement with a LIMIT",
@@ -37,7 +37,7 @@ LIMITS = Shortcut(
 """``pool.tasks.paging``."""
 SHORTCUTS = (SHARED_SESSIONS, BELOW, LIMITS)
 
-_NEEDED = Shortcut(
+_NEEDED = PrivateApi(
     Need(f"{_CONNECTION}.__init__", names=("lock",)),
     Need(f"{_CONNECTION}.wait", ("self", "gen")),
     Need(f"{_CONNECTION}.commit", names=("lock", "wait")),

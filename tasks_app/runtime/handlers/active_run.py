@@ -10,8 +10,8 @@ from tasks_app.domain.tasks.records import ClaimedTask, Fence
 
 
 @dataclass(slots=True)
-class Running:
-    """A task in a thread's hands. The clerk writes most flags, the handler reads them."""
+class ActiveRun:
+    """A task in a thread's hands. The housekeeper writes most flags, the handler reads them."""
 
     task: ClaimedTask
     since: float
@@ -19,7 +19,7 @@ class Running:
     progress: tuple[float, str] | None = None
     held_until: float = inf
     """Its lease is not over before, by ``time.monotonic``; so far as is known."""
-    in_crew: bool = False
+    in_async_pool: bool = False
     """It is async: it takes no thread."""
     may_repeat: bool = False
     """If other transactions are in the way of its own, it is called again at once, uncharged."""
@@ -32,7 +32,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class ReturnedClaim:
     """A claim on its way back, due again after ``wait``."""
 
     task: ClaimedTask

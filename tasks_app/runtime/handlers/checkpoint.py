@@ -12,7 +12,7 @@ from tasks_app.domain.tasks.payload import encode_object
 from tasks_app.pool.tasks.checkpoint import Note, keep, read
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.transaction import Access
-from tasks_app.runtime.handlers.active_run import Running
+from tasks_app.runtime.handlers.active_run import ActiveRun
 
 LIMIT = 64 * 1024
 """Bytes; it is written with each commit."""
@@ -42,7 +42,7 @@ class Checkpoint(Protocol):
 class _Point:
     """What one run knows of it."""
 
-    def __init__(self, run: Running) -> None:
+    def __init__(self, run: ActiveRun) -> None:
         self._run = run
         self._value: dict[str, Any] | None = None
         self._places: dict[str, Any] = {}
@@ -97,7 +97,7 @@ class _Point:
 class PlainPoint(_Point):
     """Of a plain handler."""
 
-    def __init__(self, run: Running, access: Access) -> None:
+    def __init__(self, run: ActiveRun, access: Access) -> None:
         super().__init__(run)
         self._access = access
 
@@ -121,7 +121,7 @@ class PlainPoint(_Point):
 class AsyncPoint(_Point):
     """Of an async handler."""
 
-    def __init__(self, run: Running, access: AsyncTransaction) -> None:
+    def __init__(self, run: ActiveRun, access: AsyncTransaction) -> None:
         super().__init__(run)
         self._access = access
 
@@ -143,7 +143,7 @@ class AsyncPoint(_Point):
         self._changed = False
 
 
-def point_of(run: Running, access: Access) -> Checkpoint:
+def point_of(run: ActiveRun, access: Access) -> Checkpoint:
     """Return the checkpoint of a run."""
     if isinstance(access, AsyncTransaction):
         return AsyncPoint(run, access)

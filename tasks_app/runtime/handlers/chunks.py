@@ -14,7 +14,7 @@ from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.transaction import Access
 
 if TYPE_CHECKING:
-    from tasks_app.runtime.handlers.active_run import Running
+    from tasks_app.runtime.handlers.active_run import ActiveRun
     from tasks_app.runtime.handlers.checkpoint import Checkpoint
 
 FIRST = 100
@@ -31,7 +31,7 @@ class Chunks:
 
     def __init__(
         self,
-        run: Running,
+        run: ActiveRun,
         access: Access,
         point: Checkpoint,
         paged: Paged,

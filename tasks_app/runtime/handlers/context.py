@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.runtime.db.transaction import NO_COMMIT, SpoiledError
 from tasks_app.runtime.handlers.run_log import RunLog
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tasks_app.domain.durations import Duration
     from tasks_app.domain.tasks.records import Fence
     from tasks_app.runtime.db.transaction import Access
-    from tasks_app.runtime.handlers.active_run import Running
+    from tasks_app.runtime.handlers.active_run import ActiveRun
     from tasks_app.runtime.handlers.checkpoint import Checkpoint
     from tasks_app.runtime.handlers.chunks import Chunks
     from tasks_app.runtime.locks.run_locks import HoldOfRun, LocksOfChild, LocksOfRun
@@ -37,12 +36,19 @@ else:
     SessionT_co = TypeVar("SessionT_co", covariant=True)  # its default needs Python 3.13
 
 
+def _no_commit() -> str:
+    """Return why not; a producer that imports this room does without psycopg."""
+    from tasks_app.runtime.db.transaction import NO_COMMIT  # noqa: PLC0415
+
+    return NO_COMMIT
+
+
 class TaskContext(Generic[SessionT_co]):
     """One run of one task. What is rarely asked for is made when it is asked for."""
 
     def __init__(
         self,
-        run: Running,
+        run: ActiveRun,
         access: Access,
         deadline: float | None,
         log_prefix: bool,  # noqa: FBT001  made for each run: by name it takes longer
@@ -209,7 +215,7 @@ class TaskContext(Generic[SessionT_co]):
             RuntimeError: the handler has ``commit="batch"``, or a savepoint is open.
         """
         if not self._commits:
-            raise RuntimeError(NO_COMMIT)
+            raise RuntimeError(_no_commit())
         point = self._checkpoint()
         if checkpoint is not None:
             point.set(checkpoint)
@@ -244,7 +250,7 @@ class TaskContext(Generic[SessionT_co]):
             RuntimeError: the handler has ``commit="batch"``.
         """
         if not self._commits:
-            raise RuntimeError(NO_COMMIT)
+            raise RuntimeError(_no_commit())
         if size < 1 or (max_ms is not None and max_ms <= 0):
             raise ValueError("size and max_ms must be positive.")
         if name in self._loops:
@@ -300,6 +306,7 @@ class TaskContext(Generic[SessionT_co]):
             InvalidLockError: the group cannot be.
         """
         if self._locks is None:
+            from tasks_app.runtime.db.transaction import SpoiledError  # noqa: PLC0415
             from tasks_app.runtime.locks.run_locks import LocksOfRun  # noqa: PLC0415  it is rare
 
             if self._locks_of_child is None:

@@ -51,7 +51,7 @@ class Counts:
     """Not tried: the broker had just failed, or the queue was deep or did not exist."""
 
 
-class HintLine:
+class HintChannel:
     """Any thread may start a message; one thread sends, and waits for all answers."""
 
     def __init__(self, connect: Callable[[], HintPublisher], counts: Counts) -> None:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class DueQueue(Generic[T]):
+class DelayQueue(Generic[T]):
     """Any thread may put, and never waits; one thread gets."""
 
     def __init__(self) -> None:

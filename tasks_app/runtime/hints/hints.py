@@ -24,10 +24,10 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import HINT_WAIT, Settlement, TaskId, TaskRow, Terms
+from tasks_app.domain.tasks.records import HINT_WAIT, RowTemplate, Settlement, TaskId, TaskRow
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.runtime.hints.channel import Counts
-from tasks_app.runtime.hints.sender import Hint, Hinter
+from tasks_app.runtime.hints.sender import Hint, HintSender
 from tasks_app.runtime.publisher import HintPublisher
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Hints:
 
     def __init__(self) -> None:
         self._connect: Callable[[Settings], HintPublisher] = through_broker
-        self._left_behind: list[Hinter] = []
+        self._left_behind: list[HintSender] = []
         self._names: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
         self.pool: str | None = None
         """The pool whose tasks are hinted at: that of the first session; None: not known."""
@@ -148,11 +148,11 @@ class Hints:
         self._forget()
 
     def _forget(self) -> None:
-        self._hinter: Hinter | None = None
+        self._hinter: HintSender | None = None
         self._decided = False
         self._deciding = threading.Lock()
 
-    def _current(self) -> Hinter | None:
+    def _current(self) -> HintSender | None:
         """Return the hinter; None: hints are switched off, or no broker is configured."""
         if not self._decided:
             with self._deciding:
@@ -161,7 +161,7 @@ class Hints:
                     self._decided = True
         return self._hinter
 
-    def _make(self) -> Hinter | None:
+    def _make(self) -> HintSender | None:
         from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
 
         connect, settings = self._connect, load_settings()
@@ -171,7 +171,7 @@ class Hints:
             event.listen(Session, "after_commit", self._committed)
             event.listen(Session, "after_transaction_end", self._ended)
             atexit.register(self.flush)
-        return Hinter(lambda: connect(settings))
+        return HintSender(lambda: connect(settings))
 
     def _hinting_here(self, session: object, rows: Sequence[TaskRow]) -> Session | None:
         """Return the session, as below, if it is of the pool that this process hints at.
@@ -218,11 +218,11 @@ class Hints:
 
 
 @lru_cache(1024)
-def _hinted(terms: Terms) -> Terms:
+def _hinted(terms: RowTemplate) -> RowTemplate:
     return terms._replace(hint_wait=HINT_WAIT)
 
 
-def _is_near(terms: Terms) -> bool:
+def _is_near(terms: RowTemplate) -> bool:
     """Whether the task is due before a scan has surely seen it coming.
 
     What has a share of a fair queue is the scan's: a hint would pass by all others.
@@ -231,7 +231,7 @@ def _is_near(terms: Terms) -> bool:
     return near and terms.enabled and terms.fair_key is None
 
 
-def _is_due(terms: Terms) -> bool:
+def _is_due(terms: RowTemplate) -> bool:
     """Whether the task may run as soon as it is there, whatever the time is."""
     return not terms.delay and _is_near(terms)
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from queue import Empty
 from typing import NamedTuple
 
-from tasks_app.runtime.hints.channel import Counts, HintLine, Message
-from tasks_app.runtime.hints.delay_queue import DueQueue
+from tasks_app.runtime.hints.channel import Counts, HintChannel, Message
+from tasks_app.runtime.hints.delay_queue import DelayQueue
 from tasks_app.runtime.publisher import HintPublisher
 
 MOST_IDS = 500
@@ -35,13 +35,13 @@ class Hint(NamedTuple):
     """Not before this instant of the monotonic clock."""
 
 
-class Hinter:
+class HintSender:
     """Takes hints of all threads; its own thread starts with the first one."""
 
     def __init__(self, connect: Callable[[], HintPublisher]) -> None:
         self.counts = Counts()
-        self._line = HintLine(connect, self.counts)
-        self._waiting: DueQueue[Hint | threading.Event | None] = DueQueue()
+        self._line = HintChannel(connect, self.counts)
+        self._waiting: DelayQueue[Hint | threading.Event | None] = DelayQueue()
         """None: there is an answer to be waited for."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None

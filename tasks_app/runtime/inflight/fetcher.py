@@ -20,13 +20,13 @@ from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.pool.runs.release import release_token
 from tasks_app.pool.runs.settle import settle_nothing
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
-from tasks_app.runtime.inflight.inflight import Desk
-from tasks_app.runtime.scan.empty_poll_backoff import Lull
-from tasks_app.runtime.scan.passes import Passes
+from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.scan.empty_poll_backoff import EmptyPollBackoff
+from tasks_app.runtime.scan.passes import ScanPasses
 
 log = quiet_logger(__name__)
 
@@ -45,21 +45,21 @@ class Claims:
         settings: Settings,
         registry: Registry,
         database: Database,
-        desk: Desk,
+        inflight: InFlight,
         owner: str,
-        gatekeeper: Gatekeeper,
+        admission: AdmissionControl,
     ) -> None:
         self._settings = settings
         self._database = database
-        self._desk = desk
+        self._inflight = inflight
         self._owner = owner
         self._rehearsed = False
         self._fairness = Fairness()
         self._fair: set[str] = set()
         self._fair_until = 0.0
         self._turn = 0
-        self._passes: defaultdict[object, Passes] = defaultdict(Passes)
-        self._gatekeeper = gatekeeper
+        self._passes: defaultdict[object, ScanPasses] = defaultdict(ScanPasses)
+        self._admission = admission
         self._hindered_until = 0.0
         """The short way is not tried before; see HINDERED_S."""
         self._gated = False
@@ -71,9 +71,9 @@ class Claims:
         self.plain = self._claimer(spec for spec in specs if not spec.is_async)
         """Of handlers that take a thread."""
         self.asynchronous = self._claimer(spec for spec in specs if spec.is_async)
-        """Of handlers that take a place in the crew."""
+        """Of handlers that take a place in the async pool."""
         self.kinds = tuple(kind for kind in (self.asynchronous, self.plain) if kind.names)
-        self.lulls = {kind: Lull() for kind in self.kinds}
+        self.lulls = {kind: EmptyPollBackoff() for kind in self.kinds}
 
     def rehearse(self) -> None:
         """Claim and settle nothing, once: a first task shall not wait for statements to be planned.
@@ -122,7 +122,7 @@ class Claims:
 
     def _of_kind(self, ids: Sequence[int], token: UUID) -> list[ClaimedTask]:
         if self._gated:
-            return self._gatekeeper.claim(ids, self._all, token)
+            return self._admission.claim(ids, self._all, token)
         with self._database.single() as connection:
             return claim(connection, ids, self._all, token)
 
@@ -137,7 +137,7 @@ class Claims:
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
-        self._gatekeeper.pass_on()
+        self._admission.pass_on()
         began = time.monotonic()
         taken = self._of_queues(queues, most, claimer, lonely=lonely)
         self.lulls[claimer].looked(began, found=taken)
@@ -210,7 +210,7 @@ class Claims:
         try:
             with self._database.single() as connection:
                 ids = in_front(connection, queues, claimer.names)
-            claimed = self._gatekeeper.claim(ids, claimer, token, most) if ids else []
+            claimed = self._admission.claim(ids, claimer, token, most) if ids else []
         except SQLAlchemyError as error:
             self._doubt(token, error)
             raise
@@ -265,18 +265,18 @@ class Claims:
             return []
 
     def _receive(self, claimed: Sequence[ClaimedTask], began: float) -> None:
-        """Tell of them first: another thread may start one as soon as it is on the desk.
+        """Tell of them first: another thread may start one as soon as it is in flight.
 
         ``began`` is when the claim was sent, or before: their leases last that much longer.
         """
         if HOOKS.wanted:
             HOOKS.tell(of_claim(Kind.RECEIVED, task) for task in claimed)
-        self._desk.receive(claimed, began + self._settings.lease.total_seconds())
+        self._inflight.receive(claimed, began + self._settings.lease.total_seconds())
 
     def _doubt(self, token: UUID, error: SQLAlchemyError) -> None:
         """The claim's reply never came: give back by token whatever it may have taken."""
         log.warning("a claim was not answered: %s", type(error).__name__)
-        self._desk.errand(lambda connection: release_token(connection, token))
+        self._inflight.write_later(lambda connection: release_token(connection, token))
 
     def _claimer(self, specs: Iterable[HandlerSpec]) -> Claimer:
         known = tuple(specs)

@@ -1,8 +1,9 @@
-"""The desk: what one child holds, shared by its main thread, its runners and its clerk.
+"""The in-flight set: what one child holds, shared by its threads and its housekeeper.
 
-A claim on the desk is *waiting* (claimed, not started), *running*, *finished* (its outcome waits to
-be written) or *returning* (on its way back to the pool). Until the database has answered, all four
-are renewed. One mutex decides who owns a task: what the clerk took back, no thread starts.
+A claim in flight is *waiting* (claimed, not started), *running*, *finished* (its outcome
+waits to be written) or *returning* (on its way back to the pool). Until the database has answered,
+all four are renewed. One mutex decides who owns a task: what the housekeeper took back, no thread
+starts.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from datetime import timedelta
 from math import inf
 
 from tasks_app.domain.tasks.records import ClaimedTask, Fence, Settlement
-from tasks_app.runtime.db.pending_writes import Errand, Errands
-from tasks_app.runtime.handlers.active_run import Return, Running
+from tasks_app.runtime.db.pending_writes import PendingWrite, PendingWrites
+from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
 from tasks_app.runtime.inflight.open_messages import InHand
 
 LONE_WAIT = timedelta(seconds=5)
@@ -29,7 +30,7 @@ ACQUITS_S = 2.0
 """Whose connection is lost so soon after others is not suspected, either."""
 
 
-class Desk:
+class InFlight:
     """All claims of one child whose reply has arrived."""
 
     def __init__(  # noqa: PLR0915  all that a child holds
@@ -38,28 +39,28 @@ class Desk:
         *,
         extra: int = 0,
         places: int = 100,
-        for_crew: Callable[[ClaimedTask], bool] = lambda _: False,
+        for_async_pool: Callable[[ClaimedTask], bool] = lambda _: False,
         ended: Callable[[Sequence[Fence]], bool] = lambda _: False,
     ) -> None:
-        """``ended`` is told which runs are over, and tells whether the clerk has to know."""
+        """``ended`` is told which runs are over, and tells whether the housekeeper has to know."""
         self._threads = threads
         self._extra = extra
         self._places = places
         self._mutex = threading.Lock()
-        self._for_crew = for_crew
+        self._for_async_pool = for_async_pool
         self._tell_ended = ended
         self._waiting: deque[ClaimedTask] = deque()
         self._crews: deque[ClaimedTask] = deque()
         """What waits for the event loop; the others wait for a thread."""
         self._held_until: dict[Fence, float] = {}
-        """Of those that wait: see :class:`Running`."""
-        self._running: dict[Fence, Running] = {}
+        """Of those that wait: see :class:`ActiveRun`."""
+        self._running: dict[Fence, ActiveRun] = {}
         self._lone: Fence | None = None
         self._turned_away: dict[int, int] = {}
         self._finished: dict[Fence, Settlement] = {}
-        self._returning: dict[Fence, Return] = {}
-        self.errands = Errands()
-        """What others left to the clerk."""
+        self._returning: dict[Fence, ReturnedClaim] = {}
+        self.pending_writes = PendingWrites()
+        """What others left to the housekeeper."""
         self._acquits_until = 0.0
         self._first_finished_at: float | None = None
         self._in_hand = InHand()
@@ -69,7 +70,7 @@ class Desk:
         self.asked_at: float | None = None
         """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
         self.wake = threading.Event()
-        """Tells the clerk that there is something to do."""
+        """Tells the housekeeper that there is something to do."""
         self.stirred = threading.Event()
         """Set when hands become free, a run has been written, or the child stops: who claims from
         the pool looks again. It clears it."""
@@ -77,7 +78,7 @@ class Desk:
         """Notified when tasks arrive, may start, or the child stops."""
 
     def receive(self, tasks: Sequence[ClaimedTask], held_until: float = inf) -> None:
-        """Put fresh claims on the desk, whose leases are not over before that."""
+        """Put fresh claims in flight, whose leases are not over before that."""
         with self.arrived:
             for task in tasks:
                 self._line(task).append(task)
@@ -94,7 +95,7 @@ class Desk:
         """Whether nothing more may start."""
         return self.stopping.is_set() or self.asked_at is not None
 
-    def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> Running | None:
+    def start_next(self, suits: Callable[[ClaimedTask], bool] | None = None) -> ActiveRun | None:
         """Take the first waiting task that suits; None: there is none, or the child stops.
 
         A task that runs alone starts only when nothing else runs here, and nothing starts beside
@@ -111,7 +112,7 @@ class Desk:
                     return self._begin(task)
             return None
 
-    def start_crew(self, most: int) -> list[Running]:
+    def start_async_pool(self, most: int) -> list[ActiveRun]:
         """Take up to so many waiting tasks for the event loop; alone as above."""
         with self._mutex:
             if self.over or not self._crews or self._lone_runs:
@@ -122,13 +123,17 @@ class Desk:
             fences = {task.fence for task in chosen}
             if fences:
                 self._crews = deque(t for t in self._crews if t.fence not in fences)
-            return [self._begin(task, in_crew=True) for task in chosen]
+            return [self._begin(task, in_async_pool=True) for task in chosen]
 
-    def _begin(self, task: ClaimedTask, *, in_crew: bool = False) -> Running:
+    def _begin(self, task: ClaimedTask, *, in_async_pool: bool = False) -> ActiveRun:
         fence = task[0]
         held_until = self._held_until.pop(fence, inf)
-        run = Running(
-            task, time.monotonic(), task.cancel_requested, held_until=held_until, in_crew=in_crew
+        run = ActiveRun(
+            task,
+            time.monotonic(),
+            task.cancel_requested,
+            held_until=held_until,
+            in_async_pool=in_async_pool,
         )
         self._running[fence] = run
         if task.runs_alone:
@@ -141,13 +146,13 @@ class Desk:
         return self._lone is not None and self._lone in self._running
 
     def _line(self, task: ClaimedTask) -> deque[ClaimedTask]:
-        return self._crews if self._for_crew(task) else self._waiting
+        return self._crews if self._for_async_pool(task) else self._waiting
 
     def _all_waiting(self) -> list[ClaimedTask]:
         return [*self._waiting, *self._crews]
 
     @property
-    def waits_for_crew(self) -> bool:
+    def waits_for_async_pool(self) -> bool:
         """Whether an async task has not started."""
         return bool(self._crews)
 
@@ -157,7 +162,7 @@ class Desk:
         return len(self._waiting) + len(self._crews)
 
     def await_turn(self, patience_s: float) -> bool:
-        """Wait while tasks are on the desk that may not start yet; False: nothing waits."""
+        """Wait while tasks are in flight that may not start yet; False: nothing waits."""
         with self.arrived:
             if self.waiting and not self.stopping.is_set():
                 self.arrived.wait(patience_s)
@@ -183,7 +188,7 @@ class Desk:
 
     def go_on(
         self, settlement: Settlement | None, suits: Callable[[ClaimedTask], bool]
-    ) -> Running | None:
+    ) -> ActiveRun | None:
         """:meth:`collect` one outcome and start the next task, if that is one that suits.
 
         In one step, for who does both a hundred times in a moment. None: see :meth:`start_next`.
@@ -204,7 +209,7 @@ class Desk:
     def drop(self, *fences: Fence) -> None:
         """The database answered for these runs, or they are no longer ours.
 
-        Of these runs only: once one is answered, its task's next run may be on the desk already.
+        Of these runs only: once one is answered, its task's next run may be in flight already.
         """
         with self._mutex:
             for fence in fences:
@@ -216,13 +221,13 @@ class Desk:
             self.wake.set()
 
     def give_back(self, task: ClaimedTask, wait: timedelta, *, suspect: bool = False) -> None:
-        """Let a running task go, uncharged; the clerk releases it until that is answered."""
+        """Let a running task go, uncharged; the housekeeper releases it until that is answered."""
         with self._mutex:
             if self._was_let_go(task.fence):
                 return
             suspect = suspect and time.monotonic() >= self._acquits_until
             self._ended(task.fence)
-            self._returning[task.fence] = Return(task, wait, suspect)
+            self._returning[task.fence] = ReturnedClaim(task, wait, suspect)
         self.wake.set()
 
     def begin_commit(self, fence: Fence) -> bool:
@@ -257,9 +262,9 @@ class Desk:
         if self._running.pop(fence, None) is not None and self.waiting:
             self.arrived.notify_all()
 
-    def errand(self, errand: Errand) -> None:
-        """Hand something to the clerk that has to be done until it is answered."""
-        self.errands.add(errand)
+    def write_later(self, pending_write: PendingWrite) -> None:
+        """Hand something to the housekeeper that has to be done until it is answered."""
+        self.pending_writes.add(pending_write)
         self.wake.set()
 
     def open_message(self, dispatch_id: int) -> None:
@@ -279,18 +284,18 @@ class Desk:
 
     @property
     def gave_back(self) -> bool:
-        """Whether the clerk gave the rest of this thread's message back."""
+        """Whether the housekeeper gave the rest of this thread's message back."""
         return self._in_hand.gave_back
 
     def take_back(self, longer_than_s: float) -> list[int]:
         """If all hands are busy for so long, return all that waits; give their messages.
 
-        Of a pool's threads only those with a message look at the desk; without messages all do.
+        Of a pool's threads only those with a message look; without messages all do.
         """
         with self._mutex:
             now = time.monotonic()
             slow = [run for run in self._running.values() if now - run.since >= longer_than_s]
-            aboard = sum(run.in_crew for run in slow)
+            aboard = sum(run.in_async_pool for run in slow)
             if len(slow) - aboard >= (len(self._in_hand) or self._threads) + self._extra:
                 return self._return_waiting()
             if slow:
@@ -307,7 +312,7 @@ class Desk:
                 self._turned_away[task.task_id] = times + 1
                 self._line(task).remove(task)
                 self._held_until.pop(task.fence, None)
-                self._returning[task.fence] = Return(task, LONE_WAIT)
+                self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT)
 
     def take_all_back(self) -> list[int]:
         """Return all that waits, because the child stops; give the messages in hand."""
@@ -316,13 +321,13 @@ class Desk:
 
     def _return_waiting(self) -> list[int]:
         for task in self._all_waiting():
-            self._returning[task.fence] = Return(task, timedelta(0))
+            self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
         self._waiting.clear()
         self._crews.clear()
         self._held_until.clear()
         return self._in_hand.give_back()
 
-    def returning(self) -> list[Return]:
+    def returning(self) -> list[ReturnedClaim]:
         """Return the claims to release. They stay until :meth:`drop`."""
         with self._mutex:
             return list(self._returning.values())
@@ -364,7 +369,7 @@ class Desk:
                 if run.task.task_id in task_ids:
                     run.held_until = max(run.held_until, held_until)
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[ActiveRun]:
         """Return what runs now."""
         with self._mutex:
             return list(self._running.values())
@@ -392,10 +397,10 @@ class Desk:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
             claims = (self._waiting, self._crews, self._running, self._finished, self._returning)
-            return not (any(claims) or self.errands.open)
+            return not (any(claims) or self.pending_writes.open)
 
     def stop(self) -> None:
-        """Start nothing more, and wake everybody who waits. Once: the clerk says it often."""
+        """Start nothing more, and wake everybody who waits. Once: the housekeeper says it often."""
         if self.stopping.is_set():
             return
         self.stopping.set()

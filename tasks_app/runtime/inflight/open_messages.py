@@ -7,7 +7,7 @@ import time
 
 
 class InHand:
-    """For the desk, under its mutex; only :attr:`gave_back` is asked without it."""
+    """For the in-flight set, under its mutex; only :attr:`gave_back` is asked without it."""
 
     def __init__(self) -> None:
         self._of_thread: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The keeper: all that a leader does for everybody: rescue, maintain, fire, publish."""
+"""The leader: all that a leader does for everybody: rescue, maintain, fire, publish."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.delay_lookahead import AHEAD
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher
-from tasks_app.runtime.flow_control.admission import Gatekeeper, Look
+from tasks_app.runtime.flow_control.admission import AdmissionControl, Look
 from tasks_app.runtime.flow_control.breakers import Breakers
 from tasks_app.runtime.flow_control.load_gate import LoadGates
-from tasks_app.runtime.health_files import DB, Pulse
+from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.leader.leadership import TTL, Leadership
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.leader.sweeper import Sweeper
 from tasks_app.runtime.publisher import DelayIndex, Publisher
-from tasks_app.runtime.scan.result import Scanned
+from tasks_app.runtime.scan.result import ScanResult
 from tasks_app.runtime.schedules.scheduler import Scheduler
 
 log = quiet_logger(__name__)
 
 
-class Keeper:
+class Leader:
     """One candidate for the lease of the scan, and what it does when it leads."""
 
     def __init__(  # noqa: PLR0913  it works with all of them
@@ -54,14 +54,14 @@ class Keeper:
         self._sweeper = Sweeper(database)
         self._maintainer = Maintainer(database, holder, settings=settings)
         self._scheduler = Scheduler(database)
-        self._gatekeeper = Gatekeeper(database)
+        self._admission = AdmissionControl(database)
         self._load_gates = LoadGates(database)
         self._breakers = Breakers(database)
-        self._last = Scanned()
+        self._last = ScanResult()
         self._whole_at = 0.0
         self._refused = False
         """The broker did not take messages from who led last."""
-        self._pulse = Pulse(DB, good_for_s=settings.healthy_for.total_seconds())
+        self._pulse = Liveness(DB, good_for_s=settings.healthy_for.total_seconds())
 
     def hold(self) -> bool:
         """Lead, if nobody of our rank or above does.
@@ -93,7 +93,7 @@ class Keeper:
         with suppress(RefusedError):
             self._dispatcher.probe()
 
-    def scan(self) -> Scanned:
+    def scan(self) -> ScanResult:
         """Rescue what is over, sweep, maintain if it is time, fire schedules, publish what is due.
 
         While a backlog is worked off, passes that only fill up come between; an idle pool costs
@@ -114,7 +114,7 @@ class Keeper:
         next_fire_s, look = self._fire(seen), self._look(seen)
         trouble = None
         if seen is not None and not look.woken and not self._refused and self._is_quiet(seen):
-            self._last = Scanned()
+            self._last = ScanResult()
         else:
             self._rescuer.run_once()
             self._sweeper.run_once()
@@ -131,7 +131,7 @@ class Keeper:
         try:
             self._last = self._dispatcher.run_once(fill_up=fill_up)
         except PublishError as error:
-            self._last = Scanned(published=1)
+            self._last = ScanResult(published=1)
             return error
         if self._refused and not self._last.skipped:
             self.lead.taken()
@@ -181,14 +181,14 @@ class Keeper:
         """Look at the gates whose time has come."""
         if seen is not None and (seen.next_look_s is None or seen.next_look_s > 0):
             return Look(seen.next_look_s)
-        return self._gatekeeper.look()
+        return self._admission.look()
 
     def maintain(self) -> None:
         """Maintain, if it is time."""
         self._maintainer.run_if_due()
 
 
-def _awake_for(scanned: Scanned, next_s: float | None) -> Scanned:
+def _awake_for(scanned: ScanResult, next_s: float | None) -> ScanResult:
     """Return it with this instant among what to wake up for."""
     if next_s is None or (scanned.next_due_s is not None and scanned.next_due_s <= next_s):
         return scanned

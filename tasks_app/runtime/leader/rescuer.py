@@ -14,7 +14,7 @@ from tasks_app.pool.connection import clock
 from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 from tasks_app.runtime.leader.clock_watch import ClockWatch
 
@@ -30,7 +30,7 @@ class Rescuer:
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings = settings
         self._database = database
-        self._gatekeeper = Gatekeeper(database)
+        self._admission = AdmissionControl(database)
         self._wait_until = 0.0
         self._watch = ClockWatch(TOLERATED * settings.renew_every.total_seconds())
 
@@ -74,7 +74,7 @@ class Rescuer:
             self.let_renew()
             raise
         if rescued:
-            self._gatekeeper.gone(rescued, now=now)
+            self._admission.gone(rescued, now=now)
             log.warning("rescued %s tasks of vanished workers", len(rescued))
             HOOKS.tell(of_outline(outline, Kind.RESCUED) for outline in outlines)
         return rescued

@@ -17,7 +17,7 @@ from tasks_app.pool.tables import BATCH, ERROR
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class RetentionPreview:
     """A partition, or rows of one, that are too old."""
 
     pool: Pool | None
@@ -32,7 +32,7 @@ class Doomed:
     """The age that is over."""
 
 
-def doomed(connection: Connection, settings: Settings) -> Iterator[Doomed]:
+def doomed(connection: Connection, settings: Settings) -> Iterator[RetentionPreview]:
     """Count what is too old. Reads all of it."""
     prune.take_time(connection)
     yield from _days(connection, settings.completed)
@@ -42,14 +42,14 @@ def doomed(connection: Connection, settings: Settings) -> Iterator[Doomed]:
     ):
         rows, size = prune.count_old(connection, table, keep)
         if rows:
-            yield Doomed(pool, table, rows, size, "deleted", format_age(keep.shortest))
+            yield RetentionPreview(pool, table, rows, size, "deleted", format_age(keep.shortest))
     found, size = count_batches(connection, settings.batches)
     if found:
         age = format_age(settings.batches.shortest)
-        yield Doomed(None, BATCH, found, size, "deleted", age)
+        yield RetentionPreview(None, BATCH, found, size, "deleted", age)
 
 
-def _days(connection: Connection, keep: Keep) -> Iterator[Doomed]:
+def _days(connection: Connection, keep: Keep) -> Iterator[RetentionPreview]:
     if not owns(connection):
         return
     found, now = partitions(connection)
@@ -57,10 +57,10 @@ def _days(connection: Connection, keep: Keep) -> Iterator[Doomed]:
         if not day.attached or (keep.longest is not None and day.until <= now - keep.longest):
             rows, _ = prune.count_in(connection, day)
             age = format_age(keep.longest)
-            yield Doomed(Pool.COMPLETED, day.name, rows, day.bytes, "dropped", age)
+            yield RetentionPreview(Pool.COMPLETED, day.name, rows, day.bytes, "dropped", age)
             continue
         for name in due_names(day, keep.early, now):
             rows, size = prune.count_in(connection, day, name)
             if rows:
                 what, age = f"{name} in {day.name}", format_age(keep.names[name])
-                yield Doomed(Pool.COMPLETED, what, rows, size, "deleted", age)
+                yield RetentionPreview(Pool.COMPLETED, what, rows, size, "deleted", age)

@@ -7,7 +7,7 @@ from datetime import datetime
 from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 
 MOST, ROUNDS = 500, 10
@@ -19,7 +19,7 @@ class Sweeper:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._gatekeeper = Gatekeeper(database)
+        self._admission = AdmissionControl(database)
 
     def run_once(self, *, now: datetime | None = None) -> int:
         """Sweep what is there; return how many tasks."""
@@ -28,7 +28,7 @@ class Sweeper:
             with self._database.begin() as connection:
                 swept = list(sweep_all(connection, MOST, now=now))
                 outlines = browse.outlines(connection, swept) if HOOKS.wanted and swept else []
-            self._gatekeeper.gone(swept, now=now)
+            self._admission.gone(swept, now=now)
             HOOKS.tell(of_outline(outline, Kind.RELEASED) for outline in outlines)
             number += len(swept)
             if len(swept) < MOST:

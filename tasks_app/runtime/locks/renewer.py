@@ -76,7 +76,7 @@ def _due_at(lock: Lock, now: float) -> float:
 
 
 class Background(Renewals):
-    """The same with a thread, for processes that have no clerk."""
+    """The same with a thread, for processes that have no housekeeper."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Locks of handlers: renewed by the child's clerk, and over when their run is.
+"""Locks of handlers: renewed by the child's housekeeper, and over when their run is.
 
 What a handler has written through ``ctx.session`` becomes visible when the run commits. So its
 locks end with that same commit: they are released within the transaction.
@@ -19,7 +19,7 @@ from tasks_app.domain.tasks.records import ClaimedTask
 from tasks_app.pool.locks.release import release
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.db.pending_writes import Errand
+from tasks_app.runtime.db.pending_writes import PendingWrite
 from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.locks.client import span_of
 from tasks_app.runtime.locks.lock import Hold, Lock
@@ -30,15 +30,15 @@ class LocksOfChild:
     """What the runs of one child hold."""
 
     def __init__(
-        self, settings: Settings, database: Database, errand: Callable[[Errand], None]
+        self, settings: Settings, database: Database, pending_write: Callable[[PendingWrite], None]
     ) -> None:
         self.lease = settings.lease
         self.begin = database.begin
         self.renewals = Renewals()
-        self._errand = errand
+        self._pending_write = pending_write
 
     def renew(self) -> None:
-        """Renew what is due; the clerk asks in every round.
+        """Renew what is due; the housekeeper asks in every round.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
@@ -48,7 +48,7 @@ class LocksOfChild:
     def release_soon(self, locks: list[Lock]) -> None:
         """Give back what a run did not, until that is answered."""
         tokens = [lock.ask.token for lock in locks]
-        self._errand(lambda connection: release(connection, *tokens))
+        self._pending_write(lambda connection: release(connection, *tokens))
 
 
 class LocksOfRun:

@@ -14,7 +14,7 @@ from tasks_app.pool.dispatch.scan import Due
 from tasks_app.pool.fragments.scan_position import Place
 
 
-class Bookmarks:
+class QueuePositions:
     """The places of one dispatcher."""
 
     def __init__(self) -> None:

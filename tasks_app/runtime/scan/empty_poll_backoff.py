@@ -16,7 +16,7 @@ LONGEST_REST_S = 5.0
 """… unless they are so slow that what is new would wait too long."""
 
 
-class Lull:
+class EmptyPollBackoff:
     """The looks for one kind of tasks."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from tasks_app.pool.fragments.scan_position import Place
-from tasks_app.runtime.scan.position import LONGEST_REST_S, Front
+from tasks_app.runtime.scan.position import LONGEST_REST_S, ScanPosition
 
 REST = 20
 """Passes that do not go on take a twentieth of the time while there is enough to do …"""
@@ -27,13 +27,13 @@ class Start(NamedTuple):
     """Behind the places."""
 
 
-class Passes:
+class ScanPasses:
     """Those of one kind: for the same queues and names."""
 
     def __init__(self) -> None:
         self.places: dict[tuple[str, int], Place] = {}
         """Where the last rows stood, by queue and priority; each pass moves them on."""
-        self._front = Front()
+        self._front = ScanPosition()
         self._back_at = 0.0
         self._lately_s = 0.0
         """How long the last pass took that did not go on."""

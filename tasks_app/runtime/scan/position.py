@@ -22,7 +22,7 @@ MARGIN_S = 5.0
 """So late a transaction may commit without having to wait for a whole pass."""
 
 
-class Front:
+class ScanPosition:
     """The passes of one kind: for the same queues and names."""
 
     def __init__(self, *, slow_s: float = SLOW_S, rest: float = REST) -> None:

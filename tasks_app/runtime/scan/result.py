@@ -10,7 +10,7 @@ and while one due instant follows the other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScanResult:
     """What one pass did."""
 
     published: int = 0

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tasks_app.runtime.scoreboard.process_birth import born_at, own_birth
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 SLOTS_VARIABLE = "TASKS_APP_SLOTS"
 """Where a parent tells its children the path of their slot file."""
@@ -32,13 +32,13 @@ def remove_slots(path: Path) -> None:
     shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def slot_file() -> SlotFile:
+def slot_file() -> Scoreboard:
     """Open the slot file that the parent made, or one of our own if there is no parent."""
     given = os.environ.get(SLOTS_VARIABLE)
-    return SlotFile(Path(given) if given else new_slot_path())
+    return Scoreboard(Path(given) if given else new_slot_path())
 
 
-def parent_of(slots: SlotFile) -> int | None:
+def parent_of(slots: Scoreboard) -> int | None:
     """Return the pid of the parent that watches this process; None: nobody does."""
     pid, _, _ = slots.path.parent.name.partition("-")
     return int(pid) if pid.isdigit() and int(pid) != os.getpid() else None

@@ -33,7 +33,7 @@ class Stage(IntEnum):
     """What still runs is let go."""
 
 
-class SlotFile:
+class Scoreboard:
     """The file with all slots of one worker."""
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class SlotFile:
         return layout.read_stranded(self._view)
 
     def strand(self, dispatch_ids: Sequence[int]) -> None:
-        """Name such messages, so that a child's clerk finishes them: the parent knows no SQL."""
+        """Name such messages: a child's housekeeper finishes them, for the parent knows no SQL."""
         self.write(layout.STRANDED_AT, layout.stranded(dispatch_ids))
 
     @property
@@ -140,7 +140,7 @@ class SlotFile:
 class Slot:
     """This child's own record. Any of its threads may write it."""
 
-    def __init__(self, file: SlotFile, index: int, owner: str, born: float) -> None:
+    def __init__(self, file: Scoreboard, index: int, owner: str, born: float) -> None:
         self.owner = owner
         self._file = file
         self._index = index
@@ -245,7 +245,7 @@ class Slot:
                 self._write()
 
     def beat(self) -> None:
-        """Show that the clerk lives."""
+        """Show that the housekeeper lives."""
         with self._lock:
             self._beat = time.monotonic()
             self._write()

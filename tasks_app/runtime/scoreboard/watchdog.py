@@ -1,4 +1,4 @@
-"""The parent's watch: kills children that ran past their hard limit, or whose clerk is silent.
+"""The parent's watchdog: kills children past their hard limit, or whose housekeeper is silent.
 
 No SQL, no threads: the parent reads slots and sends signals. The dead child's replacement does the
 rest.
@@ -11,7 +11,7 @@ import signal
 import time
 
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 log = quiet_logger(__name__)
 
@@ -24,16 +24,16 @@ MOST_NAMED = 20
 """Tasks in a line of the log; async ones may run in thousands."""
 
 
-def silent_clerk(slots: SlotFile) -> str:
-    """Name a child that lives while its clerk does not; empty: there is none."""
+def silent_housekeeper(slots: Scoreboard) -> str:
+    """Name a child that lives while its housekeeper does not; empty: there is none."""
     for view in slots.occupied():
         silent_s = time.monotonic() - view.beat
         if silent_s > SILENT_S and not view.dead:
-            return f"the clerk of child {view.pid} is silent for {silent_s:.0f} s"
+            return f"the housekeeper of child {view.pid} is silent for {silent_s:.0f} s"
     return ""
 
 
-def starving(slots: SlotFile) -> bool:
+def starving(slots: Scoreboard) -> bool:
     """Tell whether every child was just seen idle while messages wait that nobody takes."""
     now = time.monotonic()
     views = slots.occupied()
@@ -42,7 +42,7 @@ def starving(slots: SlotFile) -> bool:
     )
 
 
-def kill_overdue(slots: SlotFile) -> list[int]:
+def kill_overdue(slots: Scoreboard) -> list[int]:
     """Kill what has to go; return the pids. Our own process is never one of them."""
     killed: list[int] = []
     now = time.monotonic()
@@ -51,14 +51,14 @@ def kill_overdue(slots: SlotFile) -> list[int]:
         silent = now - view.beat > SILENT_S
         if not (overdue or silent) or view.pid == os.getpid() or view.dead:
             continue
-        why = "ran past the hard limit" if overdue else "its clerk is silent"
+        why = "ran past the hard limit" if overdue else "its housekeeper is silent"
         tasks = [run.task_id for run in view.running[:MOST_NAMED]]
         log.error("killing child %s: %s (tasks %s)", view.pid, why, tasks)
         killed += _kill(view.pid)
     return killed
 
 
-def kill_holdouts(slots: SlotFile) -> list[int]:
+def kill_holdouts(slots: Scoreboard) -> list[int]:
     """Kill the children that did not let go of their tasks when the worker left."""
     killed: list[int] = []
     for view in slots.occupied():

@@ -12,10 +12,10 @@ from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.schedules.declared import bring_in_schedules
 from tasks_app.runtime.scoreboard.location import slot_file
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.signals import heed_signals, heed_signals_of_child
-from tasks_app.runtime.worker.standalone import Work
+from tasks_app.runtime.worker.standalone import StandaloneWorker
 
 log = quiet_logger(__name__)
 
@@ -28,7 +28,7 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
     threads: int = 1,
     drain: bool = False,
     middleware: Sequence[Middleware] | None = None,
-    slots: SlotFile | None = None,
+    slots: Scoreboard | None = None,
     handle_signals: bool = False,
 ) -> None:
     """Run tasks in this process until it is told to stop; with ``drain``, until nothing is due.
@@ -52,13 +52,13 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
     if handle_signals and child.identity.parent is None:
         heed_signals(slots)
     elif handle_signals:
-        heed_signals_of_child(child.desk)
+        heed_signals_of_child(child.inflight)
     bring_in_schedules(child.database, registry)
     bring_in_breakers(child.database, registry)
     child.start()
     log.info("ready: %s handlers, queues %s", len(registry.names), ", ".join(served))
     try:
-        Work(settings, child, served, set(registry.names)).run(drain=drain)
+        StandaloneWorker(settings, child, served, set(registry.names)).run(drain=drain)
     finally:
         child.stop()
         child.retire_if_unfit()

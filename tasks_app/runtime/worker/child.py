@@ -18,32 +18,32 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import PaceReport
 from tasks_app.runtime.execution.allowance import Allowance
-from tasks_app.runtime.execution.async_pool import Crew
+from tasks_app.runtime.execution.async_pool import AsyncPool
 from tasks_app.runtime.execution.attempt_log import ATTEMPTS
-from tasks_app.runtime.execution.batch_commit import Batches
+from tasks_app.runtime.execution.batch_commit import BatchCommit
 from tasks_app.runtime.execution.executor import Executor
-from tasks_app.runtime.execution.fast_path import Sprints
-from tasks_app.runtime.execution.invocation import Calls
-from tasks_app.runtime.execution.process_guard import Aftermath
+from tasks_app.runtime.execution.fast_path import FastPath
+from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.execution.thread_pool import Threads
-from tasks_app.runtime.flow_control.admission import Gatekeeper
-from tasks_app.runtime.flow_control.outcome_report import OutcomeReport
+from tasks_app.runtime.execution.thread_pool import ThreadPool
+from tasks_app.runtime.flow_control.admission import AdmissionControl
+from tasks_app.runtime.flow_control.outcome_report import DependencyReport
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.inflight.fetcher import Claims
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.inflight.passing_on import PassingOn
 from tasks_app.runtime.scoreboard.location import parent_of
-from tasks_app.runtime.scoreboard.scoreboard import Slot, SlotFile
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Slot
 from tasks_app.runtime.worker import shutdown
-from tasks_app.runtime.worker.control_commands import Wishes
+from tasks_app.runtime.worker.control_commands import ControlCommands
 from tasks_app.runtime.worker.control_inbox import Mailbox
-from tasks_app.runtime.worker.housekeeper import Clerk
-from tasks_app.runtime.worker.reaper import Undertaker
-from tasks_app.runtime.worker.shutdown import Departure
+from tasks_app.runtime.worker.housekeeper import Housekeeper
+from tasks_app.runtime.worker.reaper import Reaper
+from tasks_app.runtime.worker.shutdown import Shutdown
 
 log = quiet_logger(__name__)
 
@@ -58,7 +58,7 @@ class Child:
         self,
         settings: Settings,
         registry: Registry,
-        slots: SlotFile,
+        slots: Scoreboard,
         *,
         queues: Sequence[str],
         node: str | None = None,
@@ -80,82 +80,82 @@ class Child:
         self.database = Database(
             settings.database, handlers=threads + extra_threads, prepare=settings.prepare
         )
-        self._gatekeeper = Gatekeeper(self.database)
+        self._admission = AdmissionControl(self.database)
         places = settings.async_concurrency
-        self.desk = Desk(
+        self.inflight = InFlight(
             threads,
             extra=extra_threads,
             places=places,
-            for_crew=lambda task: registry.is_async(task.name),
-            ended=self._gatekeeper.ended,
+            for_async_pool=lambda task: registry.is_async(task.name),
+            ended=self._admission.ended,
         )
         self._slot = slots.take(self.identity.owner)
-        settler = Settler(self.database, self.desk)
+        settler = Settler(self.database, self.inflight)
         self._settler = settler
-        self._aftermath = Aftermath(replaceable=self.identity.parent is not None)
-        calls = Calls(settings, self.database, self._aftermath, middleware)
+        self._aftermath = ProcessGuard(replaceable=self.identity.parent is not None)
+        calls = Invocation(settings, self.database, self._aftermath, middleware)
         allowance = Allowance(settings, watched=self.identity.parent is not None)
         self.runner = Runner(
             settings,
             registry,
             self.database,
-            self.desk,
+            self.inflight,
             self._slot,
             settler,
             self._aftermath,
             calls,
             allowance,
         )
-        batches = Batches(
+        batches = BatchCommit(
             registry,
             self.database,
-            self.desk,
+            self.inflight,
             self._slot,
             calls,
             self.runner,
             allowance,
             self._aftermath,
         )
-        sprints = Sprints(
+        sprints = FastPath(
             registry,
-            self.desk,
+            self.inflight,
             self._slot,
             self.runner,
             allowance,
             self._aftermath,
             batches.carry_out,
         )
-        self._crew = Crew(places, self.runner.run, calls.close)
-        self.threads = Threads(
-            extra_threads, self.desk, self.runner.is_unlimited, sprints.carry_out
+        self._async_pool = AsyncPool(places, self.runner.run, calls.close)
+        self.threads = ThreadPool(
+            extra_threads, self.inflight, self.runner.is_unlimited, sprints.carry_out
         )
         claims = Claims(
-            settings, registry, self.database, self.desk, self.identity.owner, self._gatekeeper
+            settings, registry, self.database, self.inflight, self.identity.owner, self._admission
         )
         self.executor = Executor(
             settings,
             self.database,
-            self.desk,
+            self.inflight,
             self._slot,
             settler,
             self.runner,
             sprints,
             claims,
-            self._crew,
+            self._async_pool,
             self.threads,
             PassingOn(settings, self.database, self.identity),
         )
-        self._undertaker = Undertaker(self.database, slots, registry, settings)
-        self.departure = Departure(
-            settings, self.database, self.desk, self._slot, settler, registry
+        self._reaper = Reaper(self.database, slots, registry, settings)
+        self.departure = Shutdown(
+            settings, self.database, self.inflight, self._slot, settler, registry
         )
-        self._clerk = Clerk(
+        self._housekeeper = Housekeeper(
             settings,
             self.database,
-            self.desk,
+            self.inflight,
             self._slot,
             settler,
-            self._undertaker,
+            self._reaper,
             self.departure,
             self.identity,
         )
@@ -166,15 +166,17 @@ class Child:
             threads=1 + extra_threads,
             async_concurrency=places,
         )
-        wishes = Wishes(self.database, Mailbox.beside(slots.path), self._clerk.renew_soon)
+        wishes = ControlCommands(
+            self.database, Mailbox.beside(slots.path), self._housekeeper.renew_soon
+        )
         for duty in (
-            self._gatekeeper.pass_on,
-            *(claims.rehearse, report.tell, wishes.carry_out, self._crew.look),
-            OutcomeReport(self.database, calls.tally).tell,
+            self._admission.pass_on,
+            *(claims.rehearse, report.tell, wishes.carry_out, self._async_pool.look),
+            DependencyReport(self.database, calls.tally).tell,
             self.runner.locks.renew,
             ATTEMPTS.tell,
         ):
-            self._clerk.also(duty)
+            self._housekeeper.also(duty)
         self._stopped = threading.Event()
         self.in_hand = False
         """Whether a message is carried out just now. Plain, so that signal handlers may read it."""
@@ -185,8 +187,8 @@ class Child:
         return self._slot
 
     def start(self) -> None:
-        """Start the clerk. The first heartbeat makes this child known to the scan."""
-        self._clerk.start()
+        """Start the housekeeper. The first heartbeat makes this child known to the scan."""
+        self._housekeeper.start()
 
     def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
         """Carry out one message, unless the worker's parent is gone."""
@@ -214,39 +216,41 @@ class Child:
     @property
     def runs_aside(self) -> bool:
         """Whether a thread or the event loop is about to end something."""
-        return self._crew.busy or self.threads.busy
+        return self._async_pool.busy or self.threads.busy
 
     def await_runs(self) -> None:
         """Wait until threads and event loop have ended what they run."""
         self.threads.join()
-        while self._crew.busy:
-            self._crew.await_room(self._settings.async_concurrency, LOCKED_PAUSE_S)
+        while self._async_pool.busy:
+            self._async_pool.await_room(self._settings.async_concurrency, LOCKED_PAUSE_S)
 
-    def bury(self) -> int:
-        """Bury the dead now, as the clerk does by itself later; return the graves still open.
+    def reap(self) -> int:
+        """Bury the dead now, as the housekeeper does by itself later; return the graves still open.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
-        return self._undertaker.look()
+        return self._reaper.look()
 
     def stop(self) -> None:
         """Write what is finished, give back what has not started, leave the list."""
         if self._stopped.is_set():
             return
         self._stopped.set()
-        self.desk.stop()
-        self._clerk.stop(STOP_PATIENCE_S)
+        self.inflight.stop()
+        self._housekeeper.stop(STOP_PATIENCE_S)
         self.threads.join(STOP_PATIENCE_S)
-        self._crew.close(STOP_PATIENCE_S)
+        self._async_pool.close(STOP_PATIENCE_S)
         self.departure.drain()
-        self.desk.errand(lambda connection: heartbeats.leave(connection, self.identity.owner))
+        self.inflight.write_later(
+            lambda connection: heartbeats.leave(connection, self.identity.owner)
+        )
         try:
             self._write_the_rest()
-            self._gatekeeper.pass_on()
+            self._admission.pass_on()
         except SQLAlchemyError as error:
             log.warning("stopped without the database; leases will heal it: %s", type(error))
-        if self.desk.empty:
+        if self.inflight.empty:
             self._slot.free()
         ATTEMPTS.tell(last=True)
         self.database.dispose()
@@ -257,7 +261,7 @@ class Child:
         ends = time.monotonic() + STOP_PATIENCE_S
         while True:
             self._settler.flush()
-            self._clerk.last_round()
-            if self.desk.empty or time.monotonic() >= ends:
+            self._housekeeper.last_round()
+            if self.inflight.empty or time.monotonic() >= ends:
                 return
             time.sleep(LOCKED_PAUSE_S)

@@ -11,15 +11,15 @@ from tasks_app.pool.tasks.cancel import Cancelled
 from tasks_app.runtime.api.tasks import cancel_task, pause_queue, resume_queue
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
-from tasks_app.runtime.worker.control_inbox import Do, Mailbox, Wish
+from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox
 
 log = quiet_logger(__name__)
 
 BY = "remote control"
 
 
-class Wishes:
-    """A duty of the clerk. Every worker gets the same wish, so each may be done already."""
+class ControlCommands:
+    """A duty of the housekeeper. Every worker gets the same wish, so each may be done already."""
 
     def __init__(
         self, database: Database, mailbox: Mailbox, renew_soon: Callable[[], None]
@@ -45,7 +45,7 @@ class Wishes:
                 raise
             self._mailbox.done(taken)
 
-    def _do(self, wish: Wish) -> None:
+    def _do(self, wish: ControlCommand) -> None:
         match wish.do:
             case Do.CANCEL:
                 for task_id in wish.ids:

@@ -1,8 +1,8 @@
 """The mailbox: wishes that reach a worker from outside, left for its children to carry out.
 
 The worker's parent, which has no connection to the database, writes each as a file beside the
-slots; a child's clerk takes it by renaming. A wish in the hands of a child that is killed is lost,
-so whatever comes in here is a matter of convenience: the same wish can be said again.
+slots; a child's housekeeper takes it by renaming. A wish in the hands of a child that is killed is
+lost, so whatever comes in here is a matter of convenience: the same wish can be said again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Do(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ControlCommand:
     """What somebody asks of the pool."""
 
     do: Do
@@ -49,7 +49,7 @@ class Mailbox:
         """Return the mailbox of the worker with these slots."""
         return cls(slots.with_name("wishes"))
 
-    def leave(self, wish: Wish) -> None:
+    def leave(self, wish: ControlCommand) -> None:
         """Put a wish in, whole or not at all."""
         self._folder.mkdir(exist_ok=True)
         name = uuid4().hex
@@ -66,7 +66,7 @@ class Mailbox:
         news, self._seen = changed != self._seen, changed
         return news
 
-    def take(self) -> Iterator[tuple[Path, Wish]]:
+    def take(self) -> Iterator[tuple[Path, ControlCommand]]:
         """Take what waits, one by one; each wants :meth:`done` or :meth:`put_back`."""
         for path in sorted(self._folder.glob(f"{_WAITS}*")):
             taken = path.with_name(path.name.replace(_WAITS, _TAKEN))
@@ -76,7 +76,7 @@ class Mailbox:
                 continue
             values = json.loads(taken.read_text())
             ids = tuple(values["ids"])
-            yield taken, Wish(Do(values["do"]), ids, values["queue"], values["reason"])
+            yield taken, ControlCommand(Do(values["do"]), ids, values["queue"], values["reason"])
 
     def done(self, taken: Path) -> None:
         """Throw a wish away that was carried out."""

@@ -1,7 +1,7 @@
-"""The clerk: a thread in each child that keeps its promises to the database.
+"""The housekeeper: a thread in each child that keeps its promises to the database.
 
 It buries the dead, renews leases, shows that the child lives, writes outcomes that nobody else
-wrote, gives back what others could run, and repeats every errand until it is answered.
+wrote, gives back what others could run, and repeats every pending write until it is answered.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import Remedy, is_unanswered, patience_s, remedy_for
-from tasks_app.runtime.db.pending_writes import Errand
+from tasks_app.runtime.db.pending_writes import PendingWrite
 from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.handlers.active_run import Return
-from tasks_app.runtime.health_files import DB, Pulse
+from tasks_app.runtime.handlers.active_run import ReturnedClaim
+from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
-from tasks_app.runtime.inflight.inflight import ACQUITS_S, Desk
+from tasks_app.runtime.inflight.inflight import ACQUITS_S, InFlight
 from tasks_app.runtime.scoreboard.scoreboard import Slot
-from tasks_app.runtime.worker.reaper import Undertaker
-from tasks_app.runtime.worker.shutdown import Departure
+from tasks_app.runtime.worker.reaper import Reaper
+from tasks_app.runtime.worker.shutdown import Shutdown
 
 log = quiet_logger(__name__)
 
@@ -51,39 +51,41 @@ LAST_ERRANDS = 10
 """The same, when the child ends: then nobody comes after us but the lease."""
 
 
-class Clerk:
+class Housekeeper:
     """One child's helper thread. All its work is safe to repeat and to do late."""
 
     def __init__(  # noqa: PLR0913, PLR0917  it works for all of them
         self,
         settings: Settings,
         database: Database,
-        desk: Desk,
+        inflight: InFlight,
         slot: Slot,
         settler: Settler,
-        undertaker: Undertaker,
-        departure: Departure,
+        reaper: Reaper,
+        departure: Shutdown,
         identity: Identity,
     ) -> None:
         self._settings = settings
         self._database = database
-        self._desk = desk
+        self._inflight = inflight
         self._slot = slot
         self._settler = settler
-        self._undertaker = undertaker
+        self._reaper = reaper
         self._departure = departure
         self._identity = identity
         self._shown: tuple[str, ...] = ()
-        self._renew_at = self._bury_at = 0.0
+        self._renew_at = self._reap_at = 0.0
         self._more_duties: list[Callable[[], None]] = []
         self._put_off: dict[Callable[[], None], float] = {}
         patience = settings.healthy_for + settings.renew_every
-        self._pulse = Pulse(DB, good_for_s=patience.total_seconds())
+        self._pulse = Liveness(DB, good_for_s=patience.total_seconds())
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="tasks_app clerk", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, name="tasks_app housekeeper", daemon=True
+        )
 
     def start(self) -> None:
-        """Begin; the first act is to bury the dead."""
+        """Begin; the first act is to reap the dead."""
         self._thread.start()
 
     def also(self, duty: Callable[[], None]) -> None:
@@ -97,7 +99,7 @@ class Clerk:
     def stop(self, patience_s: float) -> None:
         """End after the current round."""
         self._ends.set()
-        self._desk.wake.set()
+        self._inflight.wake.set()
         if self._thread.ident is not None:
             self._thread.join(patience_s)
 
@@ -106,7 +108,7 @@ class Clerk:
             try:
                 self._round()
             except Exception as error:  # a handler took all memory, say: we outlive it
-                log.critical("clerk: a round broke off: %s", type(error).__name__)
+                log.critical("housekeeper: a round broke off: %s", type(error).__name__)
 
     def _round(self) -> None:
         """Do what is due, then nap. Who finds the database away spares it the other duties.
@@ -118,13 +120,13 @@ class Clerk:
         try:
             self._slot.beat()
             if self._identity.orphaned:
-                self._desk.stop()
+                self._inflight.stop()
             for duty in (
                 self._depart,
-                self._bury,
+                self._reap,
                 self._flush,
                 self._give_back,
-                self._run_errands,
+                self._run_pending_writes,
                 *self._more_duties,
                 self._renew,
             ):
@@ -133,9 +135,11 @@ class Clerk:
                 try:
                     duty()
                 except Exception as error:
-                    log.warning("clerk: %s failed, again soon: %s", duty.__name__, brief(error))
+                    log.warning(
+                        "housekeeper: %s failed, again soon: %s", duty.__name__, brief(error)
+                    )
                     if remedy_for(error) is Remedy.SPARE:
-                        self._desk.acquit()
+                        self._inflight.acquit()
                     if is_unanswered(error):
                         self._ends.wait(patience_s())
                         return
@@ -146,47 +150,51 @@ class Clerk:
             self._put_off |= dict.fromkeys(refused, time.monotonic() + pause_s)
             nap_s = self._nap_s()
         finally:
-            self._desk.wake.wait(nap_s)
-            self._desk.wake.clear()
+            self._inflight.wake.wait(nap_s)
+            self._inflight.wake.clear()
 
     def _nap_s(self) -> float:
-        waited = self._desk.oldest_finished_s()
+        waited = self._inflight.oldest_finished_s()
         if waited is not None:
             left = self._settings.flush_after.total_seconds() - waited
             return max(0.005, min(PULSE_S, left))
         slow = self._settings.give_back_after.total_seconds()
         now = time.monotonic()
-        naps = [slow - (now - run.since) for run in self._desk.running() if not run.in_crew]
+        naps = [
+            slow - (now - run.since) for run in self._inflight.running() if not run.in_async_pool
+        ]
         naps.append(self._renew_at - now)
-        longest = PULSE_S if self._desk.busy else min(IDLE_PULSE_S, slow)
+        longest = PULSE_S if self._inflight.busy else min(IDLE_PULSE_S, slow)
         return max(0.01, min([longest, *(nap for nap in naps if nap > 0)]))
 
     def _depart(self) -> None:
         self._departure.drain()
         if self._departure.due:
-            self._desk.errand(lambda connection: heartbeats.leave(connection, self._identity.owner))
+            self._inflight.write_later(
+                lambda connection: heartbeats.leave(connection, self._identity.owner)
+            )
             self._departure.leave(self.last_round)
 
-    def _bury(self) -> None:
-        if time.monotonic() >= self._bury_at:
-            self._bury_at = time.monotonic() + BURY_EVERY_S
-            self._undertaker.look()
+    def _reap(self) -> None:
+        if time.monotonic() >= self._reap_at:
+            self._reap_at = time.monotonic() + BURY_EVERY_S
+            self._reaper.look()
 
     def _flush(self) -> None:
-        waited = self._desk.oldest_finished_s()
+        waited = self._inflight.oldest_finished_s()
         if waited is not None and waited >= self._settings.flush_after.total_seconds():
             self._settler.flush()
 
     def _give_back(self) -> None:
-        messages = self._desk.take_back(self._settings.give_back_after.total_seconds())
+        messages = self._inflight.take_back(self._settings.give_back_after.total_seconds())
         if messages:
-            self._desk.errand(lambda connection: ledger.finish(connection, *messages))
+            self._inflight.write_later(lambda connection: ledger.finish(connection, *messages))
         self._release()
 
     def _release(self) -> None:
         """Release what is on its way back; what somebody's lock holds up is asked for again."""
-        groups: dict[tuple[timedelta, bool], list[Return]] = defaultdict(list)
-        for item in self._desk.returning():
+        groups: dict[tuple[timedelta, bool], list[ReturnedClaim]] = defaultdict(list)
+        for item in self._inflight.returning():
             groups[item.wait, item.suspect].append(item)
         for (wait, suspect), items in groups.items():
             fences = [item.fence for item in items]
@@ -207,7 +215,7 @@ class Clerk:
                 held = still_held(connection, left) if left else set()
             for fence in fences:
                 if fence.task_id not in held:
-                    self._desk.drop(fence)
+                    self._inflight.drop(fence)
             event = Event.RESCUE if suspect else Event.RELEASE
             HOOKS.tell(
                 of_return(item.task, done[item.task.task_id], event, wait, CONNECTION_LOST)
@@ -216,36 +224,36 @@ class Clerk:
             )
 
     def last_round(self) -> None:
-        """Try to release and each errand once more, when the thread has ended.
+        """Try to release and each pending write once more, when the thread has ended.
 
         Raises:
             sqlalchemy.exc.DBAPIError: something stays undone.
         """
         self._release()
-        self._run_errands(most_failed=LAST_ERRANDS)
+        self._run_pending_writes(most_failed=LAST_ERRANDS)
 
-    def _run_errands(self, most_failed: int = MOST_FAILED_ERRANDS) -> None:
+    def _run_pending_writes(self, most_failed: int = MOST_FAILED_ERRANDS) -> None:
         """Do what others left to us. Who waits for somebody's lock goes behind the others."""
-        errands = self._desk.errands.take()
-        failed: list[Errand] = []
+        pending_writes = self._inflight.pending_writes.take()
+        failed: list[PendingWrite] = []
         trouble: Exception | None = None
-        while errands and len(failed) < most_failed:
-            errand = errands.pop(0)
+        while pending_writes and len(failed) < most_failed:
+            pending_write = pending_writes.pop(0)
             try:
                 with self._database.begin() as connection:
-                    errand(connection)
+                    pending_write(connection)
             except Exception as error:
-                failed.append(errand)
+                failed.append(pending_write)
                 trouble = error
-        self._desk.errands.leave([*errands, *failed])
+        self._inflight.pending_writes.leave([*pending_writes, *failed])
         if trouble is not None:
             raise trouble
 
     def _renew(self) -> None:
-        queues = () if self._desk.stopping.is_set() else self._identity.queues
+        queues = () if self._inflight.stopping.is_set() else self._identity.queues
         if time.monotonic() < self._renew_at and queues == self._shown:
             return
-        fences, asked_at = self._desk.held(), time.monotonic()
+        fences, asked_at = self._inflight.held(), time.monotonic()
         with self._database.begin() as connection:
             heartbeats.beat(
                 connection,
@@ -258,9 +266,9 @@ class Clerk:
             )
             renewal = renew(connection, fences, self._settings.lease) if fences else None
         if renewal is not None:  # told after our COMMIT, or its outcome meets our own lock
-            self._desk.cancel(renewal.cancelled)
+            self._inflight.cancel(renewal.cancelled)
             held_until = asked_at + self._settings.lease.total_seconds()
-            self._desk.renewed(renewal.ids, held_until)
+            self._inflight.renewed(renewal.ids, held_until)
         self._pulse.beat()
         self._shown = queues
         self._renew_at = time.monotonic() + self._settings.renew_every.total_seconds()
@@ -268,7 +276,7 @@ class Clerk:
     def _running(self) -> Sequence[dict[str, object]]:
         now = time.monotonic()
         rows = []
-        for run in self._desk.running()[:MOST_SHOWN]:
+        for run in self._inflight.running()[:MOST_SHOWN]:
             row: dict[str, object] = {
                 "id": run.task.task_id,
                 "name": run.task.name,

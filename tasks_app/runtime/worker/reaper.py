@@ -1,6 +1,6 @@
-"""The undertaker: when a child is dead, its slot says whose fault it was.
+"""The reaper: when a child is dead, its slot says whose fault it was.
 
-Exactly the task that ran is charged; its neighbours go back uncharged. Any child may bury any other
+Exactly the task that ran is charged; its neighbours go back uncharged. Any child may reap any other
 of its worker, twice at the same time too: they meet at the fence.
 """
 
@@ -26,12 +26,12 @@ from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.run_counts import RUN_COUNTS
-from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.scoreboard.layout import SlotView
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
 
 log = quiet_logger(__name__)
 
@@ -45,14 +45,14 @@ class _Found(NamedTuple):
     innocent: dict[int, str]
 
 
-class Undertaker:
+class Reaper:
     """Buries the dead children of one worker."""
 
     def __init__(
-        self, database: Database, slots: SlotFile, registry: Registry, settings: Settings
+        self, database: Database, slots: Scoreboard, registry: Registry, settings: Settings
     ) -> None:
         self._database = database
-        self._gatekeeper = Gatekeeper(database)
+        self._admission = AdmissionControl(database)
         self._slots = slots
         self._registry = registry
         self._settings = settings
@@ -63,7 +63,7 @@ class Undertaker:
     def look(self) -> int:
         """Bury every child of this worker whose process is gone; return the graves still open.
 
-        A grave stays open while somebody, perhaps another undertaker, holds one of its rows.
+        A grave stays open while somebody, perhaps another reaper, holds one of its rows.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; look again later.
@@ -77,14 +77,14 @@ class Undertaker:
             if last is None or last.owner != view.owner:
                 continue
             try:
-                still_open += not self._bury(last)
+                still_open += not self._reap(last)
             except SQLAlchemyError as error:  # one grave must not keep the others open
                 troubles.append(error)
         if troubles:
             raise troubles[0]
         return still_open
 
-    def _bury(self, view: SlotView) -> bool:
+    def _reap(self, view: SlotView) -> bool:
         """Give the neighbours back, then charge; what somebody's lock holds up waits for a look.
 
         In this order, and without waiting for locks: an open transaction on the guilty row must
@@ -109,7 +109,7 @@ class Undertaker:
                 return False
             messages = ledger.take_back(connection, view.messages)
             heartbeats.leave(connection, view.owner)
-        self._gatekeeper.gone([task.task_id for task in claims])
+        self._admission.gone([task.task_id for task in claims])
         for queue, ids in messages.items():
             HINTS.offer(queue, ids)
         del self._found[view.owner]

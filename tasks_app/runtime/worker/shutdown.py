@@ -1,8 +1,8 @@
 """The departure: how a child whose worker stops gives back, and at last lets go of what runs.
 
 It asks nothing of the handlers: they may catch whatever is raised, or sit in a call that never
-returns. The desk's mutex decides who owns a task, the fence whether its commit won; then the
-process ends on the spot, and the handler's transaction with it.
+returns. The in-flight set's mutex decides who owns a task, the fence whether its commit won; then
+the process ends on the spot, and the handler's transaction with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
-from tasks_app.runtime.inflight.inflight import Desk
+from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.scoreboard.scoreboard import Slot, Stage
 
 log = quiet_logger(__name__)
@@ -43,14 +43,14 @@ ALONE_WAIT = timedelta(seconds=1)
 end_process: Callable[[int], object] = os._exit
 
 
-class Departure:
-    """One child's way out. The clerk looks at it in every round."""
+class Shutdown:
+    """One child's way out. The housekeeper looks at it in every round."""
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
-        desk: Desk,
+        inflight: InFlight,
         slot: Slot,
         settler: Settler,
         registry: Registry,
@@ -59,7 +59,7 @@ class Departure:
         self._max_crashes = settings.max_crashes
         self._grace_s = None if grace is None else grace.total_seconds()
         self._database = database
-        self._desk = desk
+        self._inflight = inflight
         self._slot = slot
         self._settler = settler
         self._registry = registry
@@ -72,29 +72,29 @@ class Departure:
 
         A child that was asked alone ends by itself.
         """
-        if self._slot.stage is not Stage.RUNS or _is_over(self._desk.asked_at, ALONE_S):
-            self._desk.stop()
-        if not self._desk.stopping.is_set():
+        if self._slot.stage is not Stage.RUNS or _is_over(self._inflight.asked_at, ALONE_S):
+            self._inflight.stop()
+        if not self._inflight.stopping.is_set():
             return
         if self._drains_since is None:
             self._drains_since = time.monotonic()
-        messages = {*self._desk.take_all_back(), *self._slot.stranded} - self._finished
+        messages = {*self._inflight.take_all_back(), *self._slot.stranded} - self._finished
         if messages:
             self._finished |= messages
-            self._desk.errand(lambda connection: ledger.finish(connection, *messages))
+            self._inflight.write_later(lambda connection: ledger.finish(connection, *messages))
 
     @property
     def due(self) -> bool:
         """Whether what still runs is to be let go."""
-        return self._desk.busy and (
+        return self._inflight.busy and (
             self._slot.stage is Stage.LEAVES
             or _is_over(self._drains_since, self._grace_s)
-            or (self._slot.stage is Stage.RUNS and _is_over(self._desk.asked_at, ALONE_S))
+            or (self._slot.stage is Stage.RUNS and _is_over(self._inflight.asked_at, ALONE_S))
         )
 
     def asked_alone(self) -> bool:
         """Whether a signal asked this child to end, and not its whole worker."""
-        asked_at = self._desk.asked_at
+        asked_at = self._inflight.asked_at
         if asked_at is None:
             return False
         while self._slot.stage is Stage.RUNS and not _is_over(asked_at, ALONE_S):
@@ -109,11 +109,11 @@ class Departure:
         last_call = threading.Timer(LONGEST_LEAVE_S, self._end)
         last_call.daemon = True
         last_call.start()
-        self._desk.stop()
+        self._inflight.stop()
         self.drain()
-        tasks = self._desk.let_go()
+        tasks = self._inflight.let_go()
         self._await_commits()
-        tasks += self._desk.let_go(committing=True)
+        tasks += self._inflight.let_go(committing=True)
         log.warning("leaving; let go of tasks %s", [task.task_id for task in tasks])
         for duty in (self._settler.flush, last_round, lambda: self._settle(tasks)):
             try:
@@ -125,7 +125,7 @@ class Departure:
 
     def _await_commits(self) -> None:
         ends = time.monotonic() + COMMITS_S
-        while self._desk.running() and time.monotonic() < ends:
+        while self._inflight.running() and time.monotonic() < ends:
             time.sleep(0.005)
 
     def _settle(self, tasks: list[ClaimedTask]) -> None:
@@ -134,7 +134,7 @@ class Departure:
         A child that was asked alone may have been asked by its own task: that counts as a crash, or
         it would come back for ever.
         """
-        alone = self._slot.stage is Stage.RUNS and self._desk.asked_at is not None
+        alone = self._slot.stage is Stage.RUNS and self._inflight.asked_at is not None
         endings = [
             (task, interrupted(task, self._registry.get(task.name), self._rng)) for task in tasks
         ]

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from tasks_app.runtime.inflight.inflight import Desk
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile
+from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 
-def heed_signals(slots: SlotFile) -> None:
+def heed_signals(slots: Scoreboard) -> None:
     """SIGTERM and SIGINT drain; a second one of them, or SIGQUIT, lets go of what runs.
 
     The stage in the slot file is all that is written: a signal handler must take no lock.
@@ -28,12 +28,12 @@ def heed_signals(slots: SlotFile) -> None:
     _on_each(stop)
 
 
-def heed_signals_of_child(desk: Desk) -> None:
+def heed_signals_of_child(inflight: InFlight) -> None:
     """Each of them asks this child alone to end; its parent, whom a group's reach too, all."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if desk.asked_at is None:
-            desk.asked_at = time.monotonic()
+        if inflight.asked_at is None:
+            inflight.asked_at = time.monotonic()
 
     _on_each(stop)
 

@@ -1,7 +1,7 @@
 """A worker without a broker: the smallest deployment, and the tests' fast lane.
 
-One reader claims groups straight from the pool; threads and crew take them from the desk, and the
-reader, whose thread is the main one, runs tasks, too.
+One reader claims groups straight from the pool; threads and crew take them from the in-flight set,
+and the reader, whose thread is the main one, runs tasks, too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tasks_app.pool.dispatch.scan import Due, due
 from tasks_app.pool.dispatch.upcoming import upcoming
 from tasks_app.pool.schedules import fire
 from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.flow_control.admission import Gatekeeper, Verdict
+from tasks_app.runtime.flow_control.admission import AdmissionControl, Verdict
 from tasks_app.runtime.flow_control.breakers import Breakers
 from tasks_app.runtime.flow_control.load_gate import LoadGates
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.leader.maintainer import Maintainer
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.leader.sweeper import Sweeper
-from tasks_app.runtime.scan.position import Front
+from tasks_app.runtime.scan.position import ScanPosition
 from tasks_app.runtime.scan.triage import tidy
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tasks_app.runtime.worker.child import Child
@@ -42,7 +42,7 @@ SHORTEST_NAP_S = 0.005
 """Instants that lie closer together are served together."""
 
 
-class Work:
+class StandaloneWorker:
     """The reader and its runners."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Work:
     ) -> None:
         self._settings = settings
         self._child = child
-        self._desk = child.desk
+        self._inflight = child.inflight
         self._queues = queues
         self._names = names
         self._rescuer = Rescuer(settings, child.database)
@@ -65,11 +65,11 @@ class Work:
         self._breakers = Breakers(child.database)
         self._slot = child.slot
         self._claimed_at = 0.0
-        self._front = Front()
-        self._gatekeeper = Gatekeeper(child.database)
+        self._front = ScanPosition()
+        self._admission = AdmissionControl(child.database)
 
     def run(self, *, drain: bool = False) -> None:
-        """Work until the desk is stopped; with ``drain``, until nothing is due or running.
+        """Work until the in-flight set is stopped; with ``drain``, until nothing is due or running.
 
         Who stays rescues nobody before workers could renew: perhaps the database's clock has just
         jumped. A drain has no time for that.
@@ -77,18 +77,18 @@ class Work:
         if not drain:
             self._rescuer.let_renew()
         self._child.threads.start()
-        while not self._desk.over:
+        while not self._inflight.over:
             self._every(self._tidy)
             taken = self._claim()
             if taken is None:
-                self._desk.stopping.wait(patience_s())
+                self._inflight.stopping.wait(patience_s())
             self._child.executor.run_waiting(self._child.threads.number if taken else 0)
             if taken:
                 continue
             if drain and self._drained():
                 break
             self._nap(DRAIN_NAP_S if drain else None)
-        self._desk.stop()
+        self._inflight.stop()
         self._child.await_runs()
 
     def _claim(self) -> int | None:
@@ -100,16 +100,16 @@ class Work:
             return None
 
     def _drained(self) -> bool:
-        """Nothing on the desk, and a last look, the dead buried, finds nothing due.
+        """Nothing in flight, and a last look, the dead reaped, finds nothing due.
 
         What siblings run may make something due, so nobody leaves before the last is over.
         """
-        if not self._desk.empty or self._child.runs_aside or self._slot.others_run:
+        if not self._inflight.empty or self._child.runs_aside or self._slot.others_run:
             return False
         self._slot.tidy_at = 0.0
         self._every(self._tidy)
         try:
-            return self._child.bury() == 0 and not self._child.executor.top_up_whole(self._queues)
+            return self._child.reap() == 0 and not self._child.executor.top_up_whole(self._queues)
         except SQLAlchemyError:
             return False
 
@@ -119,7 +119,7 @@ class Work:
         The end of a run ends the nap: its hands are free, and it may have made room for others.
         """
         interval = longest_s or self._settings.scan_interval.total_seconds()
-        if not self._desk.empty:
+        if not self._inflight.empty:
             interval = min(0.02, interval)
         else:
             with suppress(SQLAlchemyError), self._child.database.begin() as connection:
@@ -128,15 +128,15 @@ class Work:
                 near = upcoming(connection, self._queues, within, since=since)
                 interval = min([interval, *(task.due_in_s + SHORTEST_NAP_S for task in near)])
             interval = max(0.0, min(interval, self._slot.tidy_at - time.monotonic()))
-        self._desk.stirred.wait(interval)
-        self._desk.stirred.clear()
+        self._inflight.stirred.wait(interval)
+        self._inflight.stirred.clear()
 
     def _every(self, duty: Callable[[], None]) -> None:
         try:
             duty()
         except SQLAlchemyError as error:
             log.warning("the database did not answer, again soon: %s", type(error).__name__)
-            self._desk.stopping.wait(patience_s())
+            self._inflight.stopping.wait(patience_s())
 
     def _known(self, connection: Connection, found: Due) -> set[str]:
         """Return what some live worker of the queue knows: tasks of others are left to them."""
@@ -161,7 +161,7 @@ class Work:
         self._breakers.look()
         swept: list[Notice] = []
         verdicts: list[Verdict] = []
-        look_s = self._gatekeeper.look().next_s
+        look_s = self._admission.look().next_s
         began, full = time.monotonic(), 0
         within, most = self._front.within(began), dict.fromkeys(self._queues, TIDY_AT_MOST)
         with self._child.database.begin() as connection:
@@ -171,10 +171,10 @@ class Work:
                 names = self._known(connection, found)
                 ready = tidy(connection, rows, found, names, self._settings, swept)
                 gated = [task_id for task_id, _ in ready if task_id in found.gated]
-                verdicts.append(self._gatekeeper.judge(connection, gated))
+                verdicts.append(self._admission.judge(connection, gated))
             fire_s = fire.next_in_s(connection)
         self._front.was_read(began, within, left=full)
-        self._gatekeeper.hold(verdicts)
+        self._admission.hold(verdicts)
         if fire_s is not None and fire_s <= 0:
             self._scheduler.run_once()
             fire_s = self._scheduler.next_in_s()

@@ -1,7 +1,8 @@
-"""The deputy: a thread of each child that stands in for beat when no beat lives.
+"""The standby: a thread of each child that stands in for beat when no beat lives.
 
 Not a message to the control queue: children that are busy for a minute would hide it for a minute.
-Not the clerk either: a broker that swallows what it is sent must not keep it from its renewals.
+Not the housekeeper either: a broker that swallows what it is sent must not keep it from its
+renewals.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.dispatch import ledger
 from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.leader.leader import Keeper
+from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.worker.child import Child
 
 log = quiet_logger(__name__)
@@ -32,19 +33,19 @@ STAND_BACK_S = 5.0
 JOIN_S = 1.0
 
 
-class Deputy:
+class Standby:
     """One child's: it looks when the leader's lease could be over, and leads if it is."""
 
-    def __init__(self, settings: Settings, keeper: Keeper, child: Child) -> None:
+    def __init__(self, settings: Settings, leader: Leader, child: Child) -> None:
         self._interval_s = settings.scan_interval.total_seconds()
         self._patience = patience(settings)
-        self._keeper = keeper
+        self._leader = leader
         self._child = child
         self._leads = False
         self._scan_at = self._hunger_at = 0.0
         self._failures = 0
         self._rng = Random()  # noqa: S311  jitter, not a secret
-        self._thread = threading.Thread(target=self._work, name="tasks_app deputy", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="tasks_app standby", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
@@ -52,15 +53,15 @@ class Deputy:
 
     def stop(self) -> None:
         """Stand in no more, and give the lease back."""
-        self._child.desk.stop()
+        self._child.inflight.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_S)
 
     def _work(self) -> None:
         nap = self._rng.random()
-        while not self._child.desk.stopping.wait(nap):  # it drains, ends, or lost its parent
+        while not self._child.inflight.stopping.wait(nap):  # it drains, ends, or lost its parent
             nap = self._look()
-        self._keeper.lead.release()
+        self._leader.lead.release()
 
     def _look(self) -> float:
         """Lead if nobody does; return the seconds until the next look."""
@@ -68,21 +69,21 @@ class Deputy:
         try:
             self._feel_hunger()
             if not self._stand_in():
-                taken_for_s = min(self._keeper.lead.taken_for_s, LONGEST_NAP_S)
+                taken_for_s = min(self._leader.lead.taken_for_s, LONGEST_NAP_S)
                 return max(LOOK_EVERY_S * jitter, taken_for_s + self._rng.uniform(0, 0.25))
             if time.monotonic() >= self._scan_at:
-                again_s = self._keeper.scan().again_in(self._interval_s)
+                again_s = self._leader.scan().again_in(self._interval_s)
                 self._scan_at = time.monotonic() + again_s
             self._failures = 0
             return min(self._scan_at - time.monotonic(), LOOK_EVERY_S)
         except Exception as error:
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
-                log.warning("deputy failed %s times in a row: %s", self._failures, brief(error))
+                log.warning("standby failed %s times in a row: %s", self._failures, brief(error))
             return STAND_BACK_S * jitter if isinstance(error, PublishError) else patience_s()
 
     def _stand_in(self) -> bool:
-        led, self._leads = self._leads, self._keeper.hold()
+        led, self._leads = self._leads, self._leader.hold()
         if self._leads != led:
             log.info("no beat lives, this child scans" if self._leads else "another one scans")
         return self._leads
@@ -93,7 +94,7 @@ class Deputy:
             return
         self._hunger_at = time.monotonic() + HUNGER_EVERY_S
         hungry = False
-        if self._child.desk.idle_s() > self._patience.total_seconds():
+        if self._child.inflight.idle_s() > self._patience.total_seconds():
             identity = self._child.identity
             with self._child.database.begin() as connection:
                 hungry = ledger.untaken(

@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.health_files import WORKER, Pulse
+from tasks_app.runtime.health_files import WORKER, Liveness
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
-from tasks_app.runtime.scoreboard.scoreboard import SlotFile, Stage
-from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_overdue, silent_clerk
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
+from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_overdue, silent_housekeeper
 from tasks_app.runtime.worker.signals import heed_signals
 
 log = quiet_logger(__name__)
@@ -48,7 +48,7 @@ class Place:
         self._start_at: float | None = None
         self._child = subprocess.Popen(self._command, env=self._environment)  # noqa: S603
 
-    def look(self, slots: SlotFile) -> bool:
+    def look(self, slots: Scoreboard) -> bool:
         """Replace the child if it has died before its time; tell whether one lives or will."""
         if self.status is not None:
             return False
@@ -61,7 +61,7 @@ class Place:
             self._over(status, slots)
         return self.status is None
 
-    def _over(self, status: int, slots: SlotFile) -> None:
+    def _over(self, status: int, slots: Scoreboard) -> None:
         in_order = status >= 0 and all(view.pid != self._child.pid for view in slots.occupied())
         if slots.stage is not Stage.RUNS or (in_order and (status or not self._stays)):
             self.status = max(status, 0)
@@ -89,8 +89,8 @@ def supervise(
         The worst exit status.
     """
     path = new_slot_path()
-    slots = SlotFile(path)
-    pulse = Pulse(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
+    slots = Scoreboard(path)
+    pulse = Liveness(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
     environment = {**os.environ, SLOTS_VARIABLE: str(path)}
     heed_signals(slots)
     try:
@@ -100,7 +100,7 @@ def supervise(
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
-                pulse.beat(silent_clerk(slots))
+                pulse.beat(silent_housekeeper(slots))
                 kill_overdue(slots)
             if stay and any(place.status for place in places):
                 slots.drain()

@@ -27,7 +27,7 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.renew import renew
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher
-from tasks_app.runtime.flow_control.admission import Gatekeeper
+from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.leader.sweeper import Sweeper
 from tests.factory import LEASE, claimer
@@ -69,7 +69,7 @@ class Crowds(RuleBasedStateMachine):
         self.ids: list[int] = []
         settings = Settings(database_url="postgresql://nobody@nowhere/none")
         self.broker = Memory()
-        self.leader, self.child = Gatekeeper(self.database), Gatekeeper(self.database)
+        self.leader, self.child = AdmissionControl(self.database), AdmissionControl(self.database)
         self.dispatcher = Dispatcher(settings, self.database, self.broker)
         self.rescuer, self.sweeper = Rescuer(settings, self.database), Sweeper(self.database)
         with self.database.begin() as connection:

@@ -10,7 +10,7 @@ from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import admit
+from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.tasks.create import create_many, create_one
 from tests.factory import on_terms
@@ -71,7 +71,7 @@ class Producers(Picks):
             wish["expires_at"] = self.now + timedelta(seconds=expires)
         if wish["wait_first"]:
             wish["retry"] = "5s,30s"
-        row = admit(NewTask(name, {"n": n}, wish), None, 65536)
+        row = validate(NewTask(name, {"n": n}, wish), None, 65536)
         return on_terms(row, hint_wait=timedelta(seconds=3)) if hinted else row
 
     def produce(

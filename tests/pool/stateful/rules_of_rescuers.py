@@ -54,7 +54,7 @@ class Rescuers(Picks):
         self._rescue_fences(seat, [task.fence for task in self.runs_of(picks)], chance, kind)
 
     @rule(seat=seats, worker=workers, chance=chances)
-    def bury(self, seat: int, worker: Any, chance: float) -> None:
+    def reap(self, seat: int, worker: Any, chance: float) -> None:
         """A dead child's claims, as they are read; another burier may be ahead."""
         fences = [task.fence for task in claims_of(self.connections[seat], worker.owner)]
         self._rescue_fences(seat, fences, chance, VANISHED)

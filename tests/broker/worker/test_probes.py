@@ -1,0 +1,146 @@
+"""What probes say of real workers and beats."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from tasks_app.broker.worker import worker as worker_module
+from tasks_app.broker.worker.worker import Watch
+from tasks_app.runtime.health_files import RUN_DIR_VARIABLE, judge
+from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tests.broker.celery_process import CeleryProcess
+from tests.broker.conftest import House
+from tests.waiting import until
+from torture.fault_proxy import FaultProxy
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+
+Verdict = Callable[[str], bool]
+
+
+@pytest.fixture(scope="module")
+def road(house: House) -> Iterator[FaultProxy]:
+    """The way to the broker, which can be closed."""
+    with FaultProxy(("127.0.0.1", house.broker.port)) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def worker(house: House, road: FaultProxy) -> CeleryProcess:
+    url = house.environment()["TASKS_APP_BROKER_URL"]
+    broker = url.replace(f":{house.broker.port}", f":{road.port}")
+    return house.worker(TASKS_APP_HEALTHY_FOR="3s", TASKS_APP_BROKER_URL=broker)
+
+
+@pytest.fixture(scope="module")
+def beat(house: House, worker: CeleryProcess) -> CeleryProcess:
+    return house.beat()
+
+
+@pytest.fixture
+def healthy(house: House, monkeypatch: pytest.MonkeyPatch) -> Verdict:
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(house.run_folder))
+    return lambda role: judge(role)[0]
+
+
+def test_a_worker_that_is_stopped_is_not_healthy_until_it_goes_on(
+    house: House, worker: CeleryProcess, healthy: Verdict
+) -> None:
+    until(lambda: healthy("worker") and healthy("db"))
+
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        until(lambda: not healthy("worker"), 10)
+        word = judge("worker")[1]
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+
+    until(lambda: healthy("worker"))
+    assert "no sign of life for" in word
+    assert f"{worker.name}@" in word
+
+
+def test_a_beat_whose_scan_fails_is_not_healthy_until_it_works(
+    house: House, beat: CeleryProcess, healthy: Verdict
+) -> None:
+    until(lambda: healthy("beat"), 30)
+
+    house.sql("ALTER TABLE task_dispatch RENAME TO task_dispatch_away")
+    try:
+        until(lambda: not healthy("beat"), 30)
+        word = judge("beat")[1]
+    finally:
+        house.sql("ALTER TABLE task_dispatch_away RENAME TO task_dispatch")
+
+    until(lambda: healthy("beat"), 30)
+    assert "fails (ProgrammingError)" in word
+
+
+def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
+    house: House, worker: CeleryProcess, beat: CeleryProcess, road: FaultProxy, healthy: Verdict
+) -> None:
+    """Celery waits for a broker in a loop in which no timer fires."""
+    (task_id,) = house.create("hang")
+    until(lambda: house.task(task_id).state == "RUNNING", 20)
+    road.refusing = True
+    road.cut()
+    worker.says("Cannot connect to redis")
+    seen = [healthy("beat")]
+    beat.stop()
+
+    states = house.over([task_id], 30)
+    seen += [healthy("worker"), healthy("db"), not healthy("beat")]
+    worker.says("Trying again in 2.00 seconds... (4/None)")
+    seen.append(healthy("worker"))
+    road.refusing = False
+
+    assert states == {"FAILED": 1}
+    assert house.attempts(task_id)[0].kind == "process died"
+    assert seen == [True] * 5
+
+
+def test_a_worker_whose_children_starve_for_long_is_not_healthy(
+    tmp_path: Path, healthy: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "HUNGRY_S", 0.1)
+    monkeypatch.setenv(SLOTS_VARIABLE, str(tmp_path / "slots"))
+    parent = SimpleNamespace(
+        hostname="lone", consumer=SimpleNamespace(connection=None), timer=Mock()
+    )
+    slot = Scoreboard(tmp_path / "slots").take("child")
+    watch = Watch(parent)
+    watch.start(parent)
+
+    def said() -> str:
+        slot.hunger(True)
+        watch.look()
+        return judge("worker", "lone")[1]
+
+    starved_at = time.monotonic()
+    until(lambda: said() and time.monotonic() > starved_at + 0.2)
+    away = said()
+    parent.consumer.connection = object()
+    until(lambda: "no child got one" in said())
+    slot.hunger(False)
+    watch.look()
+
+    assert "alive" in away
+    assert "alive" in judge("worker", "lone")[1]
+    parent.pulse.end()
+
+
+def test_an_orderly_end_takes_the_file_along(
+    house: House, worker: CeleryProcess, healthy: Verdict
+) -> None:
+    assert worker.stop() == 0
+
+    assert judge("worker") == (False, f"worker: no sign of life in {house.run_folder}")

@@ -1,0 +1,228 @@
+"""Whatever pydantic can check may be a payload: checked at the create, and read back equal."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel, Field, RootModel, ValidationError
+from typing_extensions import TypedDict
+
+from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.payload_type import PayloadType, explain, payload_type_of
+
+LIMIT = 1_000
+NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
+
+
+class Line(BaseModel):
+    price: int
+
+
+class Order(BaseModel):
+    lines: list[Line]
+    at: datetime | None = None
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Refund(BaseModel):
+    refund: Decimal
+
+
+class Numbers(RootModel[list[int]]):
+    pass
+
+
+@dataclass
+class Parcel:
+    weight: float
+    due: date | None = None
+    lines: list[Line] = field(default_factory=list)
+
+
+class Visit(TypedDict):
+    at: datetime
+    who: str
+
+
+class Node(BaseModel):
+    next: Node | None = None
+
+
+def kept(annotation: Any, payload: Any) -> Any:
+    """Return what the pool would keep."""
+    spec = HandlerSpec("t", print, payload_type=payload_type_of(annotation))
+    return json.loads(validate(NewTask("t", payload), spec, LIMIT).payload)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "payload", "stored"),
+    [
+        (Order, Order(lines=[Line(price=1)]), {"lines": [{"price": 1}], "at": None}),
+        (Order, {"lines": [{"price": 1}]}, {"lines": [{"price": 1}]}),
+        (Order, {"lines": [], "at": NOON}, {"lines": [], "at": "2031-01-01T12:00:00Z"}),
+        (Node, Node(next=Node()), {"next": {"next": None}}),
+        (Parcel, Parcel(1.5, date(2031, 1, 1)), {"weight": 1.5, "due": "2031-01-01", "lines": []}),
+        (Parcel, {"weight": 2}, {"weight": 2}),
+        (Parcel, {"weight": 2, "lines": [Line(price=1)]}, None),
+        (Visit, {"at": NOON, "who": "ann"}, {"at": "2031-01-01T12:00:00Z", "who": "ann"}),
+        (Order | None, None, {}),
+        (Order | None, Order(lines=[]), {"lines": [], "at": None}),
+        (Order | Refund, Refund(refund=Decimal("1.50")), {"refund": "1.50"}),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (dict[str, Colour], {"a": Colour.RED}, {"a": "red"}),
+        (int, 5, {"value": 5}),
+        (int | None, None, {}),
+        (int | None, 5, {"value": 5}),
+        (str, "text", {"value": "text"}),
+        (float, 1.5, {"value": 1.5}),
+        (bool, False, {"value": False}),
+        (UUID, UUID(int=1), {"value": "00000000-0000-0000-0000-000000000001"}),
+        (datetime, NOON, {"value": "2031-01-01T12:00:00Z"}),
+        (list[Order], [Order(lines=[])], {"value": [{"lines": [], "at": None}]}),
+        (list[Order], [], {"value": []}),
+        (tuple[int, str], (1, "a"), {"value": [1, "a"]}),
+        (set[int], {1}, {"value": [1]}),
+        (Literal["a", "b"], "a", {"value": "a"}),
+        (Annotated[int, Field(gt=3)], 5, {"value": 5}),
+        (Numbers, Numbers([1, 2]), {"value": [1, 2]}),
+        (Order | int, 5, {"value": 5}),
+        (Order | int, Order(lines=[]), {"value": {"lines": [], "at": None}}),
+    ],
+    ids=str,
+)
+def test_what_is_kept_is_json_and_read_back_equal(annotation, payload, stored) -> None:
+    found = kept(annotation, payload)
+
+    assert stored in (found, None)
+    again = PayloadType(annotation).read(found)
+    if not isinstance(payload, dict):
+        assert again == payload
+    assert kept(annotation, again) is not None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "payload", "path", "allowed"),
+    [
+        (Order, None, "payload.lines", "what Order takes"),
+        (Order, Refund(refund=Decimal(1)), "payload.lines", "what Order takes"),
+        (Order, Parcel(1), "payload", "what Order takes"),
+        (Parcel, Order(lines=[]), "payload.weight", "what Parcel takes"),
+        (Parcel, {"weight": "much"}, "payload.weight", "what Parcel takes"),
+        (Parcel, {"weight": float("nan")}, "payload.weight", "finite numbers, or None"),
+        (Parcel, Parcel(float("nan")), "payload.weight", "finite numbers, or None"),
+        (Visit, {"at": "noon", "who": "ann"}, "payload.at", "what Visit takes"),
+        (Visit, {"at": NOON, "who": ...}, "payload.who", "what Visit takes"),
+        (Order | None, {"lines": 5}, "payload.lines", "what Order | None takes"),
+        (int, None, "payload", "what int takes"),
+        (int, "five", "payload", "what int takes"),
+        (int, {"a": 1}, "payload", "what int takes"),
+        (int, 2**64, "payload", "-2**63 .. 2**63-1, or text"),
+        (str, "\x00", "payload", "text without \\u0000"),
+        (float, float("inf"), "payload", "finite numbers, or None"),
+        (
+            list[Order],
+            [{"lines": []}, {"lines": [{"price": "x"}]}],
+            "payload[1].lines[0].price",
+            "",
+        ),
+        (list[Order], Order(lines=[]), "payload", "what list[Order] takes"),
+        (list[str], ["x" * LIMIT], "payload", "at most 988 bytes; store big data elsewhere"),
+        (Annotated[int, Field(gt=3)], 3, "payload", "what Annotated[int, "),
+        (dict[str, int], {"a": "x"}, "payload.a", "what dict[str, int] takes"),
+        (dict[str, int], [1], "payload", "what dict[str, int] takes"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_at_the_create(annotation, payload, path, allowed) -> None:
+    with pytest.raises(InvalidTaskError) as refused:
+        kept(annotation, payload)
+
+    assert refused.value.path == path
+    assert allowed in str(refused.value)
+
+
+def test_a_value_may_be_given_as_it_is_kept_by_who_does_not_know_the_handler() -> None:
+    assert kept(list[int], {"value": [1, 2]}) == kept(list[int], [1, 2])
+
+
+@pytest.mark.parametrize("strange", [{}, {"a": 1}, {"value": 1, "more": 2}])
+def test_a_row_that_keeps_no_such_value_is_unreadable_and_its_content_is_not_told(strange) -> None:
+    with pytest.raises(UnreadableTaskError, match=r'not kept as {"value": …}, as a list\[int\] is'):
+        PayloadType(list[int]).read(strange)
+
+
+def test_a_row_of_another_shape_is_refused_at_the_run() -> None:
+    with pytest.raises(ValidationError):
+        PayloadType(Parcel).read({"weight": "much"})
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        ({}, "payload.lines"),
+        ({"lines": [{"price": 1}, {"price": "secret"}]}, "payload.lines[1].price"),
+        (7, "payload"),
+    ],
+)
+def test_a_fault_in_a_payload_is_explained_by_its_path_and_without_its_value(
+    payload, path: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Order.model_validate(payload)
+
+    where, problem = explain(refused.value)
+    assert where == path
+    assert problem.startswith("is refused: ")
+    assert "secret" not in problem
+
+
+@dataclass
+class Odd:
+    thing: Any = print
+
+
+def test_a_default_that_is_no_json_is_nobodys_business() -> None:
+    """pydantic would warn, and warnings are errors here."""
+    assert PayloadType(Odd).read({}) == Odd()
+
+
+class Late(BaseModel):
+    """Complete only when what it refers to is."""
+
+    line: Later  # noqa: F821  is made below
+
+
+def test_a_model_may_be_completed_after_the_declaration() -> None:
+    late = PayloadType(Late)
+
+    class Later(BaseModel):
+        price: int
+
+    Late.model_rebuild(_types_namespace={"Later": Later})
+
+    assert late.read({"line": {"price": 1}}).line.price == 1
+
+
+def test_a_dataclass_is_as_good_as_a_model_where_the_handler_is_not_known() -> None:
+    row = validate(NewTask("t", Parcel(1.5, date(2031, 1, 1), [Line(price=1)])), None, LIMIT)
+
+    assert json.loads(row.payload) == {
+        "weight": 1.5,
+        "due": "2031-01-01",
+        "lines": [{"price": 1}],
+    }
+    with pytest.raises(InvalidTaskError, match="a pydantic model or a dataclass"):
+        validate(NewTask("t", Parcel), None, LIMIT)

@@ -1,0 +1,110 @@
+"""Plans of what gates cost: as many rows are read as gates are asked about, however many wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks_app.domain.flow_control.admission import Capacity, Gate, Kind
+from tasks_app.pool.dispatch.set_aside import sweep_all
+from tasks_app.pool.flow_control import capacity, order_and_limits, waiting_list, wake
+from tests.pool.filled import Ask, Verb, statistics
+from tests.pool.runs.test_plans import (
+    FILL,
+    GROUP,
+    NAMES,
+    PAGES_A_ROW,
+    STEPS_A_ROW,
+)
+
+ORDERED = range(40_001, 48_001)
+KEYS = 400
+FULL = (
+    FILL
+    + f"""
+INSERT INTO task_pending (id, name, order_key, limit_key, due_at, scan_at, parked)
+    SELECT n, 'n1', 'k' || n % {KEYS}, 'tenant:' || n % {KEYS}, now() - interval '1h',
+        CASE WHEN n % 3 = 0 THEN now() - interval '1h' ELSE now() + interval '1h' END,
+        CASE n % 3 WHEN 1 THEN 'order k' || n % {KEYS}
+                   WHEN 2 THEN 'limit key tenant:' || n % {KEYS} END
+    FROM generate_series({ORDERED.start}, {ORDERED.stop - 1}) AS n;
+INSERT INTO task_pending (id, name, order_key, limit_key, state, attempt, lease_token, lease_until,
+        owner, started_at, max_attempts, at_most_once)
+    SELECT 50000 + n, 'n1', 'k' || n, 'tenant:' || n, 'RUNNING', 1, gen_random_uuid(),
+        now() + interval '1h', 'w3', now(), 3, false
+    FROM generate_series(1, {KEYS}) AS n;
+INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, expires_at)
+    SELECT 70000 + n, 'n1', 'late', now() - interval '1h', now() + interval '1h', 'order k1',
+        now() + (n % 10 - 1) * interval '1h'
+    FROM generate_series(1, 4000) AS n;
+INSERT INTO task_error (id, name, order_key, state)
+    SELECT 60000 + n, 'n1', 'k' || n % {KEYS}, 'FAILED' FROM generate_series(1, 2000) AS n;
+INSERT INTO task_gate (gate, look_at)
+    SELECT 'order k' || n, now() FROM generate_series(0, {KEYS}) AS n
+    UNION ALL SELECT 'limit key tenant:' || n, NULL FROM generate_series(0, {KEYS}) AS n;
+"""
+)
+IDS = list(ORDERED)
+PAGES = PAGES_A_ROW + 15
+"""Who was passed by may lie in any day's partition, each of which is probed: on 15 that is 39."""
+
+
+def of(kind: Kind, word: str, number: int) -> list[Gate]:
+    return [Gate(kind, f"{word}{n}") for n in range(number)]
+
+
+def line(connection, some: list[Gate]):
+    rooms = dict.fromkeys(some, Capacity(1.0))
+    front = dict.fromkeys(some, wake._FRONT)
+    return wake._read(connection, dict.fromkeys(some, 1), rooms, front, None)
+
+
+def go_on(connection, some: list[Gate]):
+    values = {"gates": list(map(str, some)), "waits": [5.0] * len(some), "now": None}
+    connection.execute(wake._GO_ON, {**values, "ids": IDS[: len(some)]})
+
+
+VERBS: dict[str, tuple[Verb, int]] = {
+    "wishes": (
+        lambda c, n: c.execute(
+            order_and_limits._WISHES, {"ids": IDS[:n], "names": list(NAMES), "now": None}
+        ).all(),
+        GROUP,
+    ),
+    "lock": (lambda c, n: capacity.lock(c, of(Kind.ORDER, "k", n)), GROUP),
+    "who runs of order keys": (lambda c, n: capacity._running(c, of(Kind.ORDER, "k", n)), GROUP),
+    "who runs of limit keys": (
+        lambda c, n: capacity._running(c, of(Kind.KEY, "tenant:", n)),
+        GROUP,
+    ),
+    "who runs of a name": (lambda c, _: capacity._running(c, [Gate(Kind.NAME, "n1")]), 1_500),
+    "heads": (lambda c, n: capacity._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
+    "park": (
+        lambda c, n: c.execute(waiting_list._PARK[Kind.ORDER], {"ids": IDS[:n], "now": None}),
+        GROUP,
+    ),
+    "line": (lambda c, n: line(c, of(Kind.ORDER, "k", n)), GROUP),
+    "go on": (lambda c, n: go_on(c, of(Kind.ORDER, "k", n)), GROUP),
+    "waited for": (lambda c, n: waiting_list.waited_for(c, of(Kind.ORDER, "k", n)), GROUP),
+    "sweep": (sweep_all, GROUP),
+    "passed by": (lambda c, n: order_and_limits.passed_by(c, IDS[:n]), GROUP),
+    "overdue": (waiting_list.overdue, GROUP),
+    "in front": (lambda c, _: order_and_limits.in_front(c, ["default", "q0"], NAMES), 1_100),
+}
+
+
+@statistics
+@pytest.mark.parametrize("name", VERBS)
+def test_a_statement_reads_about_what_it_is_asked_for(ask: Ask, name: str) -> None:
+    number = VERBS[name][1]
+
+    plan = ask(name)
+
+    assert plan.whole == ()
+    assert plan.rows <= STEPS_A_ROW * number + 300
+    assert plan.buffers <= PAGES * number + 1_000
+
+
+def test_a_room_is_known_by_what_it_lets_pass() -> None:
+    assert Capacity(1.0, head=7, ordered=True).admits(7)
+    assert not Capacity(1.0, head=7, ordered=True).admits(8)
+    assert not Capacity(0.0).admits(7)

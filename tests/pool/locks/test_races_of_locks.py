@@ -1,0 +1,166 @@
+"""Two transactions want one lock: step by step, who waits for whom, and who has it in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
+from tasks_app.pool.locks.acquire import acquire, open_up
+from tasks_app.pool.locks.release import release
+from tasks_app.pool.locks.renew import guard, renew
+from tests.pool.interleave import blocked, two
+
+LEASE = timedelta(seconds=30)
+
+
+@pytest.fixture
+def pair(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
+    with engine.begin() as connection:
+        open_up(connection, ask_of(exclusive=["a", "b"]))
+    with two(engine) as both:
+        yield both
+
+
+def ask_of(lease: timedelta = LEASE, **group: Any) -> Ask:
+    return Ask(uuid4(), parts_of(**group), "w", lease)
+
+
+def held(connection: Connection, *, over: bool = False) -> Ask:
+    """A committed lock on a; ``over``: beyond its lease."""
+    ask = ask_of(timedelta(0) if over else LEASE, exclusive="a")
+    assert isinstance(acquire(connection, ask), Granted)
+    connection.commit()
+    return ask
+
+
+def test_the_second_waits_for_the_first_and_sees_what_it_took(engine: Engine, pair: tuple) -> None:
+    one, other = pair
+    assert isinstance(acquire(one, ask_of(exclusive=["a", "b"])), Granted)
+
+    second = blocked(engine, other, one, lambda c: acquire(c, ask_of(exclusive=["b"])))
+    one.commit()
+
+    assert not isinstance(second.result(), Granted)
+
+
+def test_groups_that_overlap_crosswise_are_locked_in_one_order(engine: Engine, pair: tuple) -> None:
+    """The one that comes second holds nothing while it waits: no deadlock."""
+    one, other = pair
+    acquire(one, ask_of(exclusive=["b", "a"]))
+
+    second = blocked(
+        engine, other, one, lambda c: acquire(c, ask_of(shared=["b"], exclusive=["a"]))
+    )
+    with engine.connect() as third:
+        free = text("SELECT 1 FROM task_lock WHERE resource = 'b' FOR UPDATE NOWAIT")
+        one.rollback()
+        assert isinstance(second.result(), Granted)
+        other.rollback()
+        assert third.execute(free).scalar() == 1
+
+
+def test_a_renewal_is_open_then_nobody_takes_the_lock_over(pair: tuple) -> None:
+    one, other = pair
+    ask = held(one, over=True)
+    renew(one, [ask.token], LEASE)
+
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    other.commit()
+    one.commit()
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+
+
+def test_a_take_over_is_open_then_a_renewal_passes_and_the_next_one_is_told(pair: tuple) -> None:
+    one, other = pair
+    ask = held(one, over=True)
+    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+
+    renew(one, [ask.token], LEASE)
+    one.commit()
+    other.commit()
+
+    assert renew(one, [ask.token], LEASE) == {ask.token}
+
+
+def test_a_take_over_is_open_then_the_guard_waits_for_it_and_fails(
+    engine: Engine, pair: tuple
+) -> None:
+    one, other = pair
+    ask = held(one, over=True)
+    acquire(other, ask_of(exclusive="a"))
+
+    check = blocked(engine, one, other, lambda c: guard(c, ask.token))
+    other.commit()
+
+    assert check.result() is False
+
+
+def test_a_take_over_rolls_back_then_the_guard_holds(engine: Engine, pair: tuple) -> None:
+    one, other = pair
+    ask = held(one, over=True)
+    acquire(other, ask_of(exclusive="a"))
+
+    check = blocked(engine, one, other, lambda c: guard(c, ask.token))
+    other.rollback()
+
+    assert check.result() is True
+
+
+def test_under_an_open_guard_nobody_takes_over_and_renewals_go_on(
+    engine: Engine, pair: tuple
+) -> None:
+    one, other = pair
+    ask = held(one, over=True)
+    assert guard(one, ask.token)
+
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    other.commit()
+    with engine.begin() as housekeeper:
+        housekeeper.execute(text("SET LOCAL lock_timeout = '1s'"))
+        assert not renew(housekeeper, [ask.token], LEASE)
+        assert housekeeper.execute(
+            text("SELECT lease_until > now() FROM task_lock_holder")
+        ).scalar()
+        renew(housekeeper, [ask.token], timedelta(0))
+    one.commit()
+    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+
+
+def test_a_release_with_a_commit_is_seen_with_it_even_beyond_the_lease(pair: tuple) -> None:
+    one, other = pair
+    ask = held(one, over=True)
+    release(one, ask.token)
+
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    other.commit()
+    assert not renew(other, [ask.token], LEASE)
+    other.commit()
+    one.commit()
+    assert isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+
+
+def test_a_release_that_rolls_back_leaves_the_lock(pair: tuple) -> None:
+    one, other = pair
+    ask = held(one)
+    release(one, ask.token)
+    one.rollback()
+
+    assert not isinstance(acquire(other, ask_of(exclusive="a")), Granted)
+    assert guard(one, ask.token)
+
+
+def test_two_open_up_the_same_resources_in_any_order(engine: Engine, pair: tuple) -> None:
+    one, other = pair
+    open_up(one, ask_of(exclusive=["new", "a", "newer"]))
+
+    second = blocked(engine, other, one, lambda c: open_up(c, ask_of(shared=["newer", "new"])))
+    one.commit()
+
+    second.result()
+    assert isinstance(acquire(other, ask_of(exclusive=["new", "newer"])), Granted)

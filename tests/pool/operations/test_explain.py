@@ -1,0 +1,711 @@
+"""Explain: each reason, found in a real row of a real database."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.coordination.locks import Ask, parts_of
+from tasks_app.domain.explain import due, groups, over, running, waiting
+from tasks_app.domain.explain.explanation import RULES, Explanation, explain
+from tasks_app.domain.explain.facts import MOST_AHEAD
+from tasks_app.domain.finding import Finding, Level
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.queues.time_window import parse_window
+from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.pool.dispatch import leader_lease, ledger, park
+from tasks_app.pool.flow_control import limits, load_gate, pause, queue_settings
+from tasks_app.pool.locks.acquire import acquire, open_up
+from tasks_app.pool.locks.release import release
+from tasks_app.pool.operations.explain import read_facts
+from tasks_app.pool.runs import heartbeats, rescue, settle
+from tasks_app.pool.runs.claim import claim
+from tasks_app.pool.tasks import cancel
+from tests.factory import LEASE, claimed_task, claimer, ending, pending_task
+from tests.pool.plans import prepared
+
+NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+CAUSE = Cause("ConnectionError", "refused\nby the other side")
+
+
+def ask(connection: Connection, task_id: int, now: datetime = NOON) -> Explanation:
+    return explain(read_facts(connection, task_id, lease=LEASE, late_after=MINUTE, now=now))
+
+
+def answer(connection: Connection, task_id: int, now: datetime = NOON) -> Finding:
+    """The first reason."""
+    return ask(connection, task_id, now).findings[0]
+
+
+def subjects(connection: Connection, task_id: int, now: datetime = NOON) -> list[str]:
+    return [finding.subject for finding in ask(connection, task_id, now).findings]
+
+
+def a_child(connection: Connection, owner: str = "w1", now: datetime = NOON, **given: object):
+    known = {"queues": ["default"], "handlers": ["t"], **given}
+    heartbeats.beat(connection, owner=owner, node="celery@host", now=now, **known)
+
+
+def a_scan(connection: Connection, now: datetime = NOON) -> None:
+    token = uuid4()
+    leader_lease.hold(
+        connection, "scan", holder="beat h:1", token=token, rank=2, ttl=LEASE, now=now
+    )
+    leader_lease.done(connection, "scan", token, LEASE, now=now)
+
+
+@pytest.fixture
+def healthy(connection: Connection) -> Connection:
+    """A worker that knows the name, and a scan a moment ago."""
+    a_child(connection)
+    a_scan(connection)
+    return connection
+
+
+def waits(connection: Connection, ago: timedelta = timedelta(0), **options: object) -> int:
+    """A task that has been due for that long at noon."""
+    return pending_task(connection, now=NOON - ago, **options)
+
+
+def test_every_rule_is_in_the_list() -> None:
+    rooms = (over, running, waiting, due, groups)
+    written = [
+        value
+        for room in rooms
+        for name, value in vars(room).items()
+        if callable(value) and value.__module__ == room.__name__ and not name.startswith("_")
+    ]
+
+    assert sorted(map(repr, RULES)) == sorted(map(repr, written))
+
+
+class TestOver:
+    """Tasks that are over, or were never there."""
+
+    def test_unknown(self, healthy: Connection) -> None:
+        said = ask(healthy, 987_654_321)
+
+        assert [f.subject for f in said.findings] == ["unknown"]
+        assert said.findings[0].fact == "There is no task 987654321 in any pool"
+        assert not said.known
+
+    def test_ended(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - HOUR)
+        settle.settle_one(healthy, ending(task, run_ms=20), now=NOON - HOUR)
+
+        said = answer(healthy, task.task_id)
+
+        assert said.fact == (
+            "It succeeded 60 min ago (2040-01-01 11:00:00Z) at attempt 1 after 20 ms"
+        )
+        assert f"tasks-app requeue {task.task_id}" in said.advice
+        assert subjects(healthy, task.task_id) == ["ended"]
+
+    @pytest.mark.parametrize(
+        ("event", "word"), [(Event.SKIP, "was skipped"), (Event.CANCEL, "was cancelled")]
+    )
+    def test_ended_with_its_cause(self, healthy: Connection, event: Event, word: str) -> None:
+        task = claimed_task(healthy, now=NOON)
+        settle.settle_one(healthy, ending(task, event, cause=CAUSE), now=NOON)
+
+        fact = answer(healthy, task.task_id).fact
+
+        assert word in fact
+        assert "ConnectionError: refused" in fact
+
+    def test_failed(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        settle.settle_one(healthy, ending(task, Event.FAIL, failures=1, cause=CAUSE), now=NOON)
+
+        said = answer(healthy, task.task_id)
+
+        assert said.level is Level.FAIL
+        assert said.fact.startswith(
+            "It failed for good just now (2040-01-01 12:00:00Z), 1 of at most 3 failures charged:"
+            " ConnectionError: refused"
+        )
+        assert said.advice.endswith(f"tasks-app requeue {task.task_id}")
+
+    def test_failed_with_an_unknown_outcome(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        cause = Cause("outcome unknown", "The worker stopped.")
+        settle.settle_one(healthy, ending(task, Event.FAIL, cause=cause), now=NOON)
+
+        assert answer(healthy, task.task_id).advice.startswith("Look at the other side")
+
+
+class TestRunning:
+    """Tasks that a worker holds."""
+
+    def test_running(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - timedelta(seconds=20))
+        runs = {"id": task.task_id, "name": "t", "seconds": 20, "fraction": 0.5, "note": "half"}
+        a_child(healthy, running=[runs])
+
+        said = ask(healthy, task.task_id)
+
+        assert [f.subject for f in said.findings] == ["running"]
+        assert said.findings[0].fact == (
+            "It runs: attempt 1 began 20 s ago (2040-01-01 11:59:40Z) on w1, and is at 50%, half"
+        )
+        assert said.facts["lease_until"] == NOON + timedelta(seconds=10)
+        assert said.facts["node"] == "celery@host"
+        assert said.facts["heartbeat_at"] == NOON
+
+    def test_lease_over(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - MINUTE)
+
+        said = answer(healthy, task.task_id)
+
+        assert (said.subject, said.level) == ("lease over", Level.WARN)
+        assert "the lease ended 30 s ago (2040-01-01 11:59:30Z)" in said.fact
+
+    def test_lease_over_and_nobody_rescues(self, connection: Connection) -> None:
+        task = claimed_task(connection, now=NOON - MINUTE)
+
+        said = answer(connection, task.task_id)
+
+        assert said.level is Level.FAIL
+        assert "Nobody scans" in said.advice
+
+    def test_cancel_requested(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        cancel.cancel(healthy, task.task_id, now=NOON)
+
+        said = ask(healthy, task.task_id).findings
+
+        assert [f.subject for f in said] == ["cancel requested", "running"]
+        assert not [f.advice for f in said if "tasks-app cancel" in f.advice]
+
+    def test_silent(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        later = NOON + timedelta(seconds=12)
+
+        said = ask(healthy, task.task_id, later)
+
+        assert [f.subject for f in said.findings] == ["silent"]
+        assert said.findings[0].level is Level.WARN
+        assert said.findings[0].fact == (
+            "Its worker w1 has been silent for 12 s (2040-01-01 12:00:00Z);"
+            " one that lives is heard of every 10 s"
+        )
+        assert said.findings[0].advice == (
+            "Nothing to do: unless it is heard of before, its lease ends in 18 s,"
+            " and the next scan after that takes it back, uncharged."
+        )
+
+    def test_a_heartbeat_that_may_still_come_in_time_is_not_missed(
+        self, healthy: Connection
+    ) -> None:
+        task = claimed_task(healthy, now=NOON)
+
+        assert subjects(healthy, task.task_id, NOON + timedelta(seconds=10)) == ["running"]
+
+    def test_silent_after_its_cancel(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        cancel.cancel(healthy, task.task_id, now=NOON)
+
+        silent = ask(healthy, task.task_id, NOON + timedelta(seconds=12)).findings
+        over = ask(healthy, task.task_id, NOON + MINUTE).findings
+
+        assert [f.subject for f in silent] == ["silent", "cancel requested"]
+        assert [f.subject for f in over] == ["lease over", "cancel requested"]
+        for first in (silent[0], over[0]):
+            assert first.advice.endswith("cancels it, as it was asked to.")
+
+
+class TestWaiting:
+    """Whatever stops a task, due or not."""
+
+    def test_disabled(self, healthy: Connection) -> None:
+        task_id = waits(healthy, enabled=False, delay="1h")
+
+        assert subjects(healthy, task_id) == ["disabled", "not due"]
+        assert "is skipped when it is due, in 60 min" in answer(healthy, task_id).fact
+        assert subjects(healthy, task_id, NOON + HOUR)[0] == "disabled"
+
+    def test_expired(self, healthy: Connection) -> None:
+        task_id = waits(healthy, HOUR, expires_at=NOON - MINUTE)
+
+        assert answer(healthy, task_id).fact == "It expired 60 s ago (2040-01-01 11:59:00Z)"
+        assert subjects(healthy, task_id) == ["expired"]
+
+    def test_expired_before_it_is_due(self, healthy: Connection) -> None:
+        task_id = waits(healthy, expires_at=NOON + HOUR)
+        healthy.execute(
+            text("UPDATE task_pending SET due_at = :at, scan_at = :at WHERE id = :id"),
+            {"id": task_id, "at": NOON + 2 * HOUR},
+        )
+
+        assert "expires in 60 min" in answer(healthy, task_id).fact
+        assert "before it is due" in answer(healthy, task_id).fact
+
+    def test_a_task_that_expires_later_is_not_called_expired(self, healthy: Connection) -> None:
+        task_id = waits(healthy, expires_at=NOON + HOUR)
+
+        assert subjects(healthy, task_id) == ["in line"]
+
+    def test_not_due_by_its_creation(self, healthy: Connection) -> None:
+        task_id = waits(healthy, delay="1h")
+
+        said = answer(healthy, task_id)
+
+        assert said.subject == "not due"
+        assert said.fact == (
+            "It is not due yet, but in 60 min (2040-01-01 13:00:00Z):"
+            " it was created so, with run_at or delay"
+        )
+        assert said.level is Level.OK
+
+    def test_not_due_by_the_first_wait_of_its_policy(self, healthy: Connection) -> None:
+        task_id = waits(healthy, retry="1h,2h", wait_first=True)
+
+        assert "its policy waits before the first run" in answer(healthy, task_id).fact
+
+    def test_not_due_by_a_retry(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        retry = ending(task, Event.RETRY, failures=1, retry_level=1, wait=HOUR, cause=CAUSE)
+        settle.settle_one(healthy, retry, now=NOON)
+
+        assert answer(healthy, task.task_id).fact.endswith(
+            "attempt 1 failed with ConnectionError: refused; it is in wait 1 of its policy,"
+            " 1 of at most 3 failures charged"
+        )
+
+    def test_not_due_by_a_snooze(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON)
+        retry = ending(task, Event.RETRY, failures=1, retry_level=1, cause=CAUSE)
+        settle.settle_one(healthy, retry, now=NOON)
+        task = claimed_task(healthy, task.task_id, now=NOON)
+        settle.settle_one(healthy, ending(task, Event.SNOOZE, wait=HOUR, cause=CAUSE), now=NOON)
+
+        assert "attempt 2 asked for later (Snooze)" in answer(healthy, task.task_id).fact
+
+    def test_not_due_by_the_distance_of_a_rescue(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - MINUTE)
+        rescue.rescue_expired(healthy, lease=LEASE, max_crashes=5, now=NOON)
+        healthy.execute(
+            text("UPDATE task_pending SET due_at = :at, scan_at = :at WHERE id = :id"),
+            {"id": task.task_id, "at": NOON + timedelta(seconds=3)},
+        )
+
+        fact = answer(healthy, task.task_id).fact
+
+        assert "it was on board when attempt 1 vanished (worker vanished: The task was" in fact
+        assert "crashes: 1" in fact
+
+    @pytest.mark.parametrize(
+        ("queue", "fact", "advice"),
+        [
+            ("default", "Its queue default was paused", "tasks-app resume default"),
+            ("*", "Every queue was paused", "tasks-app resume --all"),
+        ],
+    )
+    def test_paused(self, healthy: Connection, queue: str, fact: str, advice: str) -> None:
+        task_id = waits(healthy)
+        pause.pause(healthy, queue, "provider is down", now=NOON - HOUR)
+
+        said = answer(healthy, task_id)
+
+        assert said.subject == "paused"
+        assert said.fact == f"{fact} 60 min ago (2040-01-01 11:00:00Z): provider is down"
+        assert said.advice.endswith(advice)
+
+    def test_the_pause_of_another_queue_is_no_reason(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        pause.pause(healthy, "mail", now=NOON)
+
+        assert "paused" not in subjects(healthy, task_id)
+
+    def test_no_worker(self, connection: Connection) -> None:
+        a_scan(connection)
+        a_child(connection, now=NOON - HOUR)
+        a_child(connection, "w2", queues=["mail"])
+        task_id = waits(connection)
+
+        said = answer(connection, task_id)
+
+        assert (said.subject, said.level) == ("no worker", Level.FAIL)
+        assert said.fact == (
+            "No live worker serves its queue default;"
+            " the last one was seen 60 min ago (2040-01-01 11:00:00Z)"
+        )
+        assert said.advice == (
+            "Its handler lives in workers of mail. "
+            "Start one: celery -A tasks_app worker -E -Q default"
+        )
+
+    def test_no_handler(self, connection: Connection) -> None:
+        a_scan(connection)
+        a_child(connection, handlers=["mail.sent", "other"])
+        task_id = pending_task(connection, "mail.send", now=NOON)
+
+        said = answer(connection, task_id)
+
+        assert (said.subject, said.level) == ("no handler", Level.FAIL)
+        assert said.fact == (
+            "1 live child serves default, none knows mail.send; near to it: mail.sent"
+        )
+        assert "TASKS_APP_IMPORTS" in said.advice
+
+    def test_no_handler_here_but_elsewhere(self, connection: Connection) -> None:
+        a_scan(connection)
+        a_child(connection, handlers=["other"])
+        a_child(connection, "w2", queues=["mail"])
+        task_id = waits(connection)
+
+        assert answer(connection, task_id).advice == (
+            "Its handler lives in workers of mail: one of them must serve default, too."
+        )
+
+    def test_messages_that_do_not_go_out(self, healthy: Connection) -> None:
+        task_id = waits(healthy, MINUTE)
+        why = "The broker did not take a message (ConnectionRefusedError)"
+        leader_lease.refused(healthy, "scan", "Another reason", now=NOON - HOUR)
+        leader_lease.refused(healthy, "scan", why, now=NOON)
+
+        said = ask(healthy, task_id)
+
+        assert [f.subject for f in said.findings] == ["broker"]
+        assert said.findings[0].level is Level.FAIL
+        assert said.findings[0].fact == (
+            f"Messages do not go out since 60 min ago (2040-01-01 11:00:00Z): {why}"
+        )
+        assert said.facts["unpublished_since"] == NOON - HOUR
+
+    def test_a_hint_helps_nothing_while_messages_do_not_go_out(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        healthy.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
+        leader_lease.refused(healthy, "scan", "", now=NOON)
+
+        assert subjects(healthy, task_id) == ["broker"]
+        assert answer(healthy, task_id).fact.endswith("just now (2040-01-01 12:00:00Z)")
+
+    def test_messages_that_go_out_again(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        leader_lease.refused(healthy, "scan", "It is away", now=NOON - HOUR)
+        leader_lease.taken(healthy, "scan")
+
+        assert subjects(healthy, task_id) == ["in line"]
+
+    def test_nobody_says_of_the_broker_what_was_long_ago(self, connection: Connection) -> None:
+        a_child(connection)
+        a_scan(connection, now=NOON - HOUR)
+        leader_lease.refused(connection, "scan", "It is away", now=NOON - HOUR)
+        task_id = waits(connection, HOUR)
+
+        assert answer(connection, task_id).subject == "no scan"
+        assert "broker" not in subjects(connection, task_id)
+
+    def test_no_scan(self, connection: Connection) -> None:
+        a_child(connection)
+        task_id = waits(connection, HOUR)
+        never = answer(connection, task_id)
+        a_scan(connection, now=NOON - HOUR)
+        late = answer(connection, task_id)
+
+        assert (never.subject, late.subject) == ("no scan", "no scan")
+        assert never.fact == "Nobody has ever looked for due tasks"
+        assert late.fact.endswith("beat h:1 did last, 60 min ago (2040-01-01 11:00:00Z)")
+
+
+class TestDue:
+    """Due tasks whose turn has not come."""
+
+    def test_in_the_broker(self, healthy: Connection) -> None:
+        task_id, other = waits(healthy), waits(healthy)
+        ledger.add(healthy, "default", [other, task_id], LEASE, now=NOON)
+
+        said = ask(healthy, task_id, NOON + timedelta(seconds=10))
+
+        assert [f.subject for f in said.findings] == ["in the broker"]
+        assert said.findings[0].fact.endswith(
+            " with 2 tasks was made 10 s ago (2040-01-01 12:00:00Z) and published once"
+        )
+        assert "published again in 20 s" in said.findings[0].advice
+        assert said.findings[0].level is Level.OK
+
+    def test_in_the_broker_for_the_second_time(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        ledger.add(healthy, "default", [task_id], LEASE, now=NOON - MINUTE)
+        healthy.execute(text("UPDATE task_pending SET scan_at = due_at"))
+        waited = waits(healthy, HOUR)
+        ledger.add(healthy, "default", [waited], LEASE, now=NOON - MINUTE)
+        ledger.overdue(healthy, ["default"], LEASE, now=NOON)
+
+        said = answer(healthy, waited)
+
+        assert said.level is Level.WARN
+        assert "published 2 times" in said.fact
+
+    def test_a_message_from_before_its_last_retry_is_none_of_it(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        ledger.add(healthy, "default", [task_id], LEASE, now=NOON - HOUR)
+
+        assert subjects(healthy, task_id) == ["in line"]
+
+    def test_parked(self, healthy: Connection) -> None:
+        task_id = waits(healthy, MINUTE)
+        park.park(healthy, [task_id], "the moon is full", LEASE, now=NOON)
+
+        assert subjects(healthy, task_id) == ["parked"]
+        assert answer(healthy, task_id).fact == (
+            "It was set aside: the moon is full;"
+            " it is looked at again in 30 s (2040-01-01 12:00:30Z)"
+        )
+
+    def test_hinted(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        healthy.execute(text("UPDATE task_pending SET scan_at = due_at + interval '3 s'"))
+
+        assert subjects(healthy, task_id) == ["hinted"]
+        assert "the scan looks in 3 s" in answer(healthy, task_id).fact
+
+    def test_in_line_behind_others(self, healthy: Connection) -> None:
+        before = [
+            waits(healthy, MINUTE),
+            waits(healthy, priority=0),
+            waits(healthy),
+        ]
+        task_id = waits(healthy)
+        _after = [
+            waits(healthy, HOUR, priority=9),
+            waits(healthy),
+            waits(healthy, HOUR, queue="mail"),
+            waits(healthy, priority=0, delay="1h"),
+            claimed_task(healthy, now=NOON - timedelta(seconds=1)),
+        ]
+
+        said = ask(healthy, task_id)
+
+        assert said.facts["ahead"] == len(before)
+        assert [f.subject for f in said.findings] == ["in line"]
+        assert (
+            "3 tasks of queue default, of a better priority or due before, go first"
+            in said.findings[0].fact
+        )
+        assert said.findings[0].level is Level.OK
+
+    def test_in_line_for_long(self, healthy: Connection) -> None:
+        waits(healthy, HOUR, priority=0)
+        task_id = waits(healthy, HOUR)
+
+        said = answer(healthy, task_id)
+
+        assert said.level is Level.WARN
+        assert "Start more workers" in said.advice
+
+    def test_first_in_line(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+
+        assert answer(healthy, task_id).fact == (
+            "It became due just now (2040-01-01 12:00:00Z) and is first in its line:"
+            " the next scan finds it"
+        )
+
+    def test_who_cannot_run_is_not_told_of_the_line(self, connection: Connection) -> None:
+        a_scan(connection)
+        task_id = waits(connection, crashes=1)
+
+        assert subjects(connection, task_id) == ["no worker"]
+
+    def test_behind_more_than_are_counted(self, healthy: Connection) -> None:
+        many(healthy, MOST_AHEAD + 5)
+        task_id = waits(healthy)
+
+        said = ask(healthy, task_id)
+
+        assert "more than 10,000 tasks of queue default, of a better" in said.findings[0].fact
+        assert said.facts["ahead"] == "more than 10,000"
+
+    @pytest.mark.parametrize(
+        ("column", "why"),
+        [
+            ({"crashes": 2}, "it was on board of 2 workers that vanished"),
+            ({"at_most_once": True}, "it may run at most once"),
+        ],
+    )
+    def test_alone(self, healthy: Connection, column: dict, why: str) -> None:
+        task_id = waits(healthy, **column)
+
+        said = ask(healthy, task_id).findings
+
+        assert [f.subject for f in said] == ["in line", "alone"]
+        assert said[1].fact == f"It is only claimed alone, because {why}"
+
+
+def many(connection: Connection, number: int) -> None:
+    """So many tasks, created in one statement, so with one and the same ``scan_at``."""
+    connection.execute(
+        text("""
+            INSERT INTO task_pending (name, due_at, scan_at)
+            SELECT 't', :at, :at FROM generate_series(1, :number)
+        """),
+        {"at": NOON, "number": number},
+    )
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_backlog_of_any_size_is_counted_to_ten_thousand_at_most(
+    healthy: Connection, place: str
+) -> None:
+    """By the plan: neither the rows behind it nor all before it are read."""
+    first = waits(healthy)
+    many(healthy, 40_000)
+    task_id = first if place == "first" else waits(healthy)
+    healthy.exec_driver_sql("SET LOCAL enable_seqscan = off")
+    healthy.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
+
+    from tasks_app.pool.operations import explain as room
+
+    row = read_facts(healthy, task_id, lease=LEASE, late_after=MINUTE, now=NOON).row
+    plan = prepared(healthy, f"ahead_{place}", lambda c: room._ahead(c, row, NOON)).run(healthy)
+
+    assert plan.whole == ()
+    assert plan.rows <= (100 if place == "first" else 5 * MOST_AHEAD)
+
+
+class TestLocks:
+    def denied(self, connection: Connection, *, times: int = 1) -> tuple[int, Ask]:
+        """A task that was snoozed after a denial, and who was in its way."""
+        holder = Ask(uuid4(), parts_of("account:7"), "teller", LEASE)
+        open_up(connection, holder)
+        acquire(connection, holder, now=NOON - timedelta(seconds=25))
+        task_id = pending_task(connection, now=NOON - HOUR)
+        for number in range(times, 0, -1):
+            now = NOON - number * timedelta(seconds=10)
+            task = claimed_task(connection, task_id, now=now)
+            ask = Ask(uuid4(), parts_of("account:7"), "t", LEASE, task.fence)
+            acquire(connection, ask, now=now)
+            snoozed = ending(task, Event.SNOOZE, wait=timedelta(seconds=5))
+            settle.settle_one(connection, snoozed, now=now)
+        return task_id, holder
+
+    def test_who_was_in_its_way(self, healthy: Connection) -> None:
+        task_id, _ = self.denied(healthy, times=2)
+
+        found = answer(healthy, task_id)
+
+        assert (found.subject, found.level) == ("lock held", Level.OK)
+        assert re.match(
+            r"Attempt 2 was denied a lock 10 s ago \(.*\), 2 times since 20 s ago \(.*\): "
+            r"account:7 is held by teller, exclusive$",
+            found.fact,
+        )
+        assert found.advice.endswith("tasks-app locks list account:7")
+
+    def test_nobody_is_any_more(self, healthy: Connection) -> None:
+        task_id, holder = self.denied(healthy)
+        release(healthy, holder.token)
+
+        assert answer(healthy, task_id).fact.endswith("exclusive; nobody holds it now")
+
+    def test_that_was_an_earlier_run(self, healthy: Connection) -> None:
+        task_id, _ = self.denied(healthy)
+        task = claimed_task(healthy, task_id, now=NOON)
+        settle.settle_one(healthy, ending(task, Event.SNOOZE, wait=MINUTE), now=NOON)
+
+        assert "lock held" not in subjects(healthy, task_id)
+
+
+class TestGates:
+    """Tasks behind others of their order key, or before a limit."""
+
+    def test_order(self, healthy: Connection) -> None:
+        first, second = (waits(healthy, order_key="k") for _ in range(2))
+        assert "order" not in subjects(healthy, first)
+        assert f"held by task {first}, which is due before it" in answer(healthy, second).fact
+
+        (task,) = claim(healthy, [first], claimer(), uuid4(), admitted=True, now=NOON)
+        assert f"held by task {first}, which runs" in answer(healthy, second).fact
+
+        failed = ending(task, Event.FAIL, failures=1, cause=CAUSE)
+        settle.settle_one(healthy, failed, now=NOON)
+        said = answer(healthy, second)
+        assert f"held by task {first}, which failed for good" in said.fact
+        assert f"tasks-app unblock {first}" in said.advice
+
+    def test_limit(self, healthy: Connection) -> None:
+        limits.set_limit(healthy, Limit(Kind.NAME, "t", 0))
+        assert answer(healthy, waits(healthy)).fact == "The limit of name t is reached: 0 at a time"
+        assert "tasks-app limits set name t" in answer(healthy, waits(healthy)).advice
+
+    def test_rate(self, healthy: Connection) -> None:
+        limits.set_limit(healthy, Limit(Kind.KEY, "k*", None, 10, MINUTE, 1))
+        healthy.execute(
+            text("INSERT INTO task_gate VALUES ('limit key k1', NULL, 0, :at)"), {"at": NOON}
+        )
+        said = answer(healthy, waits(healthy, limit_key="k1"))
+        assert said.fact == "The limit of key k1 is reached: 10 in 1m"
+
+
+def ask_of_queue(connection: Connection, task_id: int, now: datetime = NOON) -> Explanation:
+    """As :func:`ask`, with what is said of the task's queue."""
+    facts = read_facts(connection, task_id, lease=LEASE, late_after=MINUTE, now=now)
+    (queue,) = queue_settings.find(connection, now=now)
+    return explain(replace(facts, queue=queue))
+
+
+class TestQueues:
+    """What is said of a task's queue."""
+
+    def test_a_pause_that_ends(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        pause.pause(healthy, "default", resume_at=NOON + HOUR, now=NOON - HOUR)
+
+        said = answer(healthy, task_id)
+
+        assert said.advice == (
+            "It goes on by itself in 60 min (2040-01-01 13:00:00Z);"
+            " to let it go on now: tasks-app resume default"
+        )
+        assert "paused" not in subjects(healthy, task_id, NOON + HOUR)
+
+    def test_closed(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        queue_settings.change(healthy, "default", {"windows": (parse_window("22:00-06:00"),)})
+
+        said = ask_of_queue(healthy, task_id).findings
+
+        assert [finding.subject for finding in said] == ["closed"]
+        assert said[0].fact == (
+            "Its queue default is closed; its windows: 22:00-06:00 UTC;"
+            " the next one opens in 10 h (2040-01-01 22:00:00Z)"
+        )
+        open_at = ask_of_queue(healthy, task_id, NOON + 10 * HOUR).findings
+        assert "closed" not in [finding.subject for finding in open_at]
+
+    def test_closed_for_ever(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        days = [NOON.date() + timedelta(days=n) for n in range(-5, 500)]
+        queue_settings.set_calendar(healthy, "off", days)
+        queue_settings.change(
+            healthy, "default", {"windows": (parse_window("01:00-02:00 not on off"),)}
+        )
+
+        said = ask_of_queue(healthy, task_id).findings[0]
+
+        assert (said.subject, said.level) == ("closed", Level.WARN)
+        assert said.fact.endswith("none opens within a year")
+
+    def test_gate(self, healthy: Connection) -> None:
+        task_id = waits(healthy)
+        waits(healthy, queue="other", ago=HOUR)
+        queue_settings.change(healthy, "default", {"waiting_below": MINUTE})
+        load_gate.look_at_gates(healthy, now=NOON)
+
+        said = ask_of_queue(healthy, task_id).findings
+
+        assert [finding.subject for finding in said] == ["gate"]
+        assert said[0].fact == (
+            "Its queue default gives way: it runs only while"
+            " no due task of another queue has waited for 1m"
+        )
+        assert said[0].advice.endswith("tasks-app queues set default --waiting-below none")

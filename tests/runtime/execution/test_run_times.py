@@ -1,0 +1,171 @@
+"""The pace: how many tasks a child claims at a time, by how long they took."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from sqlalchemy import event, text
+
+from tasks_app.runtime.execution.run_times import FEW, GROWTH, HOLD_S, MOST_NAMES, RunTimes
+from tests.runtime.bench import Bench
+from tests.waiting import until
+
+
+def learned(pace: RunTimes, name: str, seconds: float, runs: int = 50) -> None:
+    for _ in range(runs):
+        pace.learn(name, seconds)
+
+
+def test_of_unknown_tasks_one_is_claimed() -> None:
+    assert RunTimes().next_group(500) == 1
+
+
+def test_fast_tasks_are_claimed_by_the_hundred_but_not_at_once() -> None:
+    pace = RunTimes()
+    pace.learn("t", 0.00001)
+
+    sizes = [pace.next_group(500) for _ in range(7)]
+
+    assert sizes == [GROWTH, GROWTH**2, GROWTH**3, GROWTH**4, 500, 500, 500]
+
+
+def test_a_claim_takes_on_no_more_work_than_may_wait() -> None:
+    pace = RunTimes()
+    learned(pace, "t", HOLD_S / 20)
+
+    assert [pace.next_group(500) for _ in range(5)][-1] in {19, 20}
+
+
+def test_slow_tasks_are_claimed_one_by_one_and_a_slow_one_ends_the_haste() -> None:
+    pace = RunTimes()
+    learned(pace, "fast", 0.00001)
+    while pace.next_group(500) < 500:
+        pass
+
+    pace.learn("slow", 10 * HOLD_S)
+
+    assert pace.next_group(500) == 1
+    assert pace.is_fast("fast")
+    assert not pace.is_fast("slow")
+    assert not pace.is_fast("unknown")
+
+
+def test_names_are_learned_apart_and_not_without_end() -> None:
+    pace = RunTimes()
+    learned(pace, "slow", 2.0)
+    learned(pace, "fast", 0.001)
+    assert pace.snapshot() == {"slow": 2.0, "fast": 0.001}
+
+    for number in range(2 * MOST_NAMES):
+        learned(pace, f"n{number}", 0.001)
+
+    assert len(pace.snapshot()) <= MOST_NAMES
+
+
+def test_a_child_leaves_to_others_what_would_wait_behind_an_unknown_task(bench: Bench) -> None:
+    started, go_on = threading.Event(), bench.event()
+
+    @bench.handler("slow")
+    def slow(ctx: Any) -> None:
+        started.set()
+        assert go_on.wait(30)
+
+    bench.succeeding("fast")
+    first, second = bench.create("slow"), bench.create("fast")
+    child = bench.child(together=False, give_back_after=60)
+    running = bench.beside(child.execute, None, [first, second])
+    assert started.wait(10)
+
+    assert bench.states([first, second]) == ["RUNNING", "PENDING"]
+    bench.child().execute(None, [second])
+
+    assert bench.state(second) == "SUCCEEDED"
+    go_on.set()
+    running.join(10)
+
+
+def test_a_child_claims_more_at_a_time_as_it_learns(bench: Bench) -> None:
+    sizes = []
+
+    @bench.handler("t")
+    def t(ctx: Any) -> None:
+        # those behind it: the housekeeper may be just writing what has ended
+        ahead = "SELECT count(*) FROM task_pending WHERE state = 'RUNNING' AND id >= :id"
+        sizes.append(bench.sql(ahead, id=ctx.task_id))
+
+    ids = [bench.create() for _ in range(21)]
+    bench.child(together=False, flush_after=60).execute(None, ids)
+
+    assert sizes[0] == 1
+    assert sizes[1] == GROWTH
+    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 21)
+
+
+def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> None:
+    bench.succeeding()
+    ids = [bench.create() for _ in range(100)]
+    bench.child().execute(None, ids)
+    child, statements = bench.child(together=False, start=False), []  # no rehearsal
+    event.listen(
+        child.database.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: statements.append(statement),
+    )
+
+    child.execute(None, ids)
+
+    about_these = [s for s in statements if "p.id = ANY" in s]
+    assert len(about_these) <= 4  # a claim the short way, the long one, gates, and a look
+    assert bench.runs == ids
+
+
+def test_first_runs_that_took_long_are_forgotten_with_the_first_short_one() -> None:
+    pace = RunTimes()
+
+    for seconds in (2.0, 0.5, 0.001, 0.003, 0.002):
+        pace.learn("t", seconds)
+
+    assert pace.snapshot() == {"t": 0.001}
+
+
+def test_a_slow_run_after_a_short_one_is_believed_at_once() -> None:
+    pace = RunTimes()
+
+    pace.learn("t", 0.001)
+    pace.learn("t", 60.0)
+
+    assert not pace.is_fast("t")
+    assert pace.snapshot()["t"] > 10
+
+
+def test_a_name_is_news_when_it_is_known_or_was_slow() -> None:
+    news: list[str] = []
+    pace = RunTimes(lambda: news.append("!"))
+
+    learned(pace, "fast", 0.008, runs=FEW - 1)
+    assert (pace.snapshot(), news) == ({}, [])
+    learned(pace, "slow", 2.0, runs=1)
+    assert (pace.snapshot(), news) == ({"slow": 2.0}, ["!"])
+    learned(pace, "fast", 0.008, runs=100)
+
+    assert (pace.snapshot(), news) == ({"slow": 2.0, "fast": 0.008}, ["!", "!"])
+
+
+def test_a_child_wakes_its_housekeeper_for_a_name_that_it_knows_now(bench: Bench) -> None:
+    """Also where no outcome waits to be written, as after handlers that use their connection."""
+
+    @bench.handler("connects")
+    @bench.handler("t")
+    def t(ctx: Any) -> None:
+        ctx.connection.execute(text("SELECT 1"))
+
+    child = bench.child(start=False)
+    child.execute(None, [bench.create("connects")])  # or the first of the others would be slow
+    child.inflight.wake.clear()
+    child.execute(None, [bench.create() for _ in range(FEW - 1)])
+    assert not child.inflight.wake.is_set()
+
+    child.execute(None, [bench.create()])
+
+    assert child.inflight.wake.is_set()

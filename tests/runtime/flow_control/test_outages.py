@@ -1,0 +1,273 @@
+"""Outages charge nothing up to a cap, and breakers hold back what would meet one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tasks_app import Breaker, DependencyDown, Retry, Skip, explain_task, requeue_task
+from tasks_app.domain.errors import HandlerError
+from tasks_app.domain.handlers.outages import OutageRule, Outages, parse_limit
+from tasks_app.domain.handlers.outcomes import Reaction
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.pool.flow_control import breaker as rows
+from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
+from tasks_app.runtime.flow_control.dependency_report import DependencyTally, speaks_of_dependency
+from tasks_app.runtime.flow_control.outcome_report import DependencyReport
+from tasks_app.runtime.handlers.registry import Registry, handler
+from tests.runtime.bench import Bench
+from tests.runtime.test_outcomes import NOW_DUE, due_in_s
+from tests.waiting import until
+
+pytestmark = pytest.mark.timeout(100, method="thread")  # as in test_work.py
+
+COUNTED = "SELECT outages FROM task_pending WHERE id = :id"
+
+
+def down() -> DependencyDown:
+    return DependencyDown("bank", "the bank does not answer")
+
+
+class TestOutages:
+    def test_an_outage_charges_nothing_and_waits_by_its_own_policy(self, bench: Bench) -> None:
+        bench.raising(down(), max_attempts=1, dependency_retry="10m,1h")
+        task_id = bench.create()
+
+        bench.drain()
+
+        task = bench.task(task_id)
+        assert (task.state, task.failures, task.attempt, task.retry_level) == ("PENDING", 0, 1, 0)
+        assert 590 < due_in_s(bench, task_id) <= 600
+        assert bench.sql(COUNTED, id=task_id) == 1
+        assert [(a.event, a.kind) for a in bench.attempts(task_id)] == [("retry", "DependencyDown")]
+
+        bench.sql(NOW_DUE)
+        bench.drain()
+
+        assert 3590 < due_in_s(bench, task_id) <= 3600
+        assert len(bench.attempts(task_id)) == 1
+
+    def test_a_wait_of_its_own_wins(self, bench: Bench) -> None:
+        bench.raising(DependencyDown("bank", retry_in="7m"))
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert 410 < due_in_s(bench, task_id) <= 420
+
+    @pytest.mark.parametrize(
+        "given", [{"dependency_errors": [OSError]}, {"on_error": {OSError: "outage"}}]
+    )
+    def test_declared_errors_are_outages(self, bench: Bench, given: dict[str, Any]) -> None:
+        bench.raising(ConnectionError("no"), dependency_retry="1h", **given)
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert (bench.state(task_id), bench.task(task_id).failures) == ("PENDING", 0)
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_above_its_number_each_outage_is_charged(self, bench: Bench, is_async: bool) -> None:
+        given = {"dependency_limit": 3, "dependency_retry": "0s", "retry": "0s", "max_attempts": 2}
+
+        if is_async:
+
+            @bench.handler("t", **given)
+            async def later(ctx: Any) -> None:
+                bench.runs.append(ctx.failures)
+                raise down()
+        else:
+
+            @bench.handler("t", **given)
+            def now(ctx: Any) -> None:
+                bench.runs.append(ctx.failures)
+                raise down()
+
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.runs == [0, 0, 0, 0, 1]
+        assert bench.state(task_id) == "FAILED"
+
+    def test_above_its_age_it_fails_as_declared(self, bench: Bench) -> None:
+        bench.raising(down(), dependency_limit="1h", dependency_then="fail", dependency_retry="0s")
+        task_id = bench.create(delay="1h")
+        bench.sql("UPDATE task_pending SET outages = 9, outage_since = now() - interval '61 min'")
+        bench.sql(NOW_DUE)
+
+        bench.drain()
+
+        assert (bench.state(task_id), len(bench.runs)) == ("FAILED", 1)
+
+    def test_a_requeue_begins_to_count_anew(self, bench: Bench) -> None:
+        bench.raising(down(), dependency_limit=1, dependency_then="fail", dependency_retry="0s")
+        task_id = bench.create()
+        bench.drain()
+        assert bench.state(task_id) == "FAILED"
+
+        with bench.engine.begin() as connection:
+            requeue_task(connection, task_id)
+
+        assert bench.sql(COUNTED, id=task_id) is None
+        bench.drain()
+        assert len(bench.runs) == 4
+
+    def test_a_task_that_may_run_once_may_say_that_nothing_happened(self, bench: Bench) -> None:
+        bench.raising(down(), at_most_once=True, dependency_retry="1h")
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.state(task_id) == "PENDING"
+
+    def test_a_run_that_meets_none_never_has_it_written(self, bench: Bench) -> None:
+        bench.raising(Retry("later", after="1h"))
+        task_id = bench.create()
+
+        bench.drain()
+
+        assert bench.sql(COUNTED, id=task_id) is None
+
+    def test_explain_tells_of_outages(self, bench: Bench) -> None:
+        bench.raising(down(), dependency_retry="1h")
+        task_id = bench.create()
+        bench.drain()
+
+        with bench.engine.connect() as connection:
+            said = explain_task(connection, task_id, settings=bench.settings()).findings[0]
+
+        assert said.subject == "not due"
+        assert "it met something that was down 1 time, first" in said.fact
+        assert "charges nothing, 0 failures charged" in said.fact
+
+
+class TestDeclarations:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"dependency_errors": [OSError], "at_most_once": True},
+            {"dependency_errors": [OSError], "on_error": {OSError: "fail"}},
+            {"dependency_errors": ["OSError"]},
+            {"dependency_limit": 0},
+            {"dependency_limit": "soon"},
+            {"dependency_then": "retry_free"},
+            {"dependency_retry": "now"},
+            {"depends_on": "a bank"},
+            {"depends_on": Breaker("bank", probes=0)},
+            {"depends_on": "bank", "commit": "batch"},
+            {"on_interrupt": "outage"},
+        ],
+    )
+    def test_what_cannot_work_is_refused(self, given: dict[str, Any]) -> None:
+        with pytest.raises(HandlerError):
+            handler("t", registry=Registry(), **given)(lambda ctx: None)
+
+    def test_one_dependency_has_one_breaker(self) -> None:
+        registry = Registry()
+        handler("a", depends_on=Breaker("bank", probes=1), registry=registry)(lambda ctx: None)
+
+        with pytest.raises(HandlerError, match="same Breaker object"):
+            handler("b", depends_on="bank", registry=registry)(lambda ctx: None)
+
+    def test_limits(self) -> None:
+        rule = OutageRule(most=3, longest=None)
+        assert [rule.is_over(Outages(n, timedelta(days=9))) for n in (3, 4)] == [False, True]
+        assert parse_limit(5) == (5, None)
+        assert parse_limit("2d") == (None, timedelta(days=2))
+
+    def test_which_errors_speak_of_the_dependency(self) -> None:
+        spec = HandlerSpec("t", lambda ctx: None)
+        strict = HandlerSpec("t", lambda ctx: None, on_error={OSError: Reaction.OUTAGE})
+
+        assert speaks_of_dependency(spec, ValueError())
+        assert speaks_of_dependency(spec, down())
+        assert not speaks_of_dependency(spec, Skip())
+        assert not speaks_of_dependency(spec, KeyboardInterrupt())
+        assert speaks_of_dependency(strict, ConnectionError())
+        assert not speaks_of_dependency(strict, ValueError())
+
+
+class TestBreakers:
+    def declared(
+        self, bench: Bench, error: BaseException | None = None, **given: Any
+    ) -> DependencyTally:
+        """A handler that fails as long as the switch is on."""
+        self.broken = error is not None
+
+        @bench.handler("pay", depends_on=Breaker("bank", least=3, probes=1), **given)
+        def pay(ctx: Any) -> None:
+            bench.runs.append(ctx.task_id)
+            if self.broken:
+                assert error is not None
+                raise error
+
+        work = bench.work()
+        bring_in_breakers(work._child.database, bench.registry)
+        self.work = work
+        return DependencyTally()
+
+    def state(self, bench: Bench) -> str:
+        return bench.sql("SELECT state FROM task_breaker")
+
+    def test_a_dead_dependency_opens_it_and_its_return_closes_it(self, bench: Bench) -> None:
+        """All of it: children that report, somebody who scans, tasks that are held uncharged."""
+        self.declared(bench, down(), dependency_retry="100ms")
+        bench.beside(self.work.run)
+        ids = [bench.create("pay") for _ in range(20)]
+        until(lambda: self.state(bench) == "open", 30)
+
+        def explained() -> list[str]:
+            with bench.engine.begin() as connection:
+                said = explain_task(connection, ids[-1], settings=bench.settings())
+            return [finding.subject for finding in said.findings]
+
+        until(lambda: "breaker" in explained(), 10)  # it may run, as one of the last ones
+        bench.sql("UPDATE task_breaker SET open_for = '1 s'")
+        bench.sql("UPDATE task_breaker SET look_at = now()")
+        until(lambda: bench.sql("SELECT count(*) FROM task_pending WHERE failures > 0") == 0, 5)
+        self.broken = False
+
+        until(lambda: bench.sql("SELECT count(*) FROM task_completed") == 20, 60)
+        until(lambda: self.state(bench) == "closed", 30)
+        assert bench.sql("SELECT max(failures) FROM task_completed") == 0
+
+    def test_a_child_reports_in_sums(self, bench: Bench) -> None:
+        self.declared(bench)
+        tally = DependencyTally()
+        report = DependencyReport(self.work._child.database, tally)
+        tally.add("bank", 5, 1)
+        tally.add("bank", 5, 0)
+        tally.add("post", 1, 0)
+
+        report.tell()
+        tally.add("bank", 1, 0)
+        report.tell()
+
+        assert bench.sql("SELECT sum(good) || '/' || sum(bad) FROM task_breaker_count") == "10/1"
+        assert tally.take() == {"bank": (1, 0)}
+
+    def test_handlers_that_depend_on_nothing_are_not_counted(self) -> None:
+        tally = DependencyTally()
+        spec = HandlerSpec("t", lambda ctx: None)
+
+        assert tally.watch(spec, lambda: 5) == 5
+        assert tally.take() == {}
+
+    def test_whoever_scans_lets_probes_through(self, bench: Bench) -> None:
+        self.declared(bench)
+        ids = [bench.create("pay") for _ in range(3)]
+        with bench.engine.begin() as connection:
+            rows.override(connection, "bank", rows.Mode.OPEN)
+            assert rows.find(connection)[0].names == ["pay"]
+        self.work._tidy()
+        assert bench.sql("SELECT count(*) FROM task_breaker_held") == 3
+
+        with bench.engine.begin() as connection:
+            rows.override(connection, "bank", rows.Mode.AUTO)
+
+        assert Breakers(self.work._child.database).look()
+        parked = "SELECT id FROM task_pending WHERE parked = 'let through by breaker bank'"
+        assert bench.sql(parked) == ids[0]

@@ -1,0 +1,267 @@
+"""Connections that died while they were idle cost no task anything (P3, P5)."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.handler_db.connection_liveness import IDLE_S
+from tasks_app.runtime.worker.child import Child
+from tests.runtime.bench import EFFECT, Bench
+from tests.waiting import until
+from torture.fault_proxy import FaultProxy
+
+PID = text("SELECT pg_backend_pid()")
+LARGE = 60_000
+"""Bytes of a payload that is fetched on its own."""
+
+
+def kill(bench: Bench, *pids: int) -> None:
+    """End backends, and wait until they are gone."""
+    for pid in pids:
+        assert bench.sql("SELECT pg_terminate_backend(:pid, 5000)", pid=pid)
+
+
+def kill_all(bench: Bench) -> None:
+    """End all backends but the one that asks, and wait until they are gone."""
+    bench.engine.dispose()
+    bench.sql(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
+def write_through(bench: Bench, through: str) -> None:
+    """Declare ``t``, whose first statement writes, and ``once``, which does the same once."""
+
+    async def aside(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+    def plain(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+        getattr(ctx, through).execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+    for name in ("t", "once"):
+        function = aside if through == "async" else plain
+        bench.handler(name, at_most_once=name == "once")(function)
+
+
+def carry_out(child: Child, bench: Bench, name: str) -> int:
+    """Let the child run one new task, and wait for its end."""
+    task_id = bench.create(name)
+    child.execute(None, [task_id])
+    until(lambda: child.inflight.empty)
+    return task_id
+
+
+THROUGH = pytest.mark.parametrize("through", ["connection", "session", "async"])
+
+
+@THROUGH
+@pytest.mark.parametrize("name", ["t", "once"])
+def test_all_connections_that_die_while_idle_cost_nobody_anything(
+    bench: Bench, through: str, name: str
+) -> None:
+    write_through(bench, through)
+    child = bench.child()
+    first = carry_out(child, bench, name)
+    kill_all(bench)
+
+    second = carry_out(child, bench, name)
+
+    task = bench.task(second)
+    assert (task.state, task.attempt, task.crashes, task.error) == ("SUCCEEDED", 1, 0, None)
+    assert bench.runs == [first, second]
+    assert bench.effects(second) == 1
+
+
+@THROUGH
+def test_what_ends_at_the_next_word_is_found_by_asking_what_was_idle_for_long(
+    bench: Bench, through: str
+) -> None:
+    """As behind a firewall that has forgotten it: until then the socket looks sound."""
+    write_through(bench, through)
+    url = make_url(bench.url)
+    with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
+        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+        carry_out(child, bench, "once")
+        idle_since = time.monotonic()
+        until(lambda: time.monotonic() > idle_since + IDLE_S)
+        proxy.lose_request(b"")
+
+        second = carry_out(child, bench, "once")
+
+        assert proxy.lost == 1
+        assert bench.task(second).error is None
+        assert (bench.state(second), bench.effects(second)) == ("SUCCEEDED", 1)
+        child.stop()
+
+
+def test_a_session_asks_again_when_it_is_used_at_last(bench: Bench) -> None:
+    @bench.handler("once", at_most_once=True)
+    def h(ctx: Any) -> None:
+        session = ctx.session
+        if bench.runs:
+            kill(bench, bench.runs[-1])
+        bench.runs.append(session.execute(PID).scalar())
+
+    child = bench.child()
+
+    ids = [carry_out(child, bench, "once") for _ in range(2)]
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 2
+
+
+class TestTheFirstStatement:
+    """On a connection that dies between the look at it and its use."""
+
+    def dies(self, bench: Bench, *, always: bool = False) -> Child:
+        """Declare ``t`` and ``once``, which from their second call on find it so."""
+
+        def h(ctx: Any) -> None:
+            connection = ctx.connection
+            bench.runs.append(ctx.task_id)
+            if len(bench.runs) == 2 or (always and len(bench.runs) > 1):
+                kill(bench, connection.connection.driver_connection.info.backend_pid)
+            connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+        for name in ("t", "once"):
+            bench.handler(name, at_most_once=name == "once")(h)
+        return bench.child()
+
+    def test_a_run_that_did_nothing_is_run_again_on_a_new_one(self, bench: Bench) -> None:
+        child = self.dies(bench)
+        first, second = (carry_out(child, bench, "t") for _ in range(2))
+
+        task = bench.task(second)
+        assert (task.state, task.attempt, task.crashes) == ("SUCCEEDED", 1, 0)
+        assert bench.runs == [first, second, second]
+        assert (bench.effects(second), bench.attempts(second)) == (1, [])
+
+    def test_the_same_in_an_async_handler(self, bench: Bench) -> None:
+        @bench.handler()
+        async def h(ctx: Any) -> None:
+            connection = await ctx.session.connection()
+            bench.runs.append(ctx.task_id)
+            if len(bench.runs) == 2:
+                raw = await connection.get_raw_connection()
+                kill(bench, raw.driver_connection.info.backend_pid)
+            await connection.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+        child = bench.child(async_connections=1)
+        first, second = (carry_out(child, bench, "t") for _ in range(2))
+
+        assert bench.runs == [first, second, second]
+        assert (bench.state(second), bench.effects(second)) == ("SUCCEEDED", 1)
+        assert bench.task(second).crashes == 0
+
+    def test_what_may_run_once_is_not_run_again_and_nobody_speaks_of_a_commit(
+        self, bench: Bench
+    ) -> None:
+        child = self.dies(bench)
+        first, second = (carry_out(child, bench, "once") for _ in range(2))
+
+        assert bench.runs == [first, second]
+        error = bench.task(second).error or ""
+        assert error.startswith("connection lost: ")
+        assert "before a COMMIT was sent" in error
+
+    def test_one_that_ends_each_of_its_connections_is_suspected(self, bench: Bench) -> None:
+        """It is run again once, and then as any other."""
+        child = self.dies(bench, always=True)
+        first, second = (carry_out(child, bench, "t") for _ in range(2))
+
+        assert bench.runs == [first, second, second]
+        assert (bench.state(second), bench.task(second).crashes) == ("PENDING", 1)
+
+
+def test_a_payload_that_could_not_be_fetched_is_no_run(bench: Bench) -> None:
+    """Not even of a task that may run once: its handler was not called."""
+
+    @bench.handler("once", at_most_once=True)
+    def h(ctx: Any, payload: dict[str, str]) -> None:
+        bench.runs.append(ctx.attempt)
+
+    child = bench.child()
+    task_id = bench.create("once", {"text": secrets.token_hex(LARGE // 2)})
+    killed = threading.Event()
+
+    @event.listens_for(child.database.engine, "before_cursor_execute")
+    def _(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.lstrip().startswith("SELECT p.payload") and not killed.is_set():
+            killed.set()
+            kill(bench, connection.connection.driver_connection.info.backend_pid)
+
+    child.execute(None, [task_id])
+    until(lambda: child.inflight.empty)
+
+    task = bench.task(task_id)
+    assert killed.is_set()
+    assert (bench.runs, task.state, task.crashes, task.failures) == ([], "PENDING", 0, 0)
+
+
+@pytest.mark.parametrize("all_die", [True, False])
+def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
+    bench: Bench, all_die: bool
+) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        pid = ctx.connection.execute(PID).scalar_one()
+        if all_die:
+            kill_all(bench)
+        else:
+            kill(bench, pid)
+
+    child = bench.child(start=False)
+    child._housekeeper._round()  # so that it has a connection, which is idle then
+    task_id = bench.create()
+    child.execute(None, [task_id])
+    child._housekeeper._round()
+
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0 if all_die else 1)
+
+
+@THROUGH
+def test_of_a_commit_that_was_not_answered_the_outcome_is_unknown(
+    bench: Bench, through: str
+) -> None:
+    write_through(bench, through)
+    url = make_url(bench.url)
+    with FaultProxy((url.host or "", url.port or 0), only=b"INSERT INTO effect") as proxy:
+        child = bench.child(url=url.set(port=proxy.port).render_as_string(hide_password=False))
+        proxy.lose_request(b"COMMIT\x00")
+
+        task_id = carry_out(child, bench, "once")
+
+        assert proxy.lost == 1
+        child.stop()
+    assert bench.effects(task_id) == 0
+    assert bench.task(task_id).error == ("outcome unknown: The database did not answer the COMMIT.")
+
+
+def test_whoever_loses_a_connection_spares_the_others_that_were_idle(bench: Bench) -> None:
+    """A failover: one error for all engines of a child, not one for each connection."""
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+
+    def pids() -> set[int]:
+        with database.single() as one, database.begin() as other:
+            return {each.execute(PID).scalar_one() for each in (one, other)}
+
+    idle = pids()
+    with database.handler_engine.connect() as connection:
+        kill(bench, connection.execute(PID).scalar_one())
+        with pytest.raises(DBAPIError):
+            connection.execute(PID)
+
+    assert pids().isdisjoint(idle)

@@ -1,0 +1,902 @@
+"""Whatever handlers do with their connection: their effects stand if and only if they succeeded."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.types.string import StrDumper
+from sqlalchemy import text
+
+from tasks_app import create_task
+from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.runtime.api.groups import create_group
+from tests.runtime.bench import EFFECT, Bench, effect
+from tests.runtime.execution.test_fast_path import carry_out, warm
+from tests.waiting import until
+
+pytestmark = pytest.mark.timeout(60, method="thread")
+INSERT = "INSERT INTO effect VALUES (%s, '')"
+
+
+def driver(ctx: Any) -> Any:
+    """psycopg's own connection, before SQLAlchemy said anything."""
+    return ctx.connection.connection.driver_connection
+
+
+def by_cursor(ctx: Any) -> None:
+    ctx.connection.connection.cursor().execute(INSERT, (ctx.task_id,))
+
+
+def by_driver(ctx: Any) -> None:
+    driver(ctx).execute(INSERT, (ctx.task_id,))
+
+
+def by_copy(ctx: Any) -> None:
+    with driver(ctx).cursor().copy("COPY effect FROM STDIN") as copy:
+        copy.write_row((ctx.task_id, ""))
+
+
+def by_block(ctx: Any) -> None:
+    with driver(ctx).transaction():
+        by_driver(ctx)
+
+
+def by_pipeline(ctx: Any) -> None:
+    with driver(ctx).pipeline():
+        by_driver(ctx)
+
+
+def by_child(ctx: Any) -> None:
+    create_task(driver(ctx), "child", biz_key=f"of:{ctx.task_id}")
+
+
+def by_session(ctx: Any) -> None:
+    effect(ctx)
+
+
+WAYS = [by_cursor, by_driver, by_copy, by_block, by_pipeline, by_child, by_session]
+
+
+@pytest.mark.parametrize("through", WAYS)
+def test_writes_by_any_way_stand_if_the_run_succeeds(
+    bench: Bench, through: Callable[[Any], None]
+) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        through(ctx)
+        if payload["n"] % 2:
+            raise ValueError
+
+    ids = [bench.create(payload={"n": n}) for n in range(8)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED"] * 4
+    count = "SELECT count(*) FROM task_pending WHERE biz_key = 'of:' || :id"
+    stands = [bench.sql(count, id=i) if through is by_child else bench.effects(i) for i in ids]
+    assert stands == [1, 0] * 4
+
+
+def keep_connection(ctx: Any) -> Callable[[], Any]:
+    connection = ctx.connection
+    return lambda: connection.execute(text(EFFECT), {"id": -1, "note": ""})
+
+
+def keep_session(ctx: Any) -> Callable[[], Any]:
+    session = ctx.session
+    return lambda: session.execute(text(EFFECT), {"id": -1, "note": ""})
+
+
+def keep_fairy(ctx: Any) -> Callable[[], Any]:
+    fairy = ctx.connection.connection
+    return lambda: fairy.cursor().execute(INSERT, (-1,))
+
+
+def keep_driver(ctx: Any) -> Callable[[], Any]:
+    kept = driver(ctx)
+    return lambda: kept.execute(INSERT, (-1,))
+
+
+def keep_cursor(ctx: Any) -> Callable[[], Any]:
+    cursor = driver(ctx).cursor()
+    return lambda: cursor.execute(INSERT, (-1,))
+
+
+def keep_copy(ctx: Any) -> Callable[[], Any]:
+    cursor = ctx.connection.connection.cursor()
+
+    def write() -> None:
+        with cursor.copy("COPY effect FROM STDIN") as copy:
+            copy.write_row((-1, ""))
+
+    return write
+
+
+KEEPERS = [keep_connection, keep_session, keep_fairy, keep_driver, keep_cursor, keep_copy]
+
+
+@pytest.mark.parametrize("keep", KEEPERS)
+@pytest.mark.parametrize("by_thread", [True, False])
+def test_what_a_run_kept_writes_into_no_later_run(
+    bench: Bench, keep: Callable[[Any], Callable[[], Any]], *, by_thread: bool
+) -> None:
+    kept: list[Callable[[], Any]] = []
+    errors: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            kept[0]()
+        except Exception as error:
+            errors.append(error)
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        if not kept:
+            kept.append(keep(ctx))
+        elif by_thread:
+            thread = threading.Thread(target=use)
+            thread.start()
+            thread.join()
+        else:
+            use()
+
+    ids = [bench.create() for _ in range(4)]
+
+    carry_out(bench, ids)
+
+    assert len(errors) == 3
+    assert bench.effects(-1) == 0
+    assert bench.states(ids) == ["SUCCEEDED"] * 4
+    assert [bench.effects(i) for i in ids] == [1] * 4
+
+
+def test_who_swallows_that_a_commit_was_refused_loses_nothing_unseen(bench: Bench) -> None:
+    """SQLAlchemy rolls back behind a COMMIT that raises: so its run has failed."""
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        commits = [ctx.session.commit, ctx.connection.commit, driver(ctx).commit]
+        with pytest.raises(RuntimeError, match="commits together"):
+            commits[payload["n"]]()
+
+    ids = [bench.create(payload={"n": n}) for n in range(3)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
+    assert [bench.effects(i) for i in ids] == [1, 0, 0]
+    assert "commits together" in (bench.task(ids[1]).error or "")
+
+
+def to_autocommit(ctx: Any) -> None:
+    ctx.connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def to_autocommit_by_session(ctx: Any) -> None:
+    ctx.session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+
+
+def to_autocommit_by_driver(ctx: Any) -> None:
+    driver(ctx).autocommit = True
+
+
+def to_two_phases(ctx: Any) -> None:
+    ctx.connection.begin_twophase()
+
+
+@pytest.mark.parametrize(
+    "turn", [to_autocommit, to_autocommit_by_session, to_autocommit_by_driver, to_two_phases]
+)
+def test_no_statement_commits_by_itself(bench: Bench, turn: Callable[[Any], None]) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        turn(ctx)
+        by_driver(ctx)
+        raise AssertionError
+
+    task_id = bench.create()
+
+    carry_out(bench, [task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+    assert "commits together" in (bench.task(task_id).error or "")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO effect VALUES ({id}, $$a$$); COMMIT",
+        "INSERT INTO effect VALUES ({id}, $$a$$); COMMIT; BEGIN",
+        "INSERT INTO effect VALUES ({id}, $$a$$); COMMIT; SELECT 1/0",
+        "SELECT $$a$$; ROLLBACK; INSERT INTO effect VALUES ({id}, $$b$$)",
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_who_ends_the_transaction_behind_a_quote_fails_once_and_for_all(
+    bench: Bench, statement: str, *, first: bool, is_async: bool
+) -> None:
+    """What he wrote stands, so that another attempt would write it again."""
+
+    @bench.handler("sync", retry="0s,0s")
+    def sync(ctx: Any) -> None:
+        if not first:
+            ctx.session.execute(text("SELECT 1"))
+        ctx.session.execute(text(statement.format(id=ctx.task_id)))
+
+    @bench.handler("async", retry="0s,0s")
+    async def asynchronous(ctx: Any) -> None:
+        if not first:
+            await ctx.session.execute(text("SELECT 1"))
+        await ctx.session.execute(text(statement.format(id=ctx.task_id)))
+
+    task_id = bench.create("async" if is_async else "sync")
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
+    assert "ended the transaction" in (bench.task(task_id).error or "")
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_end_past_our_cursors_is_seen_all_the_same(bench: Bench, *, fails: bool) -> None:
+    @bench.handler(retry="0s,0s")
+    def h(ctx: Any) -> None:
+        cursor = psycopg.ClientCursor(driver(ctx))
+        cursor.execute(INSERT + "; COMMIT", (ctx.task_id,))
+        if fails:
+            raise ValueError
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
+    assert "ended the transaction" in (bench.task(task_id).error or "")
+
+
+def test_a_sessions_rollback_takes_back_what_was_written_by_any_way(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] % 2:
+            by_session(ctx)
+        by_driver(ctx)
+        ctx.session.rollback()
+        by_copy(ctx)
+
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 4
+    assert [bench.effects(i) for i in ids] == [1] * 4
+
+
+def test_who_rolls_back_in_a_batch_by_the_driver_takes_nothing_of_others(bench: Bench) -> None:
+    @bench.handler(commit="batch")
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        if payload["n"] == 2:
+            driver(ctx).rollback()
+            by_driver(ctx)
+
+    child = warm(bench.child())
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.inflight.empty)
+    assert bench.states(ids) == ["SUCCEEDED"] * 4
+    assert [bench.effects(i) for i in ids] == [1] * 4
+
+
+def test_the_end_in_a_string_without_quotes_is_refused(bench: Bench) -> None:
+    @bench.handler(retry="0s,0s")
+    def h(ctx: Any) -> None:
+        driver(ctx).execute(f"INSERT INTO effect VALUES ({ctx.task_id}); COMMIT")
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+
+
+@pytest.mark.parametrize("then", ["raise", "return"])
+def test_a_batch_whose_transaction_was_ended_is_not_run_again(bench: Bench, then: str) -> None:
+    @bench.handler(commit="batch")
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        bench.runs.append(payload["n"])
+        effect(ctx)
+        if payload["n"] == 2:
+            ctx.session.execute(text("SELECT $$x$$; COMMIT"))
+            if then == "raise":
+                raise ValueError
+
+    child = bench.child()
+    for _ in range(30):
+        child.runner.pace.learn("t", 0.0001)
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.inflight.empty)
+    assert bench.runs == [0, 1, 2, 3]
+    assert bench.states(ids) == ["FAILED", "FAILED", "FAILED", "SUCCEEDED"]
+    assert [bench.effects(i) for i in ids] == [1] * 4
+
+
+SET_IN_A_FUNCTION = """
+    CREATE FUNCTION pick_tenant() RETURNS void LANGUAGE sql AS
+    $$ SELECT set_config('app.tenant', 'seven', false) $$
+"""
+LEAKS = {
+    "function": "SELECT pick_tenant()",
+    "capitals": "SELECT SET_CONFIG('app.tenant', 'seven', FALSE)",
+    "second": "SELECT 1; SET app.tenant = 'seven'",
+    "local": "SET LOCAL app.tenant = 'seven'",
+    "role": "SET ROLE pg_monitor",
+    "local role": "SET LOCAL ROLE pg_monitor",
+    "path": "SET LOCAL search_path TO nowhere",
+    "lock timeout": "SET lock_timeout = 1",
+    "listen": "LISTEN somewhere",
+    "lock": "SELECT pg_advisory_lock(4711)",
+    "temp": "CREATE TEMP TABLE left_behind ()",
+    "into temp": "SELECT 1 AS i INTO TEMP left_behind",
+    "prepare": "PREPARE left_behind AS SELECT 1",
+    "cursor": "DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1",
+}
+WAYS_AND_LEAKS = [
+    (way, leak)
+    for way in ("session", "driver", "async", "batch")
+    for leak in LEAKS
+    if (way, leak) != ("batch", "lock")  # it guards until the batch's COMMIT
+]
+LOOK = text("""
+    SELECT coalesce(current_setting('app.tenant', true), '') AS tenant,
+        current_user = session_user AS role, current_setting('lock_timeout') AS timeout,
+        current_setting('search_path') AS path,
+        (SELECT count(*) FROM pg_listening_channels()) AS channels,
+        (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())
+            AS locks,
+        to_regclass('pg_temp.left_behind') IS NULL AS temp,
+        (SELECT count(*) FROM pg_prepared_statements WHERE name = 'left_behind') AS prepared,
+        (SELECT count(*) FROM pg_cursors WHERE name = 'left_behind') AS cursors
+""")
+
+
+def declare(bench: Bench, way: str, leak: str, *, fails: bool) -> dict[int, Any]:
+    """Each second run leaves something, and fails if it should. What each saw last is returned."""
+    seen: dict[int, Any] = {}
+
+    def end(payload: dict[str, int]) -> None:
+        if fails and payload["n"] % 2:
+            raise ValueError
+
+    def through_session(ctx: Any, payload: dict[str, int]) -> None:
+        seen[payload["n"]] = tuple(ctx.session.execute(LOOK).one())
+        effect(ctx)
+        if payload["n"] % 2:
+            ctx.session.execute(text(leak))
+        end(payload)
+
+    def through_driver(ctx: Any, payload: dict[str, int]) -> None:
+        seen[payload["n"]] = tuple(driver(ctx).execute(LOOK.text).fetchone())
+        by_driver(ctx)
+        if payload["n"] % 2:
+            driver(ctx).execute(leak)
+        end(payload)
+
+    async def asynchronous(ctx: Any, payload: dict[str, int]) -> None:
+        seen[payload["n"]] = tuple((await ctx.session.execute(LOOK)).one())
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+        if payload["n"] % 2:
+            await ctx.session.execute(text(leak))
+        end(payload)
+
+    options = {"commit": "batch"} if way == "batch" else {}
+    functions = {"driver": through_driver, "async": asynchronous}
+    bench.handler(max_attempts=1, **options)(functions.get(way, through_session))
+    return seen
+
+
+@pytest.mark.parametrize(("way", "leak"), WAYS_AND_LEAKS)
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
+    bench: Bench, leak: str, way: str, *, fails: bool
+) -> None:
+    bench.sql(SET_IN_A_FUNCTION)
+    bench.at_end(lambda: bench.sql("DROP FUNCTION pick_tenant"))
+    seen = declare(bench, way, LEAKS[leak], fails=fails)
+    child = bench.child(async_connections=1, async_concurrency=1)
+    for _ in range(30):
+        child.runner.pace.learn("t", 0.0001)
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.inflight.empty)
+    if (way, leak) == ("batch", "lock"):  # it guards until the COMMIT, which is that of all
+        seen = {n: row[:5] + row[6:] for n, row in seen.items()}
+    assert set(seen.values()) == {seen[0]}
+    assert seen[0][:2] == ("", True)
+    ends = ["SUCCEEDED", "FAILED" if fails else "SUCCEEDED"] * 2
+    assert bench.states(ids) == ends
+    assert [bench.effects(i) for i in ids] == [int(end == "SUCCEEDED") for end in ends]
+
+
+CURRENT_TENANT = text("SELECT coalesce(current_setting('app.tenant', true), '')")
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+@pytest.mark.parametrize("name", ["sync", "async"])
+def test_a_deferred_trigger_still_sees_what_its_run_has_set(
+    bench: Bench, name: str, *, in_group: bool
+) -> None:
+    bench.sql("""
+        CREATE TABLE seen (id bigint, tenant text);
+        CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO seen VALUES (new.task_id, current_setting('app.tenant'));
+            PERFORM set_config('app.tenant', 'of the trigger', false);
+            RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION look()
+    """)
+    bench.at_end(
+        lambda: bench.sql("DROP TRIGGER late ON effect; DROP FUNCTION look; DROP TABLE seen")
+    )
+
+    @bench.handler("sync", max_attempts=1)
+    def sync(ctx: Any) -> None:
+        bench.runs.append(ctx.session.scalar(CURRENT_TENANT))
+        ctx.session.execute(text("SET LOCAL app.tenant = 'seven'"))
+        effect(ctx)
+
+    @bench.handler("async", max_attempts=1)
+    async def asynchronous(ctx: Any) -> None:
+        bench.runs.append(await ctx.session.scalar(CURRENT_TENANT))
+        await ctx.session.execute(text("SET LOCAL app.tenant = 'seven'"))
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+
+    if in_group:
+        with bench.engine.begin() as connection:
+            members = [NewTask(name) for _ in range(3)]
+            ids = list(create_group(connection, members, then=NewTask("then")).task_ids)
+    else:
+        ids = [bench.create(name) for _ in range(3)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 3
+    assert [bench.sql("SELECT tenant FROM seen WHERE id = :id", id=i) for i in ids] == ["seven"] * 3
+    assert bench.runs == [""] * 3
+
+
+def test_in_a_batch_a_deferred_trigger_sees_what_its_own_run_has_set(bench: Bench) -> None:
+    bench.sql("""
+        CREATE TABLE late (i bigint UNIQUE DEFERRABLE INITIALLY DEFERRED);
+        CREATE TABLE seen (id bigint, tenant text);
+        CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO seen VALUES (new.task_id, current_setting('app.tenant', true));
+            RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION look()
+    """)
+    bench.at_end(
+        lambda: bench.sql("DROP TRIGGER late ON effect; DROP FUNCTION look; DROP TABLE seen, late")
+    )
+
+    @bench.handler(commit="batch")
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        bench.runs.append(payload["n"])
+        ctx.session.execute(text(f"SET LOCAL app.tenant = '{ctx.task_id}'"))
+        effect(ctx)
+        for _ in range(2):  # twice for a moment
+            ctx.session.execute(text("INSERT INTO late VALUES (1)"))
+        ctx.session.execute(text("DELETE FROM late"))
+
+    child = warm(bench.child())
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.inflight.empty)
+    assert bench.runs == [0, 1, 2, 3]
+    assert bench.states(ids) == ["SUCCEEDED"] * 4
+    seen = [bench.sql("SELECT tenant FROM seen WHERE id = :id", id=i) for i in ids]
+    assert seen == [str(i) for i in ids]
+
+
+def test_what_stays_in_the_session_of_a_batch_makes_each_run_alone(bench: Bench) -> None:
+    @bench.handler(commit="batch")
+    def h(ctx: Any, payload: dict[str, int]) -> int:
+        effect(ctx)
+        if payload["n"] == 1:
+            ctx.session.execute(text("CREATE TEMP TABLE left_behind ()"))
+        look = text("SELECT count(to_regclass('pg_temp.left_behind'))")
+        return int(ctx.session.scalar(look))
+
+    child = warm(bench.child())
+    ids = [bench.create(payload={"n": n}) for n in range(4)]
+
+    child.execute(None, ids)
+
+    until(lambda: child.inflight.empty)
+    assert [bench.task(i).result for i in ids] == [0, 1, 0, 0]
+    assert [bench.effects(i) for i in ids] == [1] * 4
+
+
+def test_an_advisory_lock_of_the_session_guards_until_the_commit(bench: Bench) -> None:
+    """It ends with its run, but not before what it guards can be seen."""
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        ctx.session.execute(text("SELECT pg_advisory_lock(4711)"))
+        bench.runs.append(ctx.session.scalar(text("SELECT count(*) FROM effect")))
+        effect(ctx)
+
+    carry_out(bench, [bench.create() for _ in range(12)], extra_threads=3)
+
+    assert sorted(bench.runs) == list(range(12))
+
+
+SET_ISOLATION = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+def choose_by_options(ctx: Any) -> Any:
+    ctx.connection.execution_options(isolation_level="REPEATABLE READ")
+    return ctx.connection
+
+
+def choose_by_session(ctx: Any) -> Any:
+    return ctx.session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
+
+
+def choose_by_words(ctx: Any) -> Any:
+    ctx.session.execute(SET_ISOLATION)
+    return ctx.session
+
+
+@pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
+def test_a_run_with_a_snapshot_outlives_renewals(
+    bench: Bench, choose: Callable[[Any], Any]
+) -> None:
+    """A renewal behind its snapshot would make its settle fail, at each attempt."""
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        through = choose(ctx)
+        through.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+        before = beats()
+        until(lambda: beats() > before + 2, 20)
+
+    def beats() -> int:
+        return len(renewals)
+
+    renewals: list[int] = []
+    child = bench.child(lease=1.5)
+    renew = child._housekeeper._renew
+    child._housekeeper._renew = lambda *a, **k: (renewals.append(1), renew(*a, **k))[1]
+    task_id = bench.create()
+
+    child.execute(None, [task_id])
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+
+def test_another_tables_not_null_violation_is_its_handlers_failure(bench: Bench) -> None:
+    bench.sql("CREATE TABLE task_completed_x (id bigint NOT NULL, name text NOT NULL)")
+    bench.at_end(lambda: bench.sql("DROP TABLE task_completed_x"))
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        columns = ("id", "name")[payload["n"]]
+        ctx.connection.execute(text(f"INSERT INTO task_completed_x ({columns}) VALUES (NULL)"))
+
+    ids = [bench.create(payload={"n": n}) for n in range(2)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["FAILED"] * 2
+    assert "task_completed_x" in (bench.task(ids[0]).error or "")
+
+
+def leave_a_copy(ctx: Any) -> None:
+    bench_keeps.append(copy := driver(ctx).cursor().copy("COPY effect FROM STDIN"))
+    copy.__enter__()
+
+
+def leave_a_stream(ctx: Any) -> None:
+    bench_keeps.append(rows := driver(ctx).cursor().stream("SELECT generate_series(1, 9)"))
+    next(rows)
+
+
+def leave_a_pipeline(ctx: Any) -> None:
+    bench_keeps.append(pipeline := driver(ctx).pipeline())
+    pipeline.__enter__()
+    by_driver(ctx)
+
+
+bench_keeps: list[Any] = []
+
+
+@pytest.mark.parametrize("leave", [leave_a_copy, leave_a_stream, leave_a_pipeline])
+def test_what_is_left_open_fails_with_its_true_cause(
+    bench: Bench, leave: Callable[[Any], None]
+) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] == 1:
+            leave(ctx)
+        else:
+            effect(ctx)
+
+    ids = [bench.create(payload={"n": n}) for n in range(3)]
+
+    carry_out(bench, ids)
+    bench_keeps.clear()
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
+    assert [bench.effects(i) for i in ids] == [1, 0, 1]
+    assert "left a COPY" in (bench.task(ids[1]).error or "")
+    assert bench.task(ids[1]).crashes == 0
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "state", "failures"), [(5, "SUCCEEDED", 0), (6, "FAILED", 1)]
+)
+@pytest.mark.parametrize("where", ["in the handler", "at its commit"])
+def test_a_conflict_of_transactions_is_tried_again_uncharged_a_few_times(
+    bench: Bench, where: str, conflicts: int, state: str, failures: int
+) -> None:
+    bench.sql("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF new.note = 'conflict' THEN RAISE SQLSTATE '40001'; END IF; RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER refuses AFTER INSERT ON effect
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()
+    """)
+    bench.at_end(lambda: bench.sql("DROP TRIGGER refuses ON effect; DROP FUNCTION refuse"))
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.attempt)
+        if where == "in the handler":
+            ctx.session.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
+        note = "conflict" if len(bench.runs) <= conflicts else ""
+        ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": note})
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert bench.state(task_id) == state
+    assert bench.task(task_id).failures == failures
+    assert bench.effects(task_id) == int(state == "SUCCEEDED")
+    assert bench.runs == [1] * 6
+
+
+def test_a_conflict_is_no_second_chance_for_who_runs_at_most_once(bench: Bench) -> None:
+    @bench.handler(at_most_once=True)
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.attempt)
+        ctx.session.execute(text("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"))
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.runs) == ("FAILED", [1])
+
+
+def test_an_adapter_that_a_run_registered_is_not_the_next_ones(bench: Bench) -> None:
+    class Note:
+        pass
+
+    class NoteDumper(StrDumper):
+        def dump(self, obj: Any) -> bytes:
+            return b"noted"
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] == 0:
+            driver(ctx).adapters.register_dumper(Note, NoteDumper)
+        by_driver(ctx)
+        assert driver(ctx).execute("SELECT %s", (Note(),)).fetchone() == ("noted",)
+
+    ids = [bench.create(payload={"n": n}) for n in range(3)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["SUCCEEDED", "FAILED", "FAILED"]
+
+
+def test_a_transaction_that_was_begun_ahead_is_ended_when_no_run_uses_it(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        if payload["n"] == 0:
+            effect(ctx)
+        elif payload["n"] == 1:
+            until(lambda: bench.sql(BEGUN) == 1)
+
+    child = warm(bench.child())
+    child.execute(None, [bench.create(payload={"n": n}) for n in range(3)])
+
+    until(lambda: bench.sql(BEGUN) == 0)
+
+
+BEGUN = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE 'BEGIN%'
+"""
+
+
+@pytest.mark.parametrize("choose", [choose_by_options, choose_by_session, choose_by_words])
+def test_a_run_in_a_row_chooses_how_its_transaction_begins(
+    bench: Bench, choose: Callable[[Any], Any]
+) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> str:
+        through = choose(ctx) if payload["n"] % 2 else ctx.session
+        effect(ctx)
+        return str(through.execute(text("SHOW transaction_isolation")).scalar())
+
+    ids = [bench.create(payload={"n": n}) for n in range(6)]
+
+    carry_out(bench, ids)
+
+    seen = [bench.task(i).result for i in ids]
+    assert seen[::2] == ["read committed"] * 3
+    assert "read committed" not in seen[1::2]
+    assert [bench.effects(i) for i in ids] == [1] * 6
+
+
+def test_the_first_settle_of_a_session_finds_its_tables_whatever_the_path(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        ctx.session.execute(text("SET search_path TO nowhere"))
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("SUCCEEDED", 1)
+
+
+def test_who_keeps_a_dead_connection_keeps_no_other(bench: Bench) -> None:
+    kept: list[Any] = []
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        kept.append(driver(ctx) if not kept else weakref.ref(driver(ctx)))
+
+    child = warm(bench.child())
+    child.execute(None, [bench.create() for _ in range(6)])
+
+    assert [of_run() for of_run in kept[1:]] == [None] * 5
+
+
+def at_work(statement: str) -> Callable[[Any], None]:
+    def start(ctx: Any) -> None:
+        connection = driver(ctx)
+        began = threading.Event()
+
+        def go_on() -> None:
+            while True:
+                began.set()
+                connection.execute(statement)
+
+        threading.Thread(target=go_on, daemon=True).start()
+        assert began.wait(5)
+
+    return start
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("statement", ["SELECT 1", "SELECT pg_sleep(30)"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_thread_at_work_hurts_its_own_run_alone(
+    bench: Bench, statement: str, *, fails: bool
+) -> None:
+    start = at_work(statement)
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        if payload["n"] % 3 == 1:
+            start(ctx)
+            if fails:
+                raise ValueError
+
+    ids = [bench.create(payload={"n": n}) for n in range(12)]
+
+    carry_out(bench, ids)
+
+    for n, task_id in enumerate(ids):
+        task = bench.task(task_id)
+        assert (task.crashes, bench.effects(task_id)) == (0, int(task.state == "SUCCEEDED")), n
+        assert n % 3 == 1 or task.state == "SUCCEEDED", (n, task.error)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_commit_through_libpq_is_seen(bench: Bench, *, is_async: bool) -> None:
+    @bench.handler("sync", retry="0s,0s")
+    def sync(ctx: Any) -> None:
+        effect(ctx)
+        driver(ctx).pgconn.exec_(b"COMMIT")
+        raise ValueError
+
+    @bench.handler("async", retry="0s,0s")
+    async def asynchronous(ctx: Any) -> None:
+        await ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": ""})
+        raw = await (await ctx.session.connection()).get_raw_connection()
+        raw.driver_connection.pgconn.exec_(b"COMMIT")
+        raise ValueError
+
+    task_id = bench.create("async" if is_async else "sync")
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
+    assert "ended the transaction" in (bench.task(task_id).error or "")
+
+
+def by_composable(ctx: Any) -> None:
+    driver(ctx).execute(sql.SQL("COMMIT"))
+
+
+def behind_a_plain_quote(ctx: Any) -> None:
+    ctx.session.execute(text("SELECT 'it''s; '; COMMIT"))
+
+
+@pytest.mark.parametrize("end", [by_composable, behind_a_plain_quote])
+def test_more_ways_to_say_commit_are_refused(bench: Bench, end: Callable[[Any], None]) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        end(ctx)
+
+    task_id = bench.create()
+
+    bench.drain()
+
+    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 0)
+
+
+def test_what_is_noted_at_a_connection_is_its_runs(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        bench.runs.append((ctx.connection.info.get("mine"), driver(ctx).prepare_threshold))
+        ctx.connection.info["mine"] = 1
+        driver(ctx).prepare_threshold = 0
+
+    carry_out(bench, [bench.create() for _ in range(3)])
+
+    assert bench.runs == [(None, 5)] * 3
+
+
+def test_a_connection_that_was_detached_fails_with_its_handlers_cause(bench: Bench) -> None:
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any, payload: dict[str, int]) -> None:
+        effect(ctx)
+        ctx.connection.detach()
+        if payload["n"]:
+            raise ValueError
+
+    ids = [bench.create(payload={"n": n}) for n in range(2)]
+
+    carry_out(bench, ids)
+
+    assert bench.states(ids) == ["FAILED"] * 2
+    assert "closed ctx.connection" in (bench.task(ids[0]).error or "")
+    assert (bench.task(ids[1]).error or "").startswith("ValueError")

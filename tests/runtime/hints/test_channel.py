@@ -1,0 +1,175 @@
+"""Hints that go out from the thread that offers them, and the answers that another waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from tasks_app.runtime.hints import channel
+from tasks_app.runtime.hints.channel import Counts
+from tasks_app.runtime.hints.sender import MOST_AT_ONCE, Hint, HintSender
+from tests.waiting import until
+
+
+class Line:
+    """A publisher that notes which thread used it for what."""
+
+    def __init__(self) -> None:
+        self.published: list[list[int]] = []
+        self.started: list[list[int]] = []
+        self.threads: set[int] = set()
+        self.looks, self.depths = 0, 0
+        self.can_start = True
+        self.error: Exception | None = None
+        """Of starts."""
+        self.answer: Exception | None = None
+        """Of what was started."""
+        self.answered = threading.Event()
+        self.answered.set()
+
+    def publish(self, _queue: str, ids: Sequence[int]) -> None:
+        self.published.append(list(ids))
+
+    def start(self, _queue: str, ids: Sequence[int]) -> bool:
+        if self.error is not None:
+            raise self.error
+        if self.can_start:
+            self.threads.add(threading.get_ident())
+            self.started.append(list(ids))
+        return self.can_start
+
+    def finish(self) -> None:
+        self.answered.wait(20)
+        if self.answer is not None:
+            raise self.answer
+
+    def depth(self, _queue: str) -> int | None:
+        self.looks += 1
+        return self.depths
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    line.answered.set()
+
+
+@pytest.fixture
+def hinter(line: Line) -> HintSender:
+    """One that has sent a first hint, by which it knows the broker and the queue."""
+    hinter = HintSender(lambda: line)
+    offer(hinter, 0)
+    assert (line.published, line.started) == ([[0]], [])
+    line.published.clear()
+    return hinter
+
+
+def offer(hinter: HintSender, *ids: int, queue: str = "q", at: float = 0.0) -> None:
+    """Offer hints and wait for what becomes of them."""
+    hinter.offer([Hint(queue, task_id, at) for task_id in ids])
+    hinter.flush(20)
+
+
+def test_they_go_out_from_the_thread_that_offers_them(hinter: HintSender, line: Line) -> None:
+    offer(hinter, 1, 2)
+    offer(hinter, 3)
+
+    assert line.started == [[1, 2], [3]]
+    assert line.threads == {threading.get_ident()}
+    assert line.published == []
+    assert hinter.counts == Counts(sent=4)
+
+
+def test_what_is_not_answered_is_sent_again(hinter: HintSender, line: Line) -> None:
+    line.answer = ConnectionError()
+
+    offer(hinter, 1)
+
+    assert line.started == line.published == [[1]]
+    assert hinter.counts == Counts(sent=2)
+
+
+def test_what_cannot_be_started_goes_the_other_way(hinter: HintSender, line: Line) -> None:
+    line.error = ConnectionError()
+    offer(hinter, 1)
+    line.error, line.can_start = None, False
+    offer(hinter, 2)
+
+    assert line.started == []
+    assert line.published == [[1], [2]]
+
+
+def test_nobody_waits_for_an_answer_to_what_went_before(hinter: HintSender, line: Line) -> None:
+    line.answered.clear()
+    for n in range(1, 5):
+        hinter.offer([Hint("q", n)])
+    line.answered.set()
+    hinter.flush(20)
+
+    assert line.started == [[1]]
+    assert [i for ids in line.published for i in ids] == [2, 3, 4]
+
+
+def far_ahead(hinter: HintSender) -> None:
+    hinter._line._booked_until = time.monotonic() + 3600
+
+
+def silent(hinter: HintSender) -> None:
+    hinter._line._silent_until = time.monotonic() + 3600
+
+
+def deep(hinter: HintSender) -> None:
+    hinter._line._deep_until["q"] = time.monotonic() + 3600
+
+
+@pytest.mark.parametrize("state", [far_ahead, silent, deep])
+def test_nothing_is_started_where_the_hinter_would_rest(
+    hinter: HintSender, line: Line, state: Callable[[HintSender], None]
+) -> None:
+    state(hinter)
+
+    hinter.offer([Hint("q", 1)])
+
+    assert line.started == []
+
+
+def test_nothing_is_started_before_it_is_due(hinter: HintSender, line: Line) -> None:
+    hinter.offer([Hint("q", 1, at=time.monotonic() + 3600)])
+
+    assert line.started == []
+
+
+def test_a_queue_is_looked_at_before_anything_is_started_into_it(
+    hinter: HintSender, line: Line
+) -> None:
+    offer(hinter, 1, queue="other")
+    offer(hinter, 2, queue="other")
+
+    assert line.published == [[1]]
+    assert line.started == [[2]]
+    assert line.looks == 2
+
+
+def test_what_is_started_counts_among_those_after_which_a_queue_is_looked_at(
+    hinter: HintSender, line: Line
+) -> None:
+    line.depths = channel.DEEP
+    for n in range(1, 2 * channel.LOOK_EVERY):
+        offer(hinter, n)
+
+    assert len(line.started) == channel.LOOK_EVERY - 1
+    assert hinter.counts.silent == channel.LOOK_EVERY
+
+
+def test_many_at_once_and_those_of_several_queues_go_the_other_way(
+    hinter: HintSender, line: Line
+) -> None:
+    offer(hinter, *range(MOST_AT_ONCE + 1))
+    hinter.offer([Hint("q", 1000), Hint("other", 1001)])
+    until(lambda: hinter.counts.sent == MOST_AT_ONCE + 4)
+
+    assert line.started == []

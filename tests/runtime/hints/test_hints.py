@@ -1,0 +1,701 @@
+"""Hints: what committed is told, what did not is not, and no commit ever waits or fails for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from tasks_app import Fail, NewTask, Retry, acreate_task, acreate_tasks, create_task, create_tasks
+from tasks_app.domain.tasks.records import HINT_WAIT
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.hints import channel as line_room
+from tasks_app.runtime.hints import hints as hints_room
+from tasks_app.runtime.hints import sender as hinter_room
+from tasks_app.runtime.hints.channel import Counts
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.sender import Hint, HintSender
+from tests.runtime.bench import Bench
+from tests.waiting import until
+
+
+class Ear:
+    """A publisher that notes what it is told; it can be deaf, slow, or full."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, list[int]]] = []
+        self.instants: list[float] = []
+        self.error: BaseException | None = None
+        self.depths: dict[str, int | None] = {}
+        self.looks = 0
+        self.open = threading.Event()
+        self.open.set()
+
+    def publish(self, queue: str, ids: Sequence[int]) -> None:
+        self.open.wait(20)
+        if self.error is not None:
+            raise self.error
+        self.messages.append((queue, list(ids)))
+        self.instants += [time.monotonic()] * len(ids)
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:
+        return False
+
+    def finish(self) -> None:
+        raise AssertionError("nothing was started")
+
+    def depth(self, queue: str) -> int | None:
+        self.looks += 1
+        return self.depths.get(queue, 0)
+
+    @property
+    def ids(self) -> list[int]:
+        return [i for _, ids in self.messages for i in ids]
+
+
+@pytest.fixture
+def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ear]:
+    """What the hints of this process reach."""
+    monkeypatch.setenv("TASKS_APP_BROKER_URL", "redis://nobody")
+    before, ear = HINTS._connect, Ear()
+    HINTS.provide(lambda settings: ear)
+    yield ear
+    ear.open.set()
+    HINTS.provide(before)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def session(bench: Bench) -> Iterator[Session]:
+    with Session(bench.engine) as session:
+        yield session
+
+
+def told(ear: Ear) -> list[int]:
+    """All ids that were told, when the last hint is out."""
+    if HINTS._hinter is not None:
+        HINTS._hinter.flush(20)  # at an exit there is less patience
+    return ear.ids
+
+
+def wait_of(bench: Bench, task_id: int) -> timedelta:
+    """How long the scan leaves the row alone."""
+    return bench.sql("SELECT scan_at - due_at FROM task_pending WHERE id = :id", id=task_id)
+
+
+class TestWhatIsTold:
+    def test_a_committed_task_and_not_before(self, session: Session, ear: Ear) -> None:
+        task_id = create_task(session, "t", queue="mail")
+        assert told(ear) == []
+
+        session.commit()
+
+        assert told(ear) == [task_id]
+        assert ear.messages == [("mail", [task_id])]
+
+    def test_tasks_of_each_commit_once(self, session: Session, ear: Ear) -> None:
+        first = create_task(session, "t")
+        session.commit()
+        second = create_task(session, "t")
+        session.commit()
+        session.commit()
+
+        assert told(ear) == [first, second]
+
+    def test_nothing_of_a_rollback(self, bench: Bench, session: Session, ear: Ear) -> None:
+        create_task(session, "t")
+        session.rollback()
+        create_task(session, "t")
+        session.close()
+        failing = Session(bench.engine)
+        with contextlib.suppress(ZeroDivisionError), failing, failing.begin():
+            create_task(failing, "t")
+            raise ZeroDivisionError
+        with session.begin():
+            last = create_task(session, "t")
+
+        assert told(ear) == [last]
+
+    def test_nothing_of_a_commit_that_fails(self, session: Session, ear: Ear) -> None:
+        session.execute(text("CREATE TEMP TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+        session.execute(text("INSERT INTO late VALUES (1), (1)"))
+        create_task(session, "t")
+
+        with pytest.raises(IntegrityError):
+            session.commit()
+        session.rollback()
+        last = create_task(session, "t")
+        session.commit()
+
+        assert told(ear) == [last]
+
+    def test_of_savepoints_what_was_released_and_committed(
+        self, session: Session, ear: Ear
+    ) -> None:
+        with session.begin():
+            kept = [create_task(session, "t")]
+            with session.begin_nested():
+                kept.append(create_task(session, "t"))
+                with session.begin_nested() as undone:
+                    create_task(session, "t")
+                    with session.begin_nested():
+                        create_task(session, "t")  # released into what is rolled back
+                    undone.rollback()
+                with session.begin_nested():
+                    kept.append(create_task(session, "t"))
+            assert told(ear) == []
+
+        assert told(ear) == kept
+
+    def test_nothing_of_a_savepoint_whose_transaction_rolls_back(
+        self, session: Session, ear: Ear
+    ) -> None:
+        with session.begin_nested():
+            create_task(session, "t")
+        session.rollback()
+        with session.begin_nested():
+            create_task(session, "t")
+            session.get_transaction().rollback()  # type: ignore[union-attr]
+        last = create_task(session, "t")
+        session.commit()
+
+        assert told(ear) == [last]
+
+    def test_a_session_that_lives_long_keeps_nothing_of_the_past(
+        self, session: Session, ear: Ear
+    ) -> None:
+        for end in (session.commit, session.rollback, session.close):
+            with contextlib.suppress(ZeroDivisionError), session.begin_nested():
+                create_task(session, "t")
+                raise ZeroDivisionError
+            create_task(session, "t")
+            end()
+
+            assert session.info == {hints_room._NOTES: {}}
+
+    def test_a_commit_releases_savepoints_that_are_open(self, session: Session, ear: Ear) -> None:
+        session.begin_nested()
+        task_id = create_task(session, "t")
+        session.get_transaction().commit()  # type: ignore[union-attr]
+
+        assert told(ear) == [task_id]
+
+    def test_a_task_that_is_created_in_a_flush(self, session: Session, ear: Ear) -> None:
+        class Order(DeclarativeBase):
+            pass
+
+        class Line(Order):
+            __tablename__ = "line"
+            __table_args__: ClassVar = {"prefixes": ["TEMPORARY"]}
+            id: Mapped[int] = mapped_column(primary_key=True)
+
+        made = []
+        Order.metadata.create_all(session.connection())
+        event.listen(session, "after_flush", lambda *_: made.append(create_task(session, "t")))
+        session.add(Line(id=1))
+        session.commit()
+
+        assert len(made) == 1
+        assert told(ear) == made
+
+    def test_only_rows_that_may_run_at_once(self, session: Session, ear: Ear) -> None:
+        create_task(session, "t", delay="1m")
+        create_task(session, "t", run_at=datetime.now(UTC) - timedelta(seconds=9))
+        create_task(session, "t", enabled=False)
+        create_task(session, "t", retry="5s,5s", wait_first=True)
+        holder = create_task(session, "t", unique_key="k")
+        create_task(session, "t", unique_key="k")
+        session.commit()
+
+        assert told(ear) == [holder]
+
+    def test_many_go_together_by_queue(self, session: Session, ear: Ear) -> None:
+        new = [NewTask("t", None, {"queue": f"q{n % 2}"}) for n in range(800)]
+        ids = create_tasks(session, new)
+        session.commit()
+
+        assert sorted(told(ear)) == ids
+        assert {queue for queue, _ in ear.messages} == {"q0", "q1"}
+        assert len(ear.messages) <= 6
+        assert max(len(ids) for _, ids in ear.messages) <= 500
+
+    def test_nobody_waits_for_the_first_of_very_many(self, session: Session, ear: Ear) -> None:
+        create_tasks(session, [NewTask("t")] * (hints_room.BULK + 1))
+        session.commit()
+
+        assert told(ear) == []
+
+    def test_a_session_that_was_open_before_the_first_hint(self, bench: Bench, ear: Ear) -> None:
+        maker = sessionmaker(bench.engine)
+        with maker() as early, Session(bench.engine) as first:
+            early.execute(text("SELECT 1"))
+            ids = [create_task(first, "t")]
+            first.commit()
+            ids.append(create_task(early, "t"))
+            early.commit()
+
+        assert told(ear) == ids
+
+    def test_tasks_that_a_handler_creates(self, bench: Bench, ear: Ear) -> None:
+        made = []
+
+        @bench.handler("parent")
+        def parent(ctx: Any) -> None:
+            child = create_task(ctx.session, "child")
+            if ctx.attempt == 1:
+                raise ValueError  # it rolls back
+            made.append(child)
+
+        @bench.handler("aparent")
+        async def aparent(ctx: Any) -> None:
+            made.append(await acreate_task(ctx.session, "child"))
+
+        ids = [bench.create("parent", retry="0s"), bench.create("aparent")]
+        bench.execute(ids)
+        bench.execute(ids[:1])
+
+        # The parent is told of, too: it is tried again at once.
+        assert sorted(i for i in told(ear) if i not in ids) == sorted(made)
+
+
+class TestWhatIsDueSoon:
+    """Sooner than a scan sees it coming: whoever makes it due hints at it, when it is."""
+
+    def test_a_short_delay_is_waited_for_and_a_long_one_left_to_the_scan(
+        self, session: Session, ear: Ear
+    ) -> None:
+        began = time.monotonic()
+        create_task(session, "t", delay=hints_room.NEAR + timedelta(milliseconds=1))
+        second = create_task(session, "t", delay="0.6s")
+        first = create_task(session, "t", delay="0.3s")
+        session.commit()
+
+        until(lambda: len(ear.ids) == 2)
+        assert ear.ids == [first, second]
+        assert [at >= began + 0.3 * n for n, at in enumerate(ear.instants, 1)] == [True, True]
+
+    def test_an_exit_does_not_wait_for_it(self, session: Session, ear: Ear) -> None:
+        create_task(session, "t", delay="1.4s")
+        session.commit()
+        began = time.monotonic()
+
+        HINTS.flush()
+
+        assert time.monotonic() - began < 1
+        assert ear.ids == []
+
+    def test_a_short_retry_is_hinted_at_and_a_long_one_is_not(self, bench: Bench, ear: Ear) -> None:
+        @bench.handler()
+        def h(ctx: Any, payload: dict) -> None:
+            raise Retry(after=payload["after"])
+
+        short, long = (bench.create(payload={"after": after}) for after in ("0.2s", "1m"))
+
+        bench.execute([short, long])
+
+        until(lambda: ear.ids)
+        assert bench.sql("SELECT due_at <= now() FROM task_pending WHERE id = :id", id=short)
+        assert told(ear) == [short]
+
+
+class TestWhatCannotBeKnown:
+    def test_a_connection_says_nothing(self, bench: Bench, ear: Ear) -> None:
+        with bench.engine.begin() as connection:
+            create_task(connection, "t")
+
+        assert told(ear) == []
+
+    @pytest.mark.parametrize("mode", ["rollback_only", "create_savepoint", "control_fully"])
+    def test_a_session_in_somebodys_transaction(self, bench: Bench, ear: Ear, mode: Any) -> None:
+        with bench.engine.connect() as connection, connection.begin() as outer:
+            with Session(connection, join_transaction_mode=mode) as session:
+                task_id = create_task(session, "t")
+                session.commit()
+            if outer.is_active:
+                assert bench.sql("SELECT count(*) FROM task_pending") == 0
+                outer.commit()
+
+        assert wait_of(bench, task_id) == timedelta(0)
+        assert told(ear) == []
+
+
+class TestAsync:
+    def test_async_sessions(self, bench: Bench, ear: Ear) -> None:
+        async def produce(engine: AsyncEngine) -> list[int]:
+            async with AsyncSession(engine) as session:
+                await acreate_task(session, "t")
+                await session.rollback()
+                ids = [await acreate_task(session, "t")]
+                async with session.begin_nested() as savepoint:
+                    await acreate_task(session, "t")
+                    await savepoint.rollback()
+                await session.commit()
+                ids += await acreate_tasks(session, [NewTask("t"), NewTask("t")])
+                await session.commit()
+            connection: AsyncConnection
+            async with engine.begin() as connection:
+                await acreate_task(connection, "t")
+                async with AsyncSession(connection) as joined:
+                    await acreate_task(joined, "t")
+                    await joined.commit()
+            return ids
+
+        async def run() -> list[int]:
+            engine = create_async_engine(bench.url)
+            try:
+                return await produce(engine)
+            finally:
+                await engine.dispose()
+
+        assert asyncio.run(run()) == told(ear)
+
+
+class TestTheScanMeanwhile:
+    """A row waits for its hint only if that will most likely come."""
+
+    def committed(self, session: Session, **options: Any) -> int:
+        task_id = create_task(session, "t", **options)
+        session.commit()
+        assert HINTS._hinter is not None
+        HINTS._hinter.flush(20)
+        return task_id
+
+    def test_it_leaves_a_row_to_its_hint_once_hints_work(
+        self, bench: Bench, session: Session, ear: Ear
+    ) -> None:
+        first, second = self.committed(session), self.committed(session)
+        (third, fourth) = create_tasks(session, [NewTask("t"), NewTask("t", None, {"delay": "1s"})])
+        session.commit()
+
+        waits = [wait_of(bench, i) for i in (first, second, third, fourth)]
+        assert waits == [timedelta(0), HINT_WAIT, HINT_WAIT, timedelta(0)]
+
+    def test_it_does_not_leave_what_may_expire_meanwhile(
+        self, bench: Bench, session: Session, ear: Ear
+    ) -> None:
+        self.committed(session)
+        soon = datetime.now(UTC) + timedelta(seconds=HINT_WAIT.total_seconds() / 2)
+        task_id = self.committed(session, expires_at=soon)
+
+        assert wait_of(bench, task_id) == timedelta(0)
+        assert task_id in told(ear)
+
+    def test_it_does_not_when_hints_fail(self, bench: Bench, session: Session, ear: Ear) -> None:
+        self.committed(session)
+        ear.error = ConnectionError()
+        self.committed(session)
+        task_id = self.committed(session)
+
+        assert wait_of(bench, task_id) == timedelta(0)
+
+    def test_it_does_not_for_a_queue_that_is_deep(
+        self, bench: Bench, session: Session, ear: Ear
+    ) -> None:
+        self.committed(session)
+        ear.depths["deep"] = line_room.DEEP
+        self.committed(session, queue="deep")
+
+        assert wait_of(bench, self.committed(session, queue="deep")) == timedelta(0)
+        assert wait_of(bench, self.committed(session)) == HINT_WAIT
+
+    def test_a_worker_without_a_broker_does_not_wait(
+        self, bench: Bench, session: Session, ear: Ear
+    ) -> None:
+        bench.succeeding()
+        self.committed(session)
+        task_id = self.committed(session)
+        assert wait_of(bench, task_id) == HINT_WAIT
+
+        bench.drain()
+
+        assert bench.state(task_id) == "SUCCEEDED"
+
+
+class TestWhenHintsAreOff:
+    @pytest.mark.parametrize(
+        ("variable", "value"), [("TASKS_APP_BROKER_URL", ""), ("TASKS_APP_HINTS", "false")]
+    )
+    def test_nothing_is_started_and_no_row_waits(
+        self,
+        bench: Bench,
+        session: Session,
+        ear: Ear,
+        monkeypatch: pytest.MonkeyPatch,
+        variable: str,
+        value: str,
+    ) -> None:
+        monkeypatch.setenv(variable, value)
+        ids = [create_task(session, "t") for _ in range(2)]
+        session.commit()
+
+        assert told(ear) == []
+        assert [wait_of(bench, i) for i in ids] == [timedelta(0)] * 2
+        assert HINTS._hinter is None
+        assert not session.info
+
+
+class TestTheHinter:
+    @pytest.fixture
+    def ear(self) -> Iterator[Ear]:
+        ear = Ear()
+        yield ear
+        ear.open.set()
+
+    @pytest.fixture
+    def hinter(self, ear: Ear) -> HintSender:
+        return HintSender(lambda: ear)
+
+    def test_its_thread_starts_with_the_first_hint(self, hinter: HintSender, ear: Ear) -> None:
+        before = threading.active_count()
+        hinter.flush(10)
+        hinter.offer([])
+        assert threading.active_count() == before
+
+        offer(hinter, 1)
+
+        assert threading.active_count() == before + 1
+        assert ear.ids == [1]
+
+    def test_it_need_not_wait_until_the_producer_waits_for_something(
+        self, hinter: HintSender, ear: Ear
+    ) -> None:
+        offer(hinter, 1)
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(60.0)  # who computes is not interrupted
+        try:
+            hinter.offer([Hint("q", 2)])
+            ends = time.monotonic() + 5
+            while len(ear.ids) < 2 and time.monotonic() < ends:
+                pass
+            assert ear.ids == [1, 2]
+        finally:
+            sys.setswitchinterval(usual)
+
+    def test_what_comes_while_it_publishes_goes_together(
+        self, hinter: HintSender, ear: Ear
+    ) -> None:
+        ear.open.clear()
+        hinter.offer([Hint("q", 1)])
+        until(lambda: ear.looks)
+        for n in range(2, 700):
+            hinter.offer([Hint("q", n)])
+        ear.open.set()
+        hinter.flush(10)
+
+        assert [len(ids) for _, ids in ear.messages] == [1, 500, 198]
+        assert ear.ids == list(range(1, 700))
+
+    def test_a_few_in_a_row_go_out_each_at_once(
+        self, hinter: HintSender, ear: Ear, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(line_room, "WINDOW_S", 3600.0)
+        few = range(line_room.BURST // 2)  # a flush may take a round of its own
+        for n in few:
+            offer(hinter, n)
+
+        assert ear.messages == [("q", [n]) for n in few]
+
+    def test_there_are_at_most_200_messages_a_second(self, hinter: HintSender, ear: Ear) -> None:
+        began = time.monotonic()
+        for n in range(2_000):
+            hinter.offer([Hint("q", n)])
+            time.sleep(0)  # let it publish, if it would
+        hinter.flush(10)
+
+        assert ear.ids == list(range(2_000))
+        booked = (time.monotonic() - began) / line_room.WINDOW_S
+        assert len(ear.messages) <= booked + line_room.BURST + 2
+
+    def test_whoever_offers_never_waits_and_memory_is_bounded(
+        self, hinter: HintSender, ear: Ear
+    ) -> None:
+        ear.open.clear()
+        offered = 2 * hinter_room.MOST_WAITING
+        hinter.offer(Hint("q", n) for n in range(offered))
+        hinter.offer([Hint("q", offered)])
+
+        assert not hinter.reliable("q")
+        assert hinter.counts.dropped >= offered - hinter_room.MOST_WAITING - hinter_room.MOST_IDS
+        assert len(hinter._waiting) <= hinter_room.MOST_WAITING
+
+    def test_after_an_error_it_is_silent_for_longer_and_longer_and_says_so_once(
+        self, hinter: HintSender, ear: Ear, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ear.error = ConnectionError("redis://:secret@host")
+        silences = []
+        for n in range(7):
+            begun = time.monotonic()
+            offer(hinter, n)
+            silences.append(round(hinter._line._silent_until - begun))
+            offer(hinter, 100 + n)
+            hinter._line._silent_until = 0.0  # it is over
+        ear.error = None
+        offer(hinter, 200)
+        ear.error = ConnectionError()
+        offer(hinter, 201)
+
+        assert silences == [2, 4, 8, 16, 32, 60, 60]
+        assert ear.ids == [200]
+        assert hinter.counts == Counts(sent=1, failed=8, silent=7)
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+        assert "ConnectionError" in caplog.text
+        assert "secret" not in caplog.text
+
+    def test_a_connect_that_exits_silences_it_and_the_thread_lives(self, ear: Ear) -> None:
+        def connect() -> Ear:
+            if not hinter.counts.failed:
+                raise SystemExit(3)
+            return ear
+
+        hinter = HintSender(connect)
+        offer(hinter, 1)
+        hinter._line._silent_until = 0.0
+        offer(hinter, 2)
+
+        assert ear.ids == [2]
+        assert hinter.counts.failed == 1
+
+    def test_a_deep_queue_is_looked_at_every_few_messages_and_then_left_alone(
+        self, hinter: HintSender, ear: Ear
+    ) -> None:
+        for n in range(line_room.LOOK_EVERY - 1):
+            offer(hinter, n)
+        assert ear.looks == 1
+        ear.depths["q"] = line_room.DEEP
+        offer(hinter, line_room.LOOK_EVERY - 1)
+        assert ear.looks == 2  # behind the message that went out
+        offer(hinter, 100)
+        offer(hinter, 101)
+        offer(hinter, 102, "other")
+
+        assert ear.looks == 3
+        assert ear.ids == [*range(line_room.LOOK_EVERY), 102]
+        assert hinter.counts.silent == 2
+        hinter._line._deep_until.clear()  # it is over
+        offer(hinter, 103)
+        assert ear.looks == 4
+        assert 103 not in ear.ids
+
+    def test_a_queue_that_no_worker_has_made_gets_none(self, hinter: HintSender, ear: Ear) -> None:
+        ear.depths["unmade"] = None
+        offer(hinter, 1, "unmade")
+
+        assert ear.ids == []
+        assert hinter.counts.silent == 1
+
+    def test_a_flush_is_bounded_and_none_when_silent(self, hinter: HintSender, ear: Ear) -> None:
+        ear.open.clear()
+        hinter.offer([Hint("q", 1)])
+        hinter.flush(0.01)
+        hinter._line._silent_until = float("inf")
+        began = time.monotonic()
+        hinter.flush(1000)
+
+        assert time.monotonic() - began < 10
+
+    def test_without_a_thread_to_be_had_a_commit_does_not_fail(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(*_: Any) -> None:
+            raise RuntimeError("can't start new thread")
+
+        ear = Ear()
+        monkeypatch.setenv("TASKS_APP_BROKER_URL", "redis://nobody")
+        before = HINTS._connect
+        HINTS.provide(lambda settings: ear)
+        try:
+            with Session(bench.engine) as session:
+                with monkeypatch.context() as patch:
+                    patch.setattr(threading.Thread, "start", refuse)
+                    ids = [create_task(session, "t")]
+                    session.commit()
+                ids.append(create_task(session, "t"))
+                session.commit()
+            assert told(ear) == ids
+        finally:
+            HINTS.provide(before)  # type: ignore[arg-type]
+        assert "RuntimeError" in caplog.text
+
+
+def offer(hinter: HintSender, task_id: int, queue: str = "q") -> None:
+    """Offer one hint and wait for what becomes of it."""
+    hinter.offer([Hint(queue, task_id)])
+    hinter.flush(10)
+
+
+ENDS = {
+    "plain": {},
+    "with effects": {"effects": True},
+    "fails": {"fails": True},
+    "in a batch": {"effects": True, "batch": True},
+    "async with effects": {"effects": True, "is_async": True},
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=list(ENDS))
+def test_who_ends_the_last_member_hints_at_the_callback(
+    bench: Bench, ear: Ear, end: dict[str, bool]
+) -> None:
+    def handle(ctx: Any) -> None:
+        if end.get("fails"):
+            raise Fail("no")
+
+    if end.get("is_async"):
+
+        @bench.handler("t")
+        async def _(ctx: Any) -> None:
+            await ctx.session.execute(text("SELECT 1"))
+
+    else:
+
+        @bench.handler("t", **({"commit": "batch"} if end.get("batch") else {}))
+        def _(ctx: Any) -> None:
+            handle(ctx)
+            if end.get("effects"):
+                ctx.session.execute(text("SELECT 1"))
+
+    callback = NewTask("then")
+    with bench.engine.begin() as connection:
+        group = create_group(connection, [NewTask("t")] * 2, then=callback, on_failure=callback)
+
+    bench.execute(group.task_ids)
+
+    assert told(ear).count(group.callback_id) == 1
+
+
+def test_a_callback_that_is_for_later_or_for_a_fair_queue_is_the_scans(
+    bench: Bench, ear: Ear
+) -> None:
+    bench.succeeding("t")
+    for options in ({"delay": 60}, {"fair_key": "gold"}, {"enabled": False}):
+        with bench.engine.begin() as connection:
+            then = NewTask("then", None, options)  # type: ignore[arg-type]
+            group = create_group(connection, [NewTask("t")], then=then)
+        bench.execute(group.task_ids)
+
+    assert told(ear) == []
+
+
+def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
+    """What a plain settle returns, and what it costs, is as it was."""
+    from tasks_app.pool.runs import settle, settle_success
+
+    for statement in (
+        settle._GROUP.text,
+        settle._ONE.text,
+        settle._SUCCEEDED.text,
+        settle_success._SUCCEED,
+    ):
+        assert "called" not in statement
+        assert "task_group" not in statement

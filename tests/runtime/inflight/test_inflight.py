@@ -1,0 +1,335 @@
+"""The in-flight set: one mutex decides who owns a task."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from tasks_app.domain.tasks.records import ClaimedTask, Fence, Settlement
+from tasks_app.domain.tasks.states import Event
+from tasks_app.runtime.inflight.inflight import InFlight
+from tests.factory import LEASE
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def task(number: int) -> ClaimedTask:
+    return ClaimedTask(
+        fence=Fence(number, 1, uuid4()), name="t", queue="default", biz_key=None, payload="{}",
+        headers=None, failures=0, crashes=0, retry_level=0, max_attempts=3, at_most_once=False,
+        retry=None, timeout_ms=None, hard_timeout_ms=None, key_text=str(uuid4()),
+        created_s=0.0, due_s=0.0, cancel_requested=False,
+    )  # fmt: skip
+
+
+def done(claimed: ClaimedTask) -> Settlement:
+    return Settlement(claimed.fence, Event.SUCCEED, 0, 0)
+
+
+def fences_on_the_way_back(inflight: InFlight) -> list[Fence]:
+    return [item.fence for item in inflight.returning()]
+
+
+def test_what_the_housekeeper_took_back_no_thread_starts() -> None:
+    inflight = InFlight()
+    first, second, third = task(1), task(2), task(3)
+    inflight.receive([first, second, third])
+    assert inflight.start_next() is not None
+
+    inflight.take_back(0.0)
+
+    assert fences_on_the_way_back(inflight) == [second.fence, third.fence]
+    assert inflight.start_next() is None
+    assert set(inflight.held()) == {first.fence, second.fence, third.fence}
+
+
+def test_nothing_is_taken_back_while_nothing_runs_long() -> None:
+    inflight = InFlight()
+    inflight.receive([task(1), task(2)])
+    inflight.start_next()
+
+    assert inflight.take_back(3600.0) == []
+    assert inflight.returning() == []
+    assert inflight.start_next() is not None
+
+
+def test_a_free_thread_keeps_what_waits_here() -> None:
+    inflight = InFlight(threads=2)
+    inflight.receive([task(1), task(2), task(3)])
+    inflight.start_next()
+
+    inflight.take_back(0.0)
+    kept = inflight.returning()
+    inflight.start_next()
+    inflight.take_back(0.0)
+
+    assert kept == []
+    assert [item.fence.task_id for item in inflight.returning()] == [3]
+
+
+def test_a_thread_without_a_message_takes_nothing_from_the_inflight() -> None:
+    """A pool of eight threads with one message: when its task is slow, nobody else comes."""
+    inflight = InFlight(threads=8)
+    inflight.open_message(7)
+    inflight.receive([task(1), task(2)])
+    inflight.start_next()
+
+    messages = inflight.take_back(0.0)
+
+    assert messages == [7]
+    assert [fence.task_id for fence in fences_on_the_way_back(inflight)] == [2]
+
+
+def test_a_quick_neighbour_with_a_message_keeps_what_waits_here() -> None:
+    inflight = InFlight(threads=8)
+    inflight.open_message(7)
+    neighbour = threading.Thread(target=inflight.open_message, args=(8,))
+    neighbour.start()
+    neighbour.join()
+    inflight.receive([task(1), task(2)])
+    inflight.start_next()
+
+    assert inflight.take_back(0.0) == []
+    assert fences_on_the_way_back(inflight) == []
+
+
+def test_every_task_is_either_started_or_taken_back_never_both() -> None:
+    """Four starters against one housekeeper, a hundred times."""
+    for _ in range(100):
+        inflight = InFlight()
+        inflight.receive([task(n) for n in range(20)])
+        inflight.start_next()
+        started: list[int] = []
+        together = threading.Barrier(5)
+
+        def start(inflight=inflight, started=started, together=together) -> None:
+            together.wait()
+            while (run := inflight.start_next()) is not None:
+                started.append(run.task.task_id)
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        together.wait()
+        inflight.take_back(0.0)
+        for thread in threads:
+            thread.join()
+
+        taken = [fence.task_id for fence in fences_on_the_way_back(inflight)]
+        assert sorted(started + taken) == list(range(1, 20))
+
+
+def test_the_message_of_a_thread_is_given_back_once() -> None:
+    inflight = InFlight()
+    inflight.open_message(7)
+    inflight.receive([task(1)])
+    inflight.start_next()
+
+    first, second = inflight.take_back(0.0), inflight.take_back(0.0)
+
+    assert (first, second) == ([7], [])
+    assert inflight.gave_back
+    inflight.close_message()
+    inflight.open_message(8)
+    assert not inflight.gave_back
+
+
+def test_a_hint_has_no_ledger_row_to_give_back() -> None:
+    inflight = InFlight()
+    inflight.open_message(0)
+    inflight.receive([task(1)])
+    inflight.start_next()
+
+    assert inflight.take_back(0.0) == []
+    assert inflight.gave_back
+
+
+def test_nothing_starts_after_the_stop() -> None:
+    inflight = InFlight()
+    inflight.receive([task(1)])
+
+    inflight.stop()
+
+    assert inflight.start_next() is None
+    inflight.take_all_back()
+    assert len(inflight.returning()) == 1
+
+
+def test_what_is_let_go_can_neither_commit_nor_be_collected() -> None:
+    inflight = InFlight()
+    first = task(1)
+    inflight.receive([first])
+    inflight.start_next()
+
+    taken = inflight.let_go()
+    inflight.collect(done(first))
+    inflight.give_back(first, LEASE)
+
+    assert taken == [first]
+    assert not inflight.begin_commit(first.fence)
+    assert inflight.held() == []
+
+
+def test_a_run_that_is_being_committed_is_let_go_only_when_told_so() -> None:
+    inflight = InFlight()
+    first = task(1)
+    inflight.receive([first])
+    inflight.start_next()
+
+    assert inflight.begin_commit(first.fence)
+    assert inflight.let_go() == []
+    assert inflight.begin_commit(first.fence)
+    assert inflight.let_go(committing=True) == [first]
+    assert not inflight.begin_commit(first.fence)
+
+
+def test_all_that_is_taken_back_names_its_messages_once() -> None:
+    inflight = InFlight()
+    inflight.open_message(7)
+    inflight.receive([task(1), task(2)])
+    inflight.start_next()
+
+    assert inflight.busy
+    assert inflight.take_all_back() == [7]
+    assert inflight.take_all_back() == []
+    assert inflight.gave_back
+    assert [item.fence.task_id for item in inflight.returning()] == [2]
+
+
+def test_an_answer_to_one_run_does_not_end_the_next() -> None:
+    """Interleaving: the housekeeper settles run 1 as RETRY; this child claims run 2; it drops 1."""
+    inflight = InFlight()
+    run_1, run_2 = task(1), task(1)
+    inflight.receive([run_1])
+    inflight.start_next()
+    inflight.collect(done(run_1))
+    inflight.receive([run_2])
+    inflight.start_next()
+
+    inflight.drop(run_1.fence)
+
+    assert [run.task for run in inflight.running()] == [run_2]
+    assert inflight.held() == [run_2.fence]
+
+
+def test_a_task_that_runs_alone_waits_for_the_others_and_they_for_it() -> None:
+    inflight = InFlight()
+    first, alone, last = task(1), task(2)._replace(at_most_once=True), task(3)
+    inflight.receive([first, alone, last])
+
+    together = [inflight.start_next(), inflight.start_next(), inflight.start_next()]
+    inflight.drop(first.fence)
+    inflight.drop(last.fence)
+    by_itself = inflight.start_next()
+    inflight.receive([task(4)])
+
+    assert [run and run.task.task_id for run in together] == [1, 3, None]
+    assert by_itself is not None
+    assert by_itself.task is alone
+    assert inflight.start_next() is None
+
+
+def test_outcomes_stay_until_the_database_has_answered() -> None:
+    inflight = InFlight()
+    claimed = task(1)
+    inflight.receive([claimed])
+    inflight.start_next()
+
+    inflight.collect(done(claimed))
+
+    assert [s.fence for s in inflight.finished()] == [claimed.fence]
+    assert (inflight.running(), inflight.held(), inflight.empty) == ([], [claimed.fence], False)
+    inflight.drop(claimed.fence)
+    assert inflight.empty
+
+
+def test_pending_writes_count_until_they_are_done() -> None:
+    inflight = InFlight()
+    inflight.write_later(print)
+
+    pending_writes = inflight.pending_writes.take()
+
+    assert not inflight.empty
+    inflight.pending_writes.leave(pending_writes)
+    assert inflight.pending_writes.take() == [print]
+    inflight.pending_writes.leave([])
+    assert inflight.empty
+
+
+def test_a_task_that_suits_nobody_else_is_left_for_who_it_suits() -> None:
+    inflight = InFlight()
+    inflight.receive([task(1), task(2)])
+
+    run = inflight.start_next(lambda one: one.task_id == 2)
+
+    assert run is not None
+    assert run.task.task_id == 2
+    assert inflight.start_next(lambda one: one.task_id == 2) is None
+
+
+def anything(_: ClaimedTask) -> bool:
+    return True
+
+
+class TestTheCrew:
+    def test_takes_a_group_and_leaves_what_runs_alone(self) -> None:
+        inflight = InFlight(for_async_pool=anything)
+        inflight.receive([lonely(1), task(2), task(3), task(4)])
+
+        first = inflight.start_async_pool(2)
+        second = inflight.start_async_pool(9)
+        third = inflight.start_async_pool(9)
+        for run in [*first, *second]:
+            inflight.drop(run.task.fence)
+        last = inflight.start_async_pool(9)
+
+        ids = [[run.task.task_id for run in runs] for runs in (first, second, third, last)]
+        assert ids == [[2, 3], [4], [], [1]]
+        inflight.receive([task(5)])
+        assert inflight.start_async_pool(9) == []
+        assert inflight.start_next() is None
+
+    def test_takes_no_thread_so_nothing_goes_back(self) -> None:
+        inflight = InFlight(places=2, for_async_pool=anything)
+        inflight.open_message(7)
+        inflight.receive([task(1)])
+        inflight.start_async_pool(1)
+        inflight.receive([task(2)])
+
+        one = inflight.take_back(0.0)
+        inflight.start_async_pool(1)
+        both = inflight.take_back(0.0)
+
+        assert (one, both) == ([], [7])  # all places are taken: the rest of the message is others'
+        assert inflight.returning() == []
+
+    def test_what_runs_alone_is_turned_away_thrice_and_then_waits_for_its_turn(self) -> None:
+        inflight = InFlight(places=2, for_async_pool=anything)
+        inflight.receive([task(1)])
+        inflight.start_async_pool(1)
+        turned_away = []
+        for _ in range(5):
+            lone = lonely(2)
+            inflight.receive([lone])
+            inflight.take_back(0.0)
+            turned_away.append(lone.fence in fences_on_the_way_back(inflight))
+            inflight.drop(lone.fence)
+
+        assert turned_away == [True, True, True, False, False]
+
+
+def lonely(number: int) -> ClaimedTask:
+    return task(number)._replace(crashes=1)
+
+
+def test_who_loses_its_connection_right_after_everybody_did_is_not_suspected() -> None:
+    inflight = InFlight()
+    first, second = task(1), task(2)
+    inflight.receive([first, second])
+    for claimed in (first, second):
+        inflight.start_next()
+        inflight.give_back(claimed, LEASE, suspect=True)
+        inflight.acquit()
+
+    assert [item.suspect for item in inflight.returning()] == [False, False]

@@ -1,0 +1,111 @@
+"""A kind of tasks that the pool has none of is looked for rarely, as long as there are others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tasks_app.pool.runs.claim_sql import Claimer
+from tasks_app.runtime.inflight.fetcher import Claims
+from tasks_app.runtime.scan import empty_poll_backoff as lulls
+from tasks_app.runtime.scan.empty_poll_backoff import LONGEST_REST_S, REST, EmptyPollBackoff
+from tests.runtime.bench import Bench
+
+
+class Clock:
+    """Stands still unless it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        monkeypatch.setattr(lulls.time, "monotonic", lambda: self.now)
+
+    def look(self, backoff: EmptyPollBackoff, took_s: float, found: int = 0) -> float:
+        """Look; return for how long the lull lasts then."""
+        began = self.now
+        self.now += took_s
+        backoff.looked(began, found=found)
+        ended, rest_s = self.now, 0.0
+        while backoff.lasts:
+            rest_s += 0.01
+            self.now = ended + rest_s
+        return rest_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_looks_that_are_fast_or_find_something_are_repeated_at_once(clock: Clock) -> None:
+    backoff = EmptyPollBackoff()
+
+    assert [clock.look(backoff, 0.001) for _ in range(5)] == [0.0] * 5
+    assert [clock.look(backoff, 0.1, found=1) for _ in range(5)] == [0.0] * 5
+
+
+def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(clock: Clock) -> None:
+    backoff = EmptyPollBackoff()
+
+    assert clock.look(backoff, 0.03) == 0.0  # one slow look is the machine's
+    assert clock.look(backoff, 0.03) == pytest.approx(REST * 0.03, abs=0.02)
+    assert clock.look(backoff, 9.0) == pytest.approx(REST * 0.03, abs=0.02)
+    assert clock.look(backoff, 9.0) == pytest.approx(LONGEST_REST_S, abs=0.02)
+    assert clock.look(backoff, 0.03, found=1) == 0.0
+    assert clock.look(backoff, 0.03) == 0.0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The names of each look into the pool, all of which are slow if they find nothing."""
+    names: list[tuple[str, ...]] = []
+    of_queues = Claims._of_queues
+
+    def watched(claims: Claims, queues: Any, most: int, kind: Claimer, **options: Any) -> int:
+        names.append(kind.names)
+        return of_queues(claims, queues, most, kind, **options)
+
+    monkeypatch.setattr(Claims, "_of_queues", watched)
+    monkeypatch.setattr(lulls, "SLOW_S", 0.0)
+    monkeypatch.setattr(lulls, "REST", 1e6)
+    return names
+
+
+def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(
+    bench: Bench, looks: list[tuple[str, ...]]
+) -> None:
+    bench.succeeding("plain")
+
+    @bench.handler("coroutine")
+    async def coroutine(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+
+    executor = bench.child(claim_size=1).executor
+    for _ in range(2):
+        executor.top_up(["default"])
+    looks.clear()
+    ids = [bench.create("plain") for _ in range(3)]
+    for _ in ids:
+        executor.top_up(["default"])
+        executor.run_waiting()
+
+    assert looks == [("coroutine",), *[("plain",)] * 3]
+    assert bench.runs == ids
+
+
+def test_when_there_are_no_others_all_kinds_are_looked_for(
+    bench: Bench, looks: list[tuple[str, ...]]
+) -> None:
+    bench.succeeding("plain")
+
+    @bench.handler("coroutine")
+    async def coroutine(ctx: Any) -> None:
+        pass
+
+    executor = bench.child().executor
+    for _ in range(2):
+        executor.top_up(["default"])
+    assert all(backoff.lasts for backoff in executor._claims.lulls.values())
+    bench.create("coroutine")
+
+    assert executor.top_up(["default"]) == 1

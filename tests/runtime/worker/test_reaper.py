@@ -1,0 +1,294 @@
+"""Burials: killed processes, their slots, and who is charged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.claim import claim, claims_of
+from tasks_app.pool.runs.release import release
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.scoreboard import scoreboard
+from tasks_app.runtime.worker.reaper import Reaper
+from tests.factory import LEASE, claimer
+from tests.runtime.bench import Bench
+from tests.runtime.mortal import Mortal
+from tests.waiting import until
+
+pytestmark = pytest.mark.processes
+
+Dead = Callable[..., None]
+
+
+@pytest.fixture
+def dead(bench: Bench) -> Dead:
+    """Let a process own these claims, say that it runs the first so many, and be killed."""
+
+    def die(
+        ids: list[int], *, running: int = 1, owner: str = "dead", dispatch_id: int = 0, **more: Any
+    ) -> None:
+        with bench.engine.begin() as connection:
+            tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())
+        runs = [task.run for task in tasks[:running]]
+        Mortal(bench.slots, owner, runs, dispatch_id=dispatch_id).kill()
+        assert bench.states(ids) == ["RUNNING"] * len(ids)
+
+    return die
+
+
+def reaper(bench: Bench, database: Database | None = None) -> Reaper:
+    database = database or Database(bench.url)
+    bench.at_end(database.dispose)
+    return Reaper(database, bench.slots, bench.registry, bench.settings())
+
+
+def counts(bench: Bench, ids: list[int]) -> list[tuple[str, int, int]]:
+    tasks = [bench.task(i) for i in ids]
+    return [(task.state.value, task.failures, task.crashes) for task in tasks]
+
+
+def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
+    bench.succeeding(retry="1h,1h")
+    ids = [bench.create() for _ in range(10)]
+    with bench.engine.begin() as connection:
+        message = ledger.add(connection, "default", ids, LEASE)
+        heartbeats.beat(connection, owner="dead", node="n", queues=["default"], handlers=["t"])
+    dead(ids, running=1, dispatch_id=message.id)
+
+    reaper(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 1, 0)] + [("PENDING", 0, 0)] * 9
+    (attempt,) = bench.attempts(ids[0])
+    assert (attempt.kind, attempt.event) == ("process died", "retry")
+    assert [bench.attempts(i) for i in ids[1:]] == [[]] * 9
+    assert bench.dispatches() == 0
+    assert bench.sql("SELECT count(*) FROM task_worker") == 0
+    assert bench.slots.occupied() == []
+
+
+def test_what_goes_back_is_hinted_at_before_the_next_scan(
+    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that ran, its neighbours, and those of the message that were not claimed."""
+    hinted: set[int] = set()
+    monkeypatch.setattr(HINTS, "offer", lambda _queue, ids: hinted.update(ids))
+    monkeypatch.setattr(
+        HINTS, "again", lambda settled: hinted.update(s.fence.task_id for s in settled)
+    )
+    bench.succeeding(retry="0s,0s")
+    claimed, rest = [bench.create() for _ in range(3)], [bench.create() for _ in range(3)]
+    with bench.engine.begin() as connection:
+        message = ledger.add(connection, "default", [*claimed, *rest], LEASE)
+    dead(claimed, running=1, dispatch_id=message.id)
+
+    reaper(bench).look()
+
+    assert hinted == {*claimed, *rest}
+
+
+def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> None:
+    bench.succeeding(max_attempts=1)
+    task_id = bench.create(max_attempts=1)
+    dead([task_id])
+
+    reaper(bench).look()
+
+    assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
+    assert (bench.task(task_id).error or "").startswith("process died")
+
+
+def test_a_child_that_died_before_any_start_counts_as_a_crash_for_its_claims(
+    bench: Bench, dead: Dead
+) -> None:
+    ids = [bench.create() for _ in range(3)]
+    dead(ids, running=0)
+
+    reaper(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
+
+
+def test_of_several_that_ran_nobody_knows_who_it_was(bench: Bench, dead: Dead) -> None:
+    ids = [bench.create() for _ in range(5)]
+    dead(ids, running=3)
+
+    reaper(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 3 + [("PENDING", 0, 0)] * 2
+
+
+def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead: Dead) -> None:
+    ids = [bench.create() for _ in range(250)]
+    dead(ids, running=200)
+
+    reaper(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 200 + [("PENDING", 0, 0)] * 50
+
+
+def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_charged(
+    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoreboard, "MOST_RUNS", 1)
+    ids = [bench.create() for _ in range(3)]
+    dead(ids, running=2)
+
+    reaper(bench).look()
+
+    assert counts(bench, ids) == [("PENDING", 0, 1)] * 3
+
+
+def test_at_most_once_is_never_run_again(bench: Bench, dead: Dead) -> None:
+    task_id = bench.create()
+    dead([task_id], at_most_once=True)
+
+    reaper(bench).look()
+
+    assert counts(bench, [task_id]) == [("FAILED", 1, 0)]
+    assert (bench.task(task_id).error or "").startswith("outcome unknown")
+
+
+def test_a_task_whose_cancellation_was_asked_for_is_cancelled(bench: Bench, dead: Dead) -> None:
+    task_id = bench.create()
+    dead([task_id])
+    bench.sql("UPDATE task_pending SET cancel_requested_at = now() WHERE id = :id", id=task_id)
+
+    reaper(bench).look()
+
+    assert bench.state(task_id) == "CANCELLED"
+
+
+def test_two_undertakers_at_once_charge_once(bench: Bench, dead: Dead) -> None:
+    for round_ in range(5):
+        ids = [bench.create(retry="1h,1h") for _ in range(4)]
+        dead(ids, owner=f"dead {round_}")
+        together = threading.Barrier(2)
+        both = [reaper(bench), reaper(bench)]
+
+        def look(one: Reaper, together: threading.Barrier = together) -> None:
+            together.wait(10)
+            one.look()
+
+        for thread in [bench.beside(look, one) for one in both]:
+            thread.join(10)
+
+        reaper(bench).look()  # who met a locked row left the rest to the next look
+        assert counts(bench, ids) == [("PENDING", 1, 0)] + [("PENDING", 0, 0)] * 3
+        assert bench.slots.occupied() == []
+
+
+def test_a_living_child_is_left_alone(bench: Bench) -> None:
+    slot = bench.slots.take("alive")
+
+    reaper(bench).look()
+
+    assert [view.owner for view in bench.slots.occupied()] == ["alive"]
+    slot.free()
+
+
+def test_a_grave_that_somebody_holds_shut_does_not_keep_the_others_open(
+    bench: Bench, dead: Dead
+) -> None:
+    locked, free = bench.create(retry="1h"), bench.create(retry="1h")
+    dead([locked], owner="dead 1")
+    dead([free], owner="dead 2")
+    look = reaper(bench).look
+
+    with bench.engine.begin() as user:
+        user.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": locked})
+        look()
+        assert counts(bench, [locked, free]) == [("RUNNING", 0, 0), ("PENDING", 1, 0)]
+    look()
+
+    assert counts(bench, [locked]) == [("PENDING", 1, 0)]
+    assert bench.slots.occupied() == []
+
+
+def test_the_last_words_of_a_slot_count_not_those_that_were_read_before_it_died(
+    bench: Bench, dead: Dead
+) -> None:
+    """Interleaving: a sibling reads the slot (A runs); the child collects A, starts B, dies; look.
+
+    A's outcome was not written yet, so its row is RUNNING: by the old record it would be charged.
+    """
+    a, b = (bench.create(retry="1h"), bench.create(retry="1h"))
+    dead([b, a], running=1)
+    runs = {task.task_id: task.run for task in claims(bench, "dead")}
+
+    late = reaper(bench)
+    now = late._slots.occupied
+    late._slots.occupied = lambda: [replace(v, running=(runs[a],)) for v in now()]  # type: ignore[method-assign]
+
+    late.look()
+
+    assert counts(bench, [a, b]) == [("PENDING", 0, 0), ("PENDING", 1, 0)]
+
+
+def claims(bench: Bench, owner: str) -> list[ClaimedTask]:
+    with bench.engine.connect() as connection:
+        return claims_of(connection, owner)
+
+
+def test_a_housekeeper_buries_first_thing(bench: Bench, dead: Dead) -> None:
+    task_id = bench.create(retry="1h")
+    dead([task_id])
+
+    bench.child()
+
+    until(lambda: counts(bench, [task_id]) == [("PENDING", 1, 0)])
+
+
+def test_what_was_given_back_and_claimed_anew_belongs_to_its_new_owner(
+    bench: Bench, dead: Dead
+) -> None:
+    """Interleaving: the child says that it runs A and gives A back; another claims A; it dies."""
+    task_id = bench.create()
+    dead([task_id])
+    (old,) = claims(bench, "dead")
+    with bench.engine.begin() as connection:
+        release(connection, [old.fence])
+    with bench.engine.begin() as connection:
+        claim(connection, [task_id], claimer(owner="new"), uuid4())
+
+    reaper(bench).look()
+
+    assert counts(bench, [task_id]) == [("RUNNING", 0, 0)]
+    assert bench.task(task_id).owner == "new"
+
+
+def test_a_grave_stays_open_while_somebody_holds_the_guilty_row(bench: Bench, dead: Dead) -> None:
+    bench.succeeding(max_attempts=1)
+    task_id = bench.create()
+    dead([task_id])
+    burier = reaper(bench)
+
+    with bench.engine.begin() as person:
+        person.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": task_id})
+        open_meanwhile = burier.look()
+    open_afterwards = burier.look()
+
+    assert (open_meanwhile, open_afterwards) == (1, 0)
+    assert bench.state(task_id) == "PENDING"
+    assert bench.task(task_id).failures == 1
+
+
+def test_who_dies_while_its_worker_leaves_charges_nobody(bench: Bench, dead: Dead) -> None:
+    bench.succeeding()
+    ran, unstarted = [bench.create() for _ in range(2)], bench.create()
+    dead([*ran, unstarted], running=2)
+    bench.slots.leave()
+
+    reaper(bench).look()
+
+    assert counts(bench, [*ran, unstarted]) == [("PENDING", 0, 0)] * 3
+    assert bench.slots.occupied() == []

@@ -1,0 +1,431 @@
+"""A worker that stops: its children start nothing more, give back, and let go in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.engine import make_url
+
+from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.pool.dispatch import ledger
+from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.execution import settler
+from tasks_app.runtime.handler_db import handler_connections
+from tasks_app.runtime.worker import shutdown
+from tasks_app.runtime.worker.child import Child
+from tests.factory import LEASE
+from tests.runtime.bench import Bench, effect
+from tests.waiting import until
+from torture.fault_proxy import FaultProxy
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"  # how one ends here: see ``ended``
+)
+
+
+class Held:
+    """A handler that leaves an effect and runs until the test lets it go, whatever is raised."""
+
+    def __init__(self, bench: Bench, name: str = "held", **options: Any) -> None:
+        self.started = threading.Event()
+        self.go_on = bench.event()
+
+        @bench.handler(name, **options)
+        def held(ctx: Any) -> None:
+            effect(ctx)
+            self.started.set()
+            assert self.go_on.wait(30)
+
+
+@pytest.fixture(autouse=True)  # before the bench, and so undone after it
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the process would end; its housekeeper ends instead."""
+    ended = threading.Event()
+
+    def end(status: int) -> None:
+        assert status == 0
+        ended.set()
+        raise SystemExit
+
+    monkeypatch.setattr(shutdown, "end_process", end)
+    return ended
+
+
+def running(bench: Bench, ids: list[int], dispatch_id: int | None = None, **options: Any) -> tuple:
+    """A child that carries out a message in a thread."""
+    child = bench.child(**options)
+    return child, bench.beside(child.execute, dispatch_id, ids)
+
+
+def test_what_has_not_started_goes_back_uncharged_when_the_parent_drains(bench: Bench) -> None:
+    started = []
+
+    @bench.handler("t")
+    def t(ctx: Any) -> None:
+        started.append(ctx.task_id)
+        bench.slots.drain()
+
+    ids = [bench.create() for _ in range(25)]
+
+    bench.execute(ids, dispatch_id=None)
+
+    assert len(started) == 1
+    assert sorted(bench.states(ids)) == ["PENDING"] * 24 + ["SUCCEEDED"]
+    assert {bench.task(i).failures + bench.task(i).crashes for i in ids} == {0}
+
+
+def test_claims_messages_and_queues_go_back_while_a_task_still_runs(bench: Bench) -> None:
+    held = Held(bench)
+    first, rest = bench.create("held"), [bench.create("held") for _ in range(14)]
+    with bench.engine.begin() as connection:
+        message = ledger.add(connection, "default", [first, *rest], LEASE)
+        stranded = ledger.add(connection, "default", [999], LEASE)
+        others = ledger.add(connection, "default", [998], LEASE)
+    _, thread = running(bench, [first, *rest], message.id)
+    assert held.started.wait(10)
+
+    bench.slots.strand([stranded.id])
+    bench.slots.drain()
+
+    until(lambda: bench.states(rest) == ["PENDING"] * 14)
+    until(lambda: bench.sql("SELECT array_agg(id) FROM task_dispatch") == [others.id])
+    until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
+    assert bench.state(first) == "RUNNING"
+    held.go_on.set()
+    thread.join(10)
+    assert (bench.state(first), bench.effects(first)) == ("SUCCEEDED", 1)
+
+
+def test_the_lease_is_renewed_while_it_drains(bench: Bench) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    running(bench, [task_id], lease=0.6)
+    assert held.started.wait(10)
+    bench.slots.drain()
+    until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
+    first = bench.task(task_id).lease_until
+
+    until(lambda: bench.sql("SELECT now() > CAST(:at AS timestamptz)", at=first))
+
+    assert bench.sql("SELECT lease_until > now() FROM task_pending")
+
+
+def test_what_is_let_go_runs_elsewhere_and_writes_nothing_here(
+    bench: Bench, ended: threading.Event
+) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    _, thread = running(bench, [task_id])
+    assert held.started.wait(10)
+
+    bench.slots.leave()
+
+    assert ended.wait(10)
+    task = bench.task(task_id)
+    assert (task.state, task.attempt, task.failures, task.crashes) == ("PENDING", 1, 0, 0)
+    assert bench.slots.occupied() == []
+    assert bench.sql("SELECT count(*) FROM task_worker") == 0
+    held.go_on.set()
+    thread.join(10)
+    assert (bench.state(task_id), bench.effects(task_id)) == ("PENDING", 0)
+    assert bench.slots.occupied() == []
+
+
+def test_all_that_run_side_by_side_are_let_go(bench: Bench, ended: threading.Event) -> None:
+    go_on, aboard = bench.event(), []
+
+    @bench.handler("async")
+    async def waits(ctx: Any) -> None:
+        aboard.append(ctx.task_id)
+        await ctx.session.execute(
+            text("INSERT INTO effect (task_id) VALUES (:id)"), {"id": ctx.task_id}
+        )
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+
+    held = Held(bench)
+    ids = [*(bench.create("async") for _ in range(5)), bench.create("held")]
+    _, thread = running(bench, ids)
+    assert held.started.wait(10)
+    until(lambda: len(aboard) == 5)
+
+    bench.slots.leave()
+
+    assert ended.wait(10)
+    assert bench.states(ids) == ["PENDING"] * 6
+    assert {bench.task(i).failures + bench.task(i).crashes for i in ids} == {0}
+    held.go_on.set()
+    go_on.set()
+    thread.join(10)
+    assert bench.states(ids) == ["PENDING"] * 6
+    assert bench.sql("SELECT count(*) FROM effect") == 0
+
+
+def test_finished_outcomes_are_written_before_the_end(bench: Bench, ended: threading.Event) -> None:
+    bench.succeeding("quick")
+    held = Held(bench)
+    quick, slow = bench.create("quick"), bench.create("held")
+    child = bench.child(flush_after=60)
+    child.runner.pace.learn("held", 0.0)  # so that nobody flushes before it
+    bench.beside(child.execute, None, [quick, slow])
+    assert held.started.wait(10)
+    assert bench.state(quick) == "RUNNING"
+
+    bench.slots.leave()
+
+    assert ended.wait(10)
+    assert bench.states([quick, slow]) == ["SUCCEEDED", "PENDING"]
+
+
+def test_a_task_that_was_to_be_cancelled_does_not_come_back(
+    bench: Bench, ended: threading.Event
+) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    running(bench, [task_id])
+    assert held.started.wait(10)
+    bench.sql("UPDATE task_pending SET cancel_requested_at = now()")
+
+    bench.slots.leave()
+
+    assert ended.wait(10)
+    assert bench.state(task_id) == "CANCELLED"
+
+
+def test_a_commit_in_progress_is_waited_for(
+    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "COMMITS_S", 10)
+    at_the_end: list[str] = []
+
+    def end(_status: int) -> None:
+        at_the_end.append(bench.state(task_id))
+        ended.set()
+        raise SystemExit
+
+    monkeypatch.setattr(shutdown, "end_process", end)
+    commits, go_on = threading.Event(), bench.event()
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+
+        @event.listens_for(ctx.session, "before_commit")
+        def wait(_session: Any) -> None:
+            commits.set()
+            assert go_on.wait(20)
+
+    task_id = bench.create()
+    _, thread = running(bench, [task_id])
+    assert commits.wait(10)
+    waits = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: go_on.set())
+    monkeypatch.setattr(shutdown, "time", waits)  # the commit goes on when it is waited for
+
+    bench.slots.leave()
+
+    assert ended.wait(10)
+    thread.join(10)
+    assert at_the_end == ["SUCCEEDED"]
+    assert bench.effects(task_id) == 1
+
+
+@pytest.mark.parametrize("settled", [True, False], ids=["settled", "not settled"])
+def test_a_commit_that_does_not_come_to_an_end_is_judged_by_the_fence(
+    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch, *, settled: bool
+) -> None:
+    """With its row deleted and locked, it is left to the lease; before that, it is let go."""
+    stuck, go_on = threading.Event(), bench.event()
+
+    def wait(*_: Any) -> None:
+        stuck.set()
+        assert go_on.wait(20)
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        effect(ctx)
+        if settled:
+            settle = handler_connections.succeed
+            monkeypatch.setattr(handler_connections, "succeed", lambda *a: (settle(*a), wait())[0])
+        else:
+            ctx.session.flush = wait
+
+    with bench.engine.begin() as connection:  # a member's row goes before its COMMIT
+        (task_id,) = create_group(connection, [NewTask("t")], then=NewTask("then")).task_ids
+    _, thread = running(bench, [task_id])
+    assert stuck.wait(10)
+
+    bench.slots.leave()
+
+    assert ended.wait(10)
+    assert bench.state(task_id) == ("RUNNING" if settled else "PENDING")
+    go_on.set()
+    thread.join(10)
+    assert bench.state(task_id) == ("SUCCEEDED" if settled else "PENDING")
+    assert bench.effects(task_id) == int(settled)
+
+
+def test_sigterm_may_have_a_grace_of_its_own(bench: Bench, ended: threading.Event) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    running(bench, [task_id], stop_grace="300ms")
+    assert held.started.wait(10)
+
+    bench.slots.drain()
+
+    assert ended.wait(10)
+    assert bench.state(task_id) == "PENDING"
+
+
+def ask(child: Child) -> None:
+    """As a signal handler does."""
+    child.inflight.asked_at = 0.0
+
+
+def test_a_signal_to_this_child_alone_lets_go(bench: Bench, ended: threading.Event) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    child, _ = running(bench, [task_id])
+    assert held.started.wait(10)
+
+    ask(child)
+
+    assert ended.wait(10)
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 1)
+    assert [line.kind for line in bench.attempts(task_id)] == ["interrupted"]
+
+
+def test_the_neighbours_of_a_task_whose_child_was_asked_alone_go_back_uncharged(
+    bench: Bench, ended: threading.Event
+) -> None:
+    held = Held(bench)
+    bench.succeeding("next")
+    ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
+    with bench.engine.begin() as connection:
+        message = ledger.add(connection, "default", ids, LEASE)
+    child, _ = running(bench, ids, message.id, give_back_after="1h")
+    assert held.started.wait(10)
+
+    ask(child)
+
+    assert ended.wait(10)
+    assert bench.states(ids) == ["PENDING"] * 16
+    assert [bench.task(task_id).crashes for task_id in ids] == [1] + [0] * 15
+    assert bench.dispatches() == 0
+
+
+def test_what_ends_soon_after_the_signal_is_not_let_go_and_nothing_more_starts(
+    bench: Bench, ended: threading.Event
+) -> None:
+    """Else the housekeeper would let go of a task that came later, and count a crash for it."""
+    held = Held(bench)
+    bench.succeeding("next")
+    ids = [bench.create("held"), *(bench.create("next") for _ in range(15))]
+    child, _ = running(bench, ids)
+    assert held.started.wait(10)
+
+    child.inflight.asked_at = time.monotonic()
+    held.go_on.set()
+
+    assert ended.wait(10)
+    assert bench.states(ids) == ["SUCCEEDED"] + ["PENDING"] * 15
+    assert [bench.task(task_id).crashes for task_id in ids] == [0] * 16
+
+
+def test_a_task_that_signals_its_own_child_every_time_ends_in_the_error_pool(
+    bench: Bench, ended: threading.Event
+) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    child, _ = running(bench, [task_id], max_crashes=1)
+    assert held.started.wait(10)
+
+    ask(child)
+
+    assert ended.wait(10)
+    assert bench.state(task_id) == "FAILED"
+    assert (bench.task(task_id).error or "").startswith("interrupted: A signal ended its process")
+
+
+def test_a_signal_to_the_whole_group_lets_the_parent_decide(
+    bench: Bench, ended: threading.Event
+) -> None:
+    held = Held(bench)
+    task_id = bench.create("held")
+    child, thread = running(bench, [task_id])
+    assert held.started.wait(10)
+
+    bench.slots.drain()
+    ask(child)
+    until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
+
+    assert not child.departure.due
+    held.go_on.set()
+    thread.join(10)
+    assert bench.state(task_id) == "SUCCEEDED"
+    assert not ended.is_set()
+
+
+def test_an_idle_child_is_not_ended_by_its_housekeeper(
+    bench: Bench, ended: threading.Event
+) -> None:
+    child = bench.child()
+    bench.slots.leave()
+
+    until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
+
+    assert not child.departure.due
+    assert not ended.is_set()
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["collected", "at_most_once"])
+def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, once: bool
+) -> None:
+    monkeypatch.setattr(settler, "LAST_PATIENCE_S", 0.3)
+    url = make_url(bench.url)
+    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+
+        @bench.handler(at_most_once=once)
+        def h(ctx: Any) -> None:
+            proxy.refusing = True
+            proxy.cut()
+            bench.slots.drain()
+
+        task_id = bench.create()
+        proxied = url.set(port=proxy.port).render_as_string(hide_password=False)
+        child, thread = running(bench, [task_id], url=proxied)
+
+        thread.join(20)
+        child.stop()
+
+        assert not thread.is_alive()
+    assert bench.state(task_id) == "RUNNING"
+
+
+def test_the_end_comes_although_the_database_does_not_answer(
+    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "LONGEST_LEAVE_S", 0.3)
+    held = Held(bench)
+    task_id = bench.create("held")
+    child, _ = running(bench, [task_id])
+    assert held.started.wait(10)
+    stuck, go_on = threading.Event(), bench.event()
+
+    def write(connection: Any) -> None:
+        connection.execute(text("SELECT 1"))
+        stuck.set()
+        go_on.wait(20)
+
+    bench.slots.leave()
+    child.inflight.write_later(write)
+
+    assert ended.wait(10)
+    go_on.set()

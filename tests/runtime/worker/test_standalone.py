@@ -1,0 +1,263 @@
+"""Work without a broker: reader and runners, and when a drain ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.runtime.api.groups import create_group
+from tests.runtime.bench import Bench
+from tests.waiting import until
+from torture.fault_proxy import FaultProxy
+
+pytestmark = pytest.mark.timeout(60, method="thread")  # limits in handlers use the alarm
+
+
+def test_a_drain_ends_when_nothing_is_due(bench: Bench) -> None:
+    bench.succeeding()
+    due = [bench.create() for _ in range(25)]
+    later = bench.create(delay="1h")
+    unknown = bench.create("nobody.knows")
+
+    bench.drain()
+
+    assert bench.states(due) == ["SUCCEEDED"] * 25
+    assert bench.states([later, unknown]) == ["PENDING", "PENDING"]
+
+
+def test_a_drain_runs_what_its_own_tasks_create(bench: Bench) -> None:
+    from tasks_app import create_task
+
+    @bench.handler()
+    def h(ctx: Any, payload: dict) -> None:
+        if payload["left"]:
+            create_task(ctx.session, "t", {"left": payload["left"] - 1})
+
+    bench.create(payload={"left": 5})
+
+    bench.drain()
+
+    assert bench.sql("SELECT count(*) FROM task_completed") == 6
+
+
+def test_tasks_run_in_order_of_priority_then_age(bench: Bench) -> None:
+    bench.succeeding()
+    low, normal, high, first = (
+        bench.create(priority=9), bench.create(), bench.create(priority=0),
+        bench.create(priority=0, delay="0s"),
+    )  # fmt: skip
+
+    bench.drain()
+
+    assert bench.runs == [high, first, normal, low]
+
+
+def test_a_drain_sweeps_and_parks(bench: Bench) -> None:
+    bench.succeeding()
+    disabled = bench.create(enabled=False)
+    unknown = bench.create("nobody.knows")
+
+    bench.drain()
+
+    assert bench.states([disabled, unknown]) == ["SKIPPED", "PENDING"]
+    assert bench.task(unknown).parked == (
+        "no live worker of this queue has a handler named nobody.knows"
+    )
+
+
+def test_a_row_runs_when_it_is_due_not_an_interval_later(bench: Bench) -> None:
+    bench.succeeding()
+    task_id = bench.create(delay="300ms")
+    work = bench.work(scan_interval=30)
+    bench.beside(work.run)
+
+    until(lambda: bench.state(task_id) == "SUCCEEDED", 10)
+
+    late = "SELECT started_at - due_at < interval '1s' FROM task_completed WHERE id = :id"
+    assert bench.sql(late, id=task_id)
+
+
+def test_no_nap_passes_over_what_became_due_after_the_claim(bench: Bench) -> None:
+    """Interleaving: the claim came too early for it, and the look ahead too late."""
+    bench.succeeding()
+    work = bench.work(scan_interval=30)
+    work._tidy()
+    assert work._claim() == 0
+    bench.create()
+
+    nap = bench.beside(work._nap)
+    nap.join(10)
+
+    assert not nap.is_alive()
+    assert work._claim() == 1
+
+
+def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
+    together = threading.Barrier(4)
+
+    @bench.handler()
+    def h(ctx: Any) -> str:
+        together.wait(10)
+        return threading.current_thread().name
+
+    ids = [bench.create() for _ in range(8)]
+
+    bench.drain(concurrency=4)
+
+    assert bench.states(ids) == ["SUCCEEDED"] * 8
+    assert len({bench.task(i).result for i in ids}) == 4
+
+
+def test_tasks_with_a_timeout_are_run_by_the_reader_whose_thread_can_raise_it(
+    bench: Bench,
+) -> None:
+    @bench.handler("limited", timeout="200ms", max_attempts=1)
+    def limited(ctx: Any) -> str:
+        if ctx.task_id == over:
+            until(lambda: False, 5)
+        return threading.current_thread().name
+
+    bench.succeeding("free")
+    ids = [bench.create("limited") for _ in range(3)]
+    over = bench.create("limited")
+    free = [bench.create("free") for _ in range(10)]
+
+    bench.drain(concurrency=3)
+
+    main = threading.current_thread().name
+    assert [bench.task(i).result for i in ids] == [main] * 3
+    assert bench.state(over) == "FAILED"
+    assert "HandlerTimeoutError" in (bench.task(over).error or "")
+    assert bench.states(free) == ["SUCCEEDED"] * 10
+
+
+def test_async_handlers_run_in_every_thread(bench: Bench) -> None:
+    @bench.handler()
+    async def h(ctx: Any) -> int:
+        from sqlalchemy import text
+
+        return (await ctx.session.execute(text("SELECT 1"))).scalar_one()
+
+    ids = [bench.create() for _ in range(20)]
+
+    bench.drain(concurrency=3)
+
+    assert [bench.task(i).result for i in ids] == [1] * 20
+
+
+def test_an_exit_in_a_runner_thread_does_not_end_the_runner(bench: Bench) -> None:
+    @bench.handler(retry="0s,0s")
+    def h(ctx: Any) -> None:
+        raise SystemExit(1)
+
+    ids = [bench.create() for _ in range(12)]
+
+    bench.drain(concurrency=3)
+
+    assert bench.states(ids) == ["FAILED"] * 12
+
+
+def test_a_drain_does_not_take_silence_for_emptiness(bench: Bench) -> None:
+    """Interleaving: the database goes away just when the last look would find the rest."""
+    url = make_url(bench.url)
+    bench.succeeding()
+    with FaultProxy((url.host or "", url.port or 0)) as proxy:
+        proxied = url.set(port=proxy.port).render_as_string(hide_password=False)
+        proxy.refusing = True
+        work = bench.work(url=proxied)
+        ids = [bench.create() for _ in range(3)]
+        thread = bench.beside(lambda: work.run(drain=True))
+        refused = proxy.refused
+        until(lambda: proxy.refused > refused + 3)
+
+        assert thread.is_alive()
+        proxy.refusing = False
+        thread.join(20)
+
+        assert not thread.is_alive()
+        assert bench.states(ids) == ["SUCCEEDED"] * 3
+
+
+def test_work_stops_after_the_running_task_and_gives_the_rest_back(bench: Bench) -> None:
+    started, go_on = threading.Event(), bench.event()
+
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        started.set()
+        go_on.wait(20)
+
+    ids = [bench.create() for _ in range(5)]
+    work = bench.work()
+    thread = bench.beside(work.run)
+    assert started.wait(10)
+
+    work._inflight.stop()
+    go_on.set()
+    thread.join(10)
+    bench._children[-1].stop()
+
+    assert sorted(bench.states(ids)) == ["PENDING"] * 4 + ["SUCCEEDED"]
+
+
+def test_two_workers_share_a_backlog_without_doing_anything_twice(bench: Bench) -> None:
+    @bench.handler()
+    def h(ctx: Any) -> None:
+        bench.runs.append(ctx.task_id)
+
+    ids = [bench.create() for _ in range(300)]
+    workers = [bench.work(concurrency=2) for _ in range(2)]
+    began = time.monotonic()
+
+    for thread in [bench.beside(lambda w=w: w.run(drain=True)) for w in workers]:
+        thread.join(30)
+
+    assert sorted(bench.runs) == ids
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    "options", [{"order_key": "k"}, {"limit_key": "l"}, {"order_key": "k", "limit_key": "l"}]
+)
+def test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    bench.succeeding()
+    with bench.engine.begin() as connection:
+        set_limit(connection, Limit(Kind.KEY, "l", 1))
+    ids = [bench.create(**options) for _ in range(20)]
+
+    bench.beside(bench.work(concurrency=4, scan_interval=30).run)
+
+    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 20, 10)
+
+
+def test_a_retry_starts_when_it_is_due_not_at_the_next_scan(bench: Bench) -> None:
+    @bench.handler(retry="50ms, 50ms, 50ms, 50ms, 50ms")
+    def fails(ctx: Any) -> None:
+        if ctx.failures < 5:
+            raise LookupError
+
+    ids = [bench.create() for _ in range(3)]
+
+    bench.beside(bench.work(concurrency=4, scan_interval=30).run)
+
+    until(lambda: bench.states(ids) == ["SUCCEEDED"] * 3, 10)
+
+
+def test_a_callback_starts_when_its_group_ends_not_at_the_next_scan(bench: Bench) -> None:
+    bench.succeeding()
+    bench.succeeding("then")
+    with bench.engine.begin() as connection:
+        create_group(connection, [NewTask("t"), NewTask("t")], then=NewTask("then"))
+
+    bench.beside(bench.work(concurrency=4, scan_interval=30).run)
+
+    done = "SELECT count(*) FROM task_completed WHERE state = 'SUCCEEDED'"
+    until(lambda: bench.sql(done) == 3, 10)

@@ -1,0 +1,156 @@
+"""The standby: a child that stands in when no beat lives, and says when it starves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from tasks_app import NewTask, create_tasks
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
+from tasks_app.runtime.leader.leader import Leader
+from tasks_app.runtime.scoreboard.watchdog import starving
+from tasks_app.runtime.worker import standby as room
+from tasks_app.runtime.worker.child import Child
+from tasks_app.runtime.worker.standby import Standby
+from tests.runtime.bench import Bench
+from tests.runtime.memory import Memory
+from tests.waiting import until
+
+BEAT = uuid4()
+HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now()"
+QUIET = "SELECT now() - done_at > interval '0.5s' FROM task_lease WHERE name = 'scan'"
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(room, "HUNGER_EVERY_S", 0.05)
+
+
+@pytest.fixture
+def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
+    """Start a child with its standby; a broker in memory takes what it publishes."""
+    deputies = []
+
+    def start(**settings: float) -> tuple[Child, Memory]:
+        bench.succeeding()
+        child, memory = bench.child(**settings), Memory()
+        given = bench.settings(**settings)
+        leader = Leader(given, child.database, memory, f"deputy {len(deputies)}")
+        deputies.append(Standby(given, leader, child))
+        deputies[-1].start()
+        return child, memory
+
+    yield start
+    for standby in deputies:
+        standby.stop()
+
+
+def beat_leads(bench: Bench, seconds: float) -> None:
+    with bench.engine.begin() as connection:
+        assert leader_lease.hold(
+            connection, SCAN, holder="beat", token=BEAT, rank=Rank.BEAT,
+            ttl=timedelta(seconds=seconds),
+        )  # fmt: skip
+
+
+def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> None:
+    _, memory = appoint()
+    first = bench.create()
+    until(lambda: first in memory.ids())
+    assert bench.sql(HOLDER) == "deputy 0"
+
+    beat_leads(bench, 4)
+    scanned = "SELECT max(done_at) FROM task_lease WHERE name = 'scan'"
+    seen = [bench.sql(scanned)]
+    until(lambda: seen.append(bench.sql(scanned)) or (len(seen) > 60 and len(set(seen[-50:])) == 1))
+    second = bench.create()
+
+    assert bench.sql(HOLDER) == "beat"
+    until(lambda: second in memory.ids(), 10)
+
+
+def test_two_deputies_scan_one_at_a_time(bench: Bench, appoint) -> None:
+    memories = [appoint()[1] for _ in range(2)]
+    with bench.engine.begin() as connection:
+        tasks = create_tasks(connection, [NewTask("t")] * 20)
+
+    until(lambda: len(memories[0].ids() + memories[1].ids()) == 20)
+
+    assert sorted(memories[0].ids() + memories[1].ids()) == sorted(tasks)
+    assert [] in (memories[0].ids(), memories[1].ids())
+
+
+def test_who_ends_or_drains_lets_another_one_go_on(bench: Bench, appoint) -> None:
+    child, _ = appoint()
+    until(lambda: bench.sql(HOLDER) == "deputy 0")
+
+    child.inflight.stop()
+    until(lambda: bench.sql(HOLDER) is None, 3)
+
+    _, memory = appoint()
+    task = bench.create()
+    until(lambda: task in memory.ids())
+    bench.slots.drain()
+    until(lambda: bench.sql(HOLDER) is None, 3)
+
+
+def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
+    _, deaf = appoint()
+    deaf.refuse_after = 0
+    until(lambda: bench.sql(HOLDER) == "deputy 0")
+    task = bench.create()
+    until(lambda: bench.sql(HOLDER) is None)
+
+    _, memory = appoint()
+
+    until(lambda: task in memory.ids(), 4)
+    assert deaf.probes == 0  # it stands back for longer
+
+
+def test_it_asks_again_when_the_leaders_lease_could_be_over(
+    bench: Bench, appoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    read = leader_lease.read
+    monkeypatch.setattr(leader_lease, "read", lambda *given: looks.append(1) or read(*given))
+    beat_leads(bench, 1.5)
+
+    _, memory = appoint()
+    task = bench.create()
+    until(lambda: task in memory.ids(), 5)
+
+    assert len(looks) <= 6  # not one for each twentieth of a second
+
+
+def test_it_says_that_it_starves_when_a_message_was_published_twice_and_nobody_came(
+    bench: Bench, appoint
+) -> None:
+    child, _ = appoint(republish_after=0.2)
+    task = bench.create()
+
+    until(lambda: starving(bench.slots))
+
+    child.execute(None, [task])
+    until(lambda: not starving(bench.slots))
+
+
+def test_it_does_not_starve_while_another_worker_runs_what_it_was_not_given(
+    bench: Bench, appoint
+) -> None:
+    """The message is old and was published again, but its task is in somebody's hands."""
+    appoint(republish_after=0.2)
+    task = bench.create()
+    until(lambda: starving(bench.slots))
+    bench.sql(
+        "UPDATE task_pending SET state = 'RUNNING', lease_token = gen_random_uuid(), owner = 'w',"
+        " lease_until = now() + interval '1 hour', started_at = now(), max_attempts = 3,"
+        " at_most_once = false, attempt = 1 WHERE id = :id",
+        id=task,
+    )
+
+    until(lambda: not starving(bench.slots))
