@@ -74,11 +74,11 @@ KINDS: tuple[Kind, ...] = (
     _inside("F38", "a leader stops as it takes the lead", "lead.taken=stop@0.3"),
     _inside(
         "F07", "an undertaker dies before the burial",
-        f"claim.committed=kill@{OFTEN}", "bury.before=kill@0.5",
+        f"claim.committed=kill@{OFTEN}", "reap.before=kill@0.5",
     ),
     _inside(
         "F07", "an undertaker dies after the burial",
-        f"claim.committed=kill@{OFTEN}", "bury.committed=kill@0.02",
+        f"claim.committed=kill@{OFTEN}", "reap.committed=kill@0.02",
     ),
     _inside("F37", "a rescuer dies before it rescues", "rescue.before=kill@0.4"),
     _inside("F37", "a rescuer dies after it rescued", "rescue.committed=kill@0.4"),

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
+from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor import database, sessions, work
 from tasks_app.monitor.checkup import examine
@@ -300,22 +301,25 @@ def test_who_waits_behind_a_task_that_failed_for_good_is_told(
     connection: Connection, settings: Settings
 ) -> None:
     """Its scan looks again only when the key is free, so nothing else would show it."""
-    first = create_task(connection, "t", order_key="tenant:7", max_attempts=1)
-    another = create_task(connection, "t", order_key="tenant:8", order_policy="skips")
+    held, passed = claimed_task(connection), claimed_task(connection)
+    keys = text("UPDATE task_pending SET order_key = :key, order_skips = :skips WHERE id = :id")
+    for task, key, skips in ((held, "tenant:7", None), (passed, "tenant:8", True)):
+        connection.execute(keys, {"id": task.task_id, "key": key, "skips": skips})
     for key in ("tenant:7", "tenant:7", "tenant:8"):
         create_task(connection, "t", order_key=key)
     before = work.stuck(connection, settings)
-    for task_id in (first, another):
-        settle_one(connection, ending(claimed_task(connection, task_id), Event.FAIL))
+    for task in (held, passed):
+        settle_one(connection, ending(task, Event.FAIL, failures=1, cause=Cause("E", "no")))
     (finding,) = work.stuck(connection, settings)
 
     assert before == []
     (one,) = said([finding])
     assert one == (
         "warn order keys: 2 waiting behind tasks that failed for good: "
-        f"order key tenant:7 is held by task {first}"
+        f"order key tenant:7 is held by task {held.task_id}"
     )
-    assert finding.advice == f"tasks-app requeue {first}, or: tasks-app unblock {first}"
+    number = held.task_id
+    assert finding.advice == f"tasks-app requeue {number}, or: tasks-app unblock {number}"
 
 
 def test_handlers_that_no_worker_knows_are_named(

@@ -48,7 +48,9 @@ def test_one_that_is_broken(said, connection: Connection) -> None:
 
 def test_one_whose_task_nobody_knows(said, connection: Connection, settings: Settings) -> None:
     heartbeats.leave(connection, "w")
+    assert said() == ["ok 1 enabled, none is late"]  # without workers another check says it
 
+    heartbeats.beat(connection, owner="w2", node="n", queues=["default"], handlers=["another"])
     assert said() == ["warn s makes tasks of t, known to no worker"]
 
 
