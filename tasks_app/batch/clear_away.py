@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from tasks_app.domain.partition.records import Kind
-from tasks_app.pool.batch import marks, partition_views, views
+from tasks_app.pool.batch import marks, partitions, views
 
 
 def clear_away(connection: Connection, batch_id: int, step: str) -> None:
     """Drop their views and marks."""
-    for stored in partition_views.of_batch(connection, batch_id):
+    for stored in partitions.of_batch(connection, batch_id):
         if stored.step != step:
             continue
         if stored.partition.view is not None:

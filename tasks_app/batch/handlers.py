@@ -23,13 +23,7 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.handlers.outcomes import Cancel, Skip
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.partition.records import Plan, Status
-from tasks_app.pool.batch import (
-    instances,
-    partition_progress,
-    partition_runs,
-    partition_views,
-    steps,
-)
+from tasks_app.pool.batch import instances, partition_progress, partition_runs, partitions, steps
 from tasks_app.pool.batch.partition_progress import Word
 from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry, handler
@@ -95,7 +89,7 @@ def run_partition(
     """Run one partition, from its checkpoint on."""
     connection = ctx.connection
     word = partition_progress.start(connection, payload["partition"], ctx.fence)
-    stored = partition_views.one(connection, payload["partition"])
+    stored = partitions.one(connection, payload["partition"])
     batch = instances.get(connection, payload["batch"])
     if word is None or stored is None or batch is None:
         raise Skip("another task has the partition, or it, or its step, is done with")
@@ -170,7 +164,7 @@ def run_compensate(job: BatchJob, step: Step, ctx: TaskContext, payload: dict[st
     assert step.compensate is not None  # noqa: S101  as above
     connection = ctx.session.connection()
     batch = _mine(connection, instances.get, payload, StepStatus.COMPENSATING)
-    stored = partition_views.one(connection, payload["partition"])
+    stored = partitions.one(connection, payload["partition"])
     if stored is None or stored.status is not Status.FAILED:
         raise Skip("the partition is not failed")
     state = (stored.checkpoint or {}).get("state")

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.partition.marker import Marker
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.sources import Marker, Table
 from tasks_app.pool.batch import marks
 
 

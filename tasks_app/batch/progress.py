@@ -30,7 +30,6 @@ from tasks_app.pool.batch import (
     marks,
     partition_progress,
     partition_runs,
-    partition_views,
     partitions,
     steps,
 )
@@ -107,7 +106,7 @@ class Progress:
         partition_runs.close(self._connection, self._id, step.name)
         idle = [
             each
-            for each in partition_views.of_batch(self._connection, self._id)
+            for each in partitions.of_batch(self._connection, self._id)
             if each.step == step.name and each.is_untouched and each.status in NOT_DONE
         ]
         if idle:

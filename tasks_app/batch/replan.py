@@ -15,7 +15,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Kind, Partition, Plan, StoredPartition
 from tasks_app.pool.batch import divide as rows
-from tasks_app.pool.batch import partition_views, partitions
+from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.predicate import predicate
 from tasks_app.pool.batch.relation import Source, find, keys_of, source_of
 
@@ -37,9 +37,7 @@ def replan(
         PlanError: one of them is not a range of keys.
     """
     waiting = rows.lock_waiting(connection, program, numbers)
-    stored = {
-        each.partition.number: each for each in partition_views.of_program(connection, program)
-    }
+    stored = {each.partition.number: each for each in partitions.of_program(connection, program)}
     made: dict[int, int] = {}
     for number in waiting:
         old = stored[number]

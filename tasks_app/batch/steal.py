@@ -19,7 +19,7 @@ from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Partition, StoredPartition
-from tasks_app.pool.batch import divide, instances, partition_runs, partition_views, steps
+from tasks_app.pool.batch import divide, instances, partition_runs, partitions, steps
 from tasks_app.pool.batch.key_text import read_back, word
 from tasks_app.pool.batch.measure import count, upper_half
 from tasks_app.pool.batch.predicate import predicate
@@ -54,7 +54,7 @@ class Stealing:
         if time.monotonic() < self._look_at:
             return []
         self._look_at = time.monotonic() + LOOK_EVERY_S
-        stored = partition_views.one(connection, partition_id)
+        stored = partitions.one(connection, partition_id)
         if stored is None or not _has_a_rest(stored) or self._somebody_waits(connection, stored):
             return []
         self._look_at = time.monotonic() + MEASURE_EVERY_S
@@ -83,7 +83,7 @@ class Stealing:
         if stands.status is not StepStatus.RUNNING or self._somebody_waits(connection, stored):
             raise NotNowError("There is work for who is idle, or none is wanted.")
         numbers = [
-            each.partition.number for each in partition_views.of_program(connection, stored.program)
+            each.partition.number for each in partitions.of_program(connection, stored.program)
         ]
         made = share(connection, stored, halves, 1 + max(numbers))
         divide.end_at(connection, list(made.values()), until)

@@ -17,7 +17,8 @@ from tasks_app.domain.batch.records import Batch, BatchStep, BatchView
 from tasks_app.domain.batch.statistics import Figures, bar, figures_of
 from tasks_app.domain.durations import rough
 from tasks_app.domain.partition.records import StoredPartition
-from tasks_app.pool.batch import partition_views, skips
+from tasks_app.pool.batch import partitions as parts_of
+from tasks_app.pool.batch import skips
 from tasks_app.runtime.handlers.registry import load_handlers
 
 _LISTED = ("id", "job", "params", "status", "run", "started_at", "ended_at", "error")
@@ -56,7 +57,7 @@ def show(batch_id: int, *, json_: bool) -> None:
     """Show an instance, its steps, and how far they are."""
     with transaction() as connection:
         view = control.get_job(connection, batch_id)
-        parts = partition_views.of_batch(connection, batch_id)
+        parts = parts_of.of_batch(connection, batch_id)
     known = _known(view, batch_id)
     figures = {
         step.step: figures_of([p for p in parts if p.step == step.step], known.at)
@@ -136,9 +137,7 @@ def partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bool) -
         found: Sequence[Any] = (
             skips.find(connection, batch_id, step=step, most=10_000)
             if skipped
-            else [
-                p for p in partition_views.of_batch(connection, batch_id) if step in {None, p.step}
-            ]
+            else [p for p in parts_of.of_batch(connection, batch_id) if step in {None, p.step}]
         )
     if json_:
         output.print_json(found)

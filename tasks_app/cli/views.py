@@ -16,7 +16,7 @@ from tasks_app.domain.tasks.records import Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import paused
-from tasks_app.pool.groups.of_task import groups_of
+from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.pool.tasks import browse, checkpoint
 

@@ -13,8 +13,7 @@ from tasks_app.domain.durations import rough
 from tasks_app.domain.errors import SchemaError
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.pool.operations import diagnostics
-from tasks_app.pool.retention import days
-from tasks_app.pool.retention import partitions as maintain
+from tasks_app.pool.retention import partitions as days
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema, newest
 
@@ -85,7 +84,7 @@ def durability(connection: Connection, _settings: Settings) -> list[Finding]:
 def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
     """Are there some ahead, and nothing in the default one?"""
     findings = []
-    ahead = maintain.DAYS_AHEAD + 1 - len(maintain.missing_partitions(connection))
+    ahead = days.DAYS_AHEAD + 1 - len(days.missing_partitions(connection))
     fact, advice = f"task_completed has {ahead} days ahead", "Start beat, or run: tasks-app migrate"
     if ahead == 0:
         findings.append(fail("partitions", fact, advice))
@@ -93,7 +92,7 @@ def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
         findings.append(warn("partitions", fact, advice))
     else:
         findings.append(ok("partitions", fact))
-    if maintain.has_strays(connection):
+    if days.has_strays(connection):
         advice = "Move them as docs/operations.md says under Maintenance."
         findings.append(warn("partitions", "task_completed_default holds rows", advice))
     return findings

@@ -25,9 +25,8 @@ from tasks_app.batch.planners.views import Views
 from tasks_app.batch.validate import problems
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.marker import Marker
 from tasks_app.domain.partition.records import Kind, Partition, Plan
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.sources import Marker, Table
 from tasks_app.pool.batch import buckets, marks, partitions
 from tests.batch.ownership import COLUMNS, read
 

@@ -20,7 +20,7 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.problems import WrongPlanError
 from tasks_app.domain.partition.records import Kind, Plan
 from tasks_app.domain.partition.sources import File, Format, Table
-from tasks_app.pool.batch import partition_views, partitions
+from tasks_app.pool.batch import partitions
 
 FIELD = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6
@@ -204,6 +204,4 @@ def test_a_table_is_extracted_and_split(connection: Connection, tmp_path: Path) 
     assert [each["end_byte"] for each in manifest["segments"]][-1] == body_of(planner.file)[1]
     assert {each.kind for each in plan.partitions} == {Kind.SEGMENT}
     partitions.insert(connection, "p#1", plan, batch_id=1)
-    assert (
-        tuple(each.partition for each in partition_views.of_batch(connection, 1)) == plan.partitions
-    )
+    assert tuple(each.partition for each in partitions.of_batch(connection, 1)) == plan.partitions

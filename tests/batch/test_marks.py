@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Engine, text
 from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.marker import Marker
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.sources import Marker, Table
 from tasks_app.pool.batch import marks
 from tests.pool.interleave import two
 

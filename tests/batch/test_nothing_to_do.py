@@ -20,8 +20,7 @@ from tasks_app.batch.planners.views import Views
 from tasks_app.batch.step import Step
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.marker import Marker
-from tasks_app.domain.partition.sources import File, Format, Table
+from tasks_app.domain.partition.sources import File, Format, Marker, Table
 from tasks_app.pool.batch import partitions
 from tasks_app.pool.batch.relation import Query
 from tests.batch.yard import TODO, Yard

@@ -28,7 +28,7 @@ from tasks_app.domain.batch.chunk_size import ChunkPace
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan, StoredPartition
-from tasks_app.pool.batch import divide, marks, partition_views, partitions
+from tasks_app.pool.batch import divide, marks, partitions
 from tests.batch.odd_tables import REFUSED, Odd, odd_tables
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
@@ -73,7 +73,7 @@ class Days:
         self.readers: dict[int, Any] = {}
 
     def parts(self) -> list[StoredPartition]:
-        found = partition_views.of_program(self.connection, PROGRAM)
+        found = partitions.of_program(self.connection, PROGRAM)
         return [each for each in found if each.id not in self.ended]
 
     def to_the_end(self) -> None:
@@ -128,7 +128,7 @@ class Days:
             self.readers.pop(stored.id, None)
 
     def all(self) -> list[StoredPartition]:
-        return partition_views.of_program(self.connection, PROGRAM)
+        return partitions.of_program(self.connection, PROGRAM)
 
     def read(self, stored: StoredPartition) -> tuple[list[Any], bool]:
         place = stored.checkpoint or {}

@@ -17,7 +17,7 @@ from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import partition_progress, partition_views, partitions
+from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch.measure import owned
 from tasks_app.pool.batch.relation import find
 from tests.batch.ownership import ROWS, fill, make_table
@@ -42,7 +42,7 @@ def test_what_has_not_started_is_divided_and_nothing_else(connection: Connection
 
     made = replan(connection, "p#1", ROWS, Even(parts=4))
 
-    stored = partition_views.of_batch(connection, 1)
+    stored = partitions.of_batch(connection, 1)
     assert [each.partition.number for each in stored] == [1, 2, 3, *made]
     assert list(made) == [4, 5, 6]
     assert {each.step for each in stored} == {"s"}
@@ -114,7 +114,7 @@ def test_a_run_that_starts_meanwhile_finds_its_partition_smaller(
         a.commit()
 
         assert waiting.result() is not None
-        seen = partition_views.one(b, ids[1])
+        seen = partitions.one(b, ids[1])
         assert seen is not None
         assert str(seen.partition) == "partition 1 (key < 5)"
 

@@ -16,8 +16,7 @@ from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.planners.keys import KeyList
 from tasks_app.batch.planners.views import Views
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.domain.partition.marker import Marker
-from tasks_app.domain.partition.sources import Format
+from tasks_app.domain.partition.sources import Format, Marker
 from tasks_app.pool.batch import marks, skips
 from tests.batch.yard import DONE, TODO, Yard
 

@@ -37,7 +37,7 @@ from tasks_app.domain.partition.records import Counts, Partition, Status
 from tasks_app.domain.partition.sources import Table as Source
 from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.batch import partition_progress, partition_views, partitions
+from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch.measure import histogram
 from tasks_app.pool.batch.partition_progress import Word
 from tasks_app.pool.batch.predicate import predicate
@@ -307,9 +307,7 @@ def test_what_is_given_away_is_there_when_the_commit_is(yard: Yard) -> None:
     table = Table(yard)
     with two(yard.engine) as (a, b):
         table.give(a)
-        assert [
-            str(each.partition) for each in partition_views.of_batch(b, table.batch_id)
-        ] == WHOLE
+        assert [str(each.partition) for each in partitions.of_batch(b, table.batch_id)] == WHOLE
         assert table.tell(a) is Word.GO_ON
         a.commit()
 
@@ -456,7 +454,7 @@ def test_each_row_has_one_owner_after_any_divisions(
     stealing = Stealing(JOB, JOB.steps["step"], None)
 
     for _ in range(data.draw(st.integers(1, 4))):
-        stored = data.draw(st.sampled_from(partition_views.of_program(connection, "p#1")))
+        stored = data.draw(st.sampled_from(partitions.of_program(connection, "p#1")))
         found = find(connection, ROWS)
         own = keys_of(ROWS, found, predicate(stored.partition, found.key, key_type))
         there = histogram(connection, find(connection, own), 100) or {}
@@ -471,10 +469,10 @@ def test_each_row_has_one_owner_after_any_divisions(
         halves = stealing.halves(connection, stored.id, Greedy(CommitEvery(1)))
         if halves:
             first = 1 + max(
-                each.partition.number for each in partition_views.of_program(connection, "p#1")
+                each.partition.number for each in partitions.of_program(connection, "p#1")
             )
             share(connection, stored, halves, first)
-            kept = partition_views.one(connection, stored.id)
+            kept = partitions.one(connection, stored.id)
             assert kept is not None
             assert kept.partition.range is not None
             assert last in kept.partition.range
@@ -564,7 +562,7 @@ def test_one_that_starts_just_then_waits_and_has_a_smaller_range(
         a.commit()
 
         assert starts.result() is Word.GO_ON
-        seen = partition_views.one(b, first.id)
+        seen = partitions.one(b, first.id)
         assert seen is not None
         assert str(seen.partition) == "partition 1 (key < 26)"
 

@@ -17,7 +17,7 @@ from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.problems import Wrong, WrongPlanError
 from tasks_app.domain.partition.sources import File, Table
-from tasks_app.pool.batch import partition_views
+from tasks_app.pool.batch import partitions
 
 ORDERS = Table("orders", key="id")
 GIVEN = [
@@ -261,4 +261,4 @@ def test_nothing_of_a_wrong_plan_is_in_the_repository(orders: Connection) -> Non
     with pytest.raises(WrongPlanError):
         validate(orders, ORDERS, KeyRanges([(1, 2)]).plan(orders, ORDERS))
 
-    assert partition_views.programs(orders) == {}
+    assert partitions.programs(orders) == {}

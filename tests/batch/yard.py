@@ -20,7 +20,7 @@ from tasks_app.domain.partition.records import Partition, Plan, StoredPartition
 from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.batch import partition_views
+from tasks_app.pool.batch import partitions
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import Registry
@@ -170,7 +170,7 @@ class Yard:
     def parts(self, batch_id: int) -> list[StoredPartition]:
         """Return its partitions."""
         with self.engine.connect() as connection:
-            return partition_views.of_batch(connection, batch_id)
+            return partitions.of_batch(connection, batch_id)
 
     def statuses(self, batch_id: int) -> list[str]:
         """Return how its partitions stand."""

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from tasks_app.cli.drained import find_left, tell
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.flow_control.pause import pause
 from tests.cli.test_commands import Shell
 from tests.factory import claimed_task, pending_task

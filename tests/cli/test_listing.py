@@ -21,7 +21,7 @@ from sqlalchemy import Engine, text
 from tasks_app.cli.listing import INDENT, lay_out
 from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.runs.settle import settle_one
 from tests.cli.test_commands import Shell
 from tests.factory import claimed_task, ending, pending_task

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.flow_control.fair_share import EVERY
-from tasks_app.runtime.dispatch.known_run_times import KnownRunTimes
+from tasks_app.runtime.dispatch.message_sizing import KnownRunTimes
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
 from tests.runtime.flow_control.test_fair_queues import Line, fill, share

@@ -8,8 +8,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.retention.days import Partition, partitions
-from tasks_app.pool.retention.partitions import add_partition
+from tasks_app.pool.retention.partitions import Partition, add_partition, partitions
 from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 

@@ -91,7 +91,7 @@ GATES = (
     mutant(
         "strict order without turns",
         "Producers of a strict key take turns until they commit.",
-        "tasks_app/pool/tasks/strict_order.py",
+        "tasks_app/pool/tasks/create.py",
         "SELECT pg_advisory_xact_lock(k.hash) FROM",
         "SELECT pg_advisory_xact_lock_shared(k.hash) FROM",
         "tests/pool/tasks/test_strict_order.py::"

@@ -142,7 +142,7 @@ OPERATORS = (
     mutant(
         "secrets: malformed URLs",
         "Of what is no URL nothing is shown.",
-        "tasks_app/domain/config/masking.py",
+        "tasks_app/domain/config/setting_sources.py",
         "        return MASK\n    return _IN_QUERY",
         "        return url\n    return _IN_QUERY",
         "tests/domain/config/test_masking.py::test_of_what_is_no_url_nothing_is_shown",

@@ -99,7 +99,7 @@ RUNTIME = (
     mutant(
         "passes over the pool never come back to its front",
         "What was committed late, or has come back, stands before the places.",
-        "tasks_app/runtime/scan/passes.py",
+        "tasks_app/runtime/scan/position.py",
         "        if self.places and began < self._back_at:\n",
         "        if self.places:\n",
         "tests/runtime/scan/test_passes.py::"

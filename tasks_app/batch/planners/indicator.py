@@ -9,9 +9,8 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.marker import Marker
 from tasks_app.domain.partition.records import Kind, Partition, Plan
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.sources import Marker, Table
 from tasks_app.pool.batch.relation import Source, find
 
 

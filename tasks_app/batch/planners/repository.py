@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan
-from tasks_app.pool.batch.partition_views import of_program
+from tasks_app.pool.batch.partitions import of_program
 from tasks_app.pool.batch.relation import Source
 
 

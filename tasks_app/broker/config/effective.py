@@ -10,8 +10,7 @@ from celery.app.defaults import DEFAULTS
 from tasks_app.broker.config.celeryconfig import read_celeryconfig
 from tasks_app.broker.config.configuration import BY_ENVIRONMENT
 from tasks_app.broker.config.defaults import celery_defaults
-from tasks_app.domain.config.masking import masked
-from tasks_app.domain.config.setting_sources import Effective
+from tasks_app.domain.config.setting_sources import Effective, masked
 
 
 def effective_celery_settings(app: Celery) -> list[Effective]:

@@ -68,3 +68,15 @@ def _one_client(channel: Any) -> Any:
     if hasattr(channel, "conn_or_acquire") and ONE_CLIENT.works:
         channel.conn_or_acquire = lambda client=None: nullcontext(client or channel.client)
     return channel
+
+
+def depth_of(connection: Any, channel: Any, queue: str) -> int:
+    """Ask over a channel of a connection, and change nothing.
+
+    Raises:
+        amqp.exceptions.ChannelError: RabbitMQ has no such queue, and closed the channel.
+    """
+    # On Redis nothing is declared, ever; and asked passively, kombu looks for an empty list, and
+    # without the prefix of our keys.
+    on_rabbitmq = connection.transport.driver_type == "amqp"
+    return int(channel.queue_declare(queue, passive=on_rabbitmq).message_count)

@@ -15,8 +15,7 @@ from kombu.exceptions import ChannelError
 from tasks_app.broker.config.configuration import configuration
 from tasks_app.broker.guard.foreign_messages import own_name
 from tasks_app.broker.internals import KEPT_SOCKET
-from tasks_app.broker.publish.connection import BrokerConnection
-from tasks_app.broker.publish.depth import depth_of
+from tasks_app.broker.publish.connection import BrokerConnection, depth_of
 from tasks_app.broker.publish.envelope import Envelope
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.hints.hints import HINTS

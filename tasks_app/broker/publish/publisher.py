@@ -9,7 +9,7 @@ from celery import Celery
 
 from tasks_app.broker.guard.foreign_messages import own_name
 from tasks_app.broker.publish.blocked import BlockedError, try_to_send
-from tasks_app.broker.publish.depth import depth_of
+from tasks_app.broker.publish.connection import depth_of
 from tasks_app.broker.publish.envelope import Envelope
 from tasks_app.broker.publish.sending import send
 from tasks_app.domain.errors import PublishError, RefusedError

@@ -29,8 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
-from tasks_app.domain.partition.marker import Mark, Marker
-from tasks_app.domain.partition.sources import Table
+from tasks_app.domain.partition.sources import Mark, Marker, Table
 from tasks_app.pool.batch.fetch import fetch
 from tasks_app.pool.batch.key_text import all_read_back, written
 from tasks_app.pool.batch.relation import EVERYTHING, Relation, find

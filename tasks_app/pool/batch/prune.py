@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.config.retention import Keep
-from tasks_app.pool.retention.ages import ages, too_old
+from tasks_app.pool.retention.prune import ages, too_old
 from tasks_app.pool.tables import BATCH, BATCH_SKIP, NOW, PARTITION, PARTITION_VALUE, PENDING
 
 ROWS = 2_000

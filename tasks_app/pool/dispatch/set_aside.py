@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, leave
@@ -55,3 +55,29 @@ def sweep_all(
     """Move up to ``most`` that must not run, wherever they stand; return where each went."""
     rows = connection.execute(_ALL, {"most": most, "now": now})
     return {row.id: State(row.goes_to) for row in rows}
+
+
+_PARK = text(f"""
+    WITH aside AS MATERIALIZED (
+        SELECT p.id FROM {PENDING} p
+        WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.EXPIRE)}
+          AND p.scan_at <= {NOW}
+        ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE {PENDING} p
+    SET scan_at = greatest({NOW}, p.due_at) + CAST(:wait AS interval), parked = :reason
+    WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
+""")
+
+
+def park(
+    connection: Connection,
+    ids: Sequence[int],
+    reason: str,
+    wait: timedelta,
+    *,
+    now: datetime | None = None,
+) -> None:
+    """Hide due rows from the scan for ``wait``. ``due_at`` stays: a worker may still claim them."""
+    connection.execute(
+        _PARK, {"ids": sorted(map(int, ids)), "reason": reason, "wait": wait, "now": now}
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.coordination.groups import Ended, GroupProgress
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import COMPLETED, ERROR, GROUP, GROUP_IDS, PENDING
+from tasks_app.pool.tables import ALL, COMPLETED, ERROR, GROUP, GROUP_IDS, PENDING, group_of
 
 _COLUMNS = """
     g.id, g.total, g.succeeded, g.failed, g.enough, g.fail_fast, g.outcome, g.callback_id,
@@ -30,6 +30,22 @@ _ENDED = text(f"""
     UNION ALL
     SELECT e.id, e.state, e.result, e.error FROM {ERROR} e
     WHERE e.id = ANY(CAST(:ids AS bigint[]))
+""")
+NEWEST = 100_000
+"""Of so many groups, the newest, the callback is known that does not exist yet."""
+_OF_TASK = text(f"""
+    WITH task AS MATERIALIZED (
+        SELECT {group_of("t")} AS batch_id, CASE WHEN t.headers ->> 'group_id' ~ '^[0-9]{{1,18}}$'
+            THEN CAST(t.headers ->> 'group_id' AS bigint) END AS told
+        FROM {ALL} t WHERE t.id = :id LIMIT 1)
+    SELECT {_COLUMNS}, g.callback_id IS NOT DISTINCT FROM :id AS calls
+    FROM task k JOIN {GROUP} g ON g.id = ANY(ARRAY[k.batch_id, k.told])
+    WHERE g.id = k.batch_id OR g.callback_id = :id
+""")
+_TO_BE = text(f"""
+    SELECT {_COLUMNS}, true AS calls
+    FROM (SELECT * FROM {GROUP} n ORDER BY n.id DESC LIMIT {NEWEST}) AS g
+    WHERE g.callback_id = :id
 """)
 
 
@@ -64,7 +80,23 @@ def results(connection: Connection, group: GroupProgress) -> Iterator[Ended]:
         yield from (found[task_id] for task_id in ids if task_id in found)
 
 
+class Groups(NamedTuple):
+    """What groups have to do with a task."""
+
+    member_of: GroupProgress | None = None
+    callback_of: GroupProgress | None = None
+    """The group that called it, or will."""
+
+
+def groups_of(connection: Connection, task_id: int, *, exists: bool = True) -> Groups:
+    """Return the groups of a task; one that does not exist may be a callback to be."""
+    rows = connection.execute(_OF_TASK if exists else _TO_BE, {"id": task_id}).all()
+    found = {row.calls: _progress(row) for row in rows}
+    return Groups(found.get(False), found.get(True))
+
+
 def _progress(row: Any) -> GroupProgress:
     values = row._asdict()
+    values.pop("calls", None)
     outcome = values.pop("outcome")
     return GroupProgress(**values, outcome=None if outcome is None else State(outcome))

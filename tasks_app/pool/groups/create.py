@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.coordination.groups import GroupRow
 from tasks_app.domain.errors import TasksError
-from tasks_app.pool.groups.count import called
+from tasks_app.pool.groups.count import called, locking
 from tasks_app.pool.tables import GROUP, GROUP_IDS, NOW, PENDING
 
 PAGE = 1_000
@@ -93,3 +93,18 @@ def insert(
         connection.execute(
             _ENTER, [{"id": group_id, "no": no, "ids": page} for no, page in enumerate(pages)]
         )
+
+
+_HOLD = text(f"""
+    WITH {locking(f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[]))")}
+    SELECT id FROM own
+""")
+
+
+def hold(connection: Connection, ids: Sequence[int]) -> list[int]:
+    """Lock the groups of these tasks that are not over; return their ids.
+
+    A run that ends locks its group and then its row: who locked the row first would stop it, and
+    then wait for it.
+    """
+    return list(connection.execute(_HOLD, {"ids": list(ids)}).scalars())

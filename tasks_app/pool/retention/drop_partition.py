@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.pool.retention.days import Mark, Partition, remember
+from tasks_app.pool.retention.partitions import Mark, Partition, remember
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, table
 
 LOCK_WAIT = "100ms"

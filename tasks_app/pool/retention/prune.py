@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.config.retention import Keep
-from tasks_app.pool.retention.ages import ages, too_old
-from tasks_app.pool.retention.days import Mark, Partition, remember
+from tasks_app.pool.retention.partitions import Mark, Partition, remember
 from tasks_app.pool.tables import ATTEMPT, ERROR, NOW, table
 
 LOOKED_AT = 5_000
 """Rows per statement: some ten milliseconds."""
 DEFAULT = table("task_completed_default")
+
+
+def too_old(at: str, name: str) -> str:
+    """Return the condition that what ended ``at`` is older than its ``name`` may be; see ages()."""
+    return f"""
+    {at} < {NOW} - CASE WHEN {name} = ANY(CAST(:names AS text[]))
+        THEN (CAST(:ages AS interval[]))[array_position(CAST(:names AS text[]), {name})]
+        ELSE CAST(:age AS interval) END
+"""
+
+
 _OLD = too_old("t.finished_at", "t.name")
 
 
@@ -125,3 +136,8 @@ def _by_age(pool: str) -> TextClause:
 
 
 _ERRORS, _STRAYS = _by_age(ERROR), _by_age(DEFAULT)
+
+
+def ages(keep: Keep) -> dict[str, Any]:
+    """Return the parameters of that condition."""
+    return {"names": list(keep.names), "ages": list(keep.names.values()), "age": keep.age}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
+from zlib import crc32
 
 from sqlalchemy import Connection
 
@@ -13,14 +14,14 @@ from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
 from tasks_app.pool.connection.execute import acarry_out, carry_out, commits_itself, copies
 from tasks_app.pool.connection.steps import Copy, Statement, Statements
-from tasks_app.pool.tables import PENDING
+from tasks_app.pool.tables import PENDING, SCHEMA
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.insert import arrays, copy_of, insertion
-from tasks_app.pool.tasks.strict_order import in_turn
 from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
 
 if TYPE_CHECKING:
     from tasks_app.pool.connection.psycopg_io import AsyncRaw, Raw
+
 
 T = TypeVar("T")
 CHUNK = 2_000
@@ -201,3 +202,22 @@ def _elusive(row: TaskRow) -> TasksError:
         f"unique_key {row.unique_key!r} of {row.name} is held by a task that this "
         "transaction cannot see. Use READ COMMITTED, or try the transaction again."
     )
+
+
+_SEED = 7_246_101 + crc32((SCHEMA or "").encode())
+
+
+_TURN = """
+    SELECT pg_advisory_xact_lock(k.hash) FROM (
+        SELECT DISTINCT hashtextextended(k.order_key, %(seed)s) AS hash
+        FROM unnest(CAST(%(order_keys)s AS text[])) AS k(order_key) ORDER BY 1) AS k
+"""
+
+
+def in_turn(rows: Sequence[TaskRow]) -> Statement:
+    """Wait for others that insert tasks of these keys, until they commit; before ids are taken.
+
+    Locks of the transaction, not rows: a claim waits for no producer. All keys of a call are locked
+    in one order; who makes several calls in a transaction should do so in one order, too.
+    """
+    return Statement(_TURN, {"seed": _SEED, "order_keys": list({row.order_key for row in rows})})

@@ -20,8 +20,7 @@ from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.selection import Action, Selection, select
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.selection import cut
-from tasks_app.runtime.api.bulk_step import Step, Stepped, in_the_way
-from tasks_app.runtime.api.edits import Edits
+from tasks_app.runtime.api.bulk_step import Edits, Step, Stepped, in_the_way
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 STEP = 200

@@ -14,8 +14,7 @@ from tasks_app.domain.operations.selection import Action, Selection
 from tasks_app.pool.operations.audit import take_turn
 from tasks_app.pool.operations.selection import Cut, cut, look, read
 from tasks_app.runtime.api.bulk import checked
-from tasks_app.runtime.api.bulk_step import MOST_EDITED, read_opening
-from tasks_app.runtime.api.edits import Edits
+from tasks_app.runtime.api.bulk_step import MOST_EDITED, Edits, read_opening
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError
+from tasks_app.domain.creation.patch import accepted, patched
+from tasks_app.domain.errors import InvalidSelectionError, UniqueKeyTakenError, UnreadableTaskError
 from tasks_app.domain.operations.selection import Action, Selection, select
+from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.connection.transactions import wait_for_locks
-from tasks_app.pool.groups.hold import hold
+from tasks_app.pool.groups.create import hold
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.audit import Opening
 from tasks_app.pool.operations.selection import Cut, Found, lock, look
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
-from tasks_app.runtime.api.edits import Edits
+from tasks_app.runtime.api.producer import payload_limit
+from tasks_app.runtime.handlers.registry import Registry
 
 MOST_EDITED = 50
 """Their payloads are in our hands meanwhile."""
@@ -141,3 +145,25 @@ class Step:
                 edit(self._connection, self._chosen.pool, one.id, payload)
                 self._done.ids.append(one.id)
                 self._done.answers["edited"] += 1
+
+
+class Edits:
+    """A patch, and the handlers whose models say what may come of it."""
+
+    def __init__(self, patch: Mapping[str, Any] | None, registry: Registry) -> None:
+        self._patch, self._registry = patch, registry
+
+    def payload(self, found: Found) -> str:
+        """Return the new payload.
+
+        Raises:
+            InvalidSelectionError: the task stays as it is; says why, and no value.
+        """
+        spec = self._registry.get(found.name)
+        if spec is None:
+            raise InvalidSelectionError("its handler is not known here")
+        try:
+            payload = decode(found.payload or "{}", "payload")
+        except UnreadableTaskError:
+            raise InvalidSelectionError("its payload cannot be read") from None
+        return accepted(found.name, patched(payload, self._patch), spec, payload_limit())

@@ -25,9 +25,9 @@ from tasks_app.domain.tasks.names import check_id, check_queue
 from tasks_app.domain.tasks.records import Task
 from tasks_app.pool.flow_control import breaker, limits, queue_settings
 from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
+from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.pool.flow_control.pause import pause, resume
-from tasks_app.pool.flow_control.unblock import unblock
-from tasks_app.pool.groups.of_task import groups_of
+from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.tasks import browse

@@ -22,15 +22,13 @@ from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.broker_loss import forgotten_queues
 from tasks_app.runtime.dispatch.delay_lookahead import DelayLookahead
-from tasks_app.runtime.dispatch.known_run_times import KnownRunTimes
-from tasks_app.runtime.dispatch.message_sizing import grouped
+from tasks_app.runtime.dispatch.message_sizing import KnownRunTimes, grouped
 from tasks_app.runtime.dispatch.queue_throughput import QueueThroughput
 from tasks_app.runtime.flow_control.admission import AdmissionControl, Verdict
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.publisher import DelayIndex, Publisher
-from tasks_app.runtime.scan.bookmarks import QueuePositions
-from tasks_app.runtime.scan.position import ScanPosition
+from tasks_app.runtime.scan.position import QueuePositions, ScanPosition
 from tasks_app.runtime.scan.result import ScanResult
 from tasks_app.runtime.scan.triage import tidy
 

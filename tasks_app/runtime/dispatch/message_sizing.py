@@ -6,7 +6,12 @@ alone, so that nothing waits behind it that another child could run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlalchemy import Connection
+
+from tasks_app.pool.dispatch.run_times import paces
 
 MESSAGE_S = 0.4
 """So much of a child's time a message takes up, likely; between two it waits some milliseconds."""
@@ -30,3 +35,27 @@ def grouped(
         groups[-1].append(task_id)
         full_s += takes_s
     return groups
+
+
+GOOD_FOR_S = 0.5
+
+
+MOST_NAMES = 10_000
+
+
+class KnownRunTimes:
+    """Seconds by name. One that nobody has learned yet is asked for again each time."""
+
+    def __init__(self) -> None:
+        self._of_name: dict[str, tuple[float, float]] = {}
+
+    def of(self, connection: Connection, names: Collection[str]) -> dict[str, float]:
+        """Return what is known of these names."""
+        now = time.monotonic()
+        stale = [n for n in names if self._of_name.get(n, (0.0, -GOOD_FOR_S))[1] + GOOD_FOR_S < now]
+        if stale:
+            if len(self._of_name) > MOST_NAMES:
+                self._of_name.clear()
+                stale = list(names)
+            self._of_name |= {n: (s, now) for n, s in paces(connection, stale).items()}
+        return {name: self._of_name[name][0] for name in names if name in self._of_name}

@@ -15,13 +15,12 @@ from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.shared_transaction import SharedTransaction
-from tasks_app.runtime.execution.allowance import Allowance
 from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
 from tasks_app.runtime.execution.invocation import Invocation
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.run_counts import RUN_COUNTS
 from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.execution.time_limits import can_limit
+from tasks_app.runtime.execution.time_limits import Allowance, can_limit
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext

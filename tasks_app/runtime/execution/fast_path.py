@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.records import ClaimedTask
-from tasks_app.runtime.execution.allowance import Allowance
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.execution.time_limits import Allowance
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS

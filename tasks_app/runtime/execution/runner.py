@@ -15,7 +15,6 @@ from tasks_app.domain.tasks.records import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.database import Database, is_conflict_here, is_lost
 from tasks_app.runtime.db.transaction import Transaction
-from tasks_app.runtime.execution.allowance import Allowance
 from tasks_app.runtime.execution.completion import (
     UNANSWERED_WAIT,
     Completion,
@@ -27,6 +26,7 @@ from tasks_app.runtime.execution.invocation import FenceLostError, Invocation, N
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.run_times import RunTimes
 from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.execution.time_limits import Allowance
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext

@@ -26,7 +26,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.scan.empty_poll_backoff import EmptyPollBackoff
-from tasks_app.runtime.scan.passes import ScanPasses
+from tasks_app.runtime.scan.position import ScanPasses
 
 log = quiet_logger(__name__)
 

@@ -15,7 +15,7 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.batch import prune as batches
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.retention import drop_partition, prune
-from tasks_app.pool.retention.days import Mark, Partition, due_names, owns, partitions
+from tasks_app.pool.retention.partitions import Mark, Partition, due_names, owns, partitions
 from tasks_app.pool.retention.prune import DEFAULT, Place
 from tasks_app.pool.tables import ERROR
 from tasks_app.runtime.db.database import Database

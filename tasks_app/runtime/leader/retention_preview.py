@@ -12,7 +12,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.states import Pool
 from tasks_app.pool.batch.prune import count_old as count_batches
 from tasks_app.pool.retention import prune
-from tasks_app.pool.retention.days import due_names, owns, partitions
+from tasks_app.pool.retention.partitions import due_names, owns, partitions
 from tasks_app.pool.tables import BATCH, ERROR
 
 

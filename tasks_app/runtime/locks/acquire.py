@@ -15,8 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.coordination.locks import Ask, Granted, LockDeniedError, Obstacle
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
-from tasks_app.pool.locks.release import give_up, release
-from tasks_app.pool.locks.renew import renew
+from tasks_app.pool.locks.renew import give_up, release, renew
 from tasks_app.runtime.db.errors import sqlstate
 
 FIRST_LOOKS_S, LOOK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4

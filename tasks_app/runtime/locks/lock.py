@@ -15,8 +15,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, Transaction
 
 from tasks_app.domain.coordination.locks import Ask, Granted, LockLostError, LockOrderError
-from tasks_app.pool.locks.release import release
-from tasks_app.pool.locks.renew import guard, renew
+from tasks_app.pool.locks.renew import guard, release, renew
 from tasks_app.runtime.db.connections import Sync, connection_of
 from tasks_app.runtime.locks.acquire import patiently, take
 

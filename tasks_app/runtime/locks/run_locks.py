@@ -16,7 +16,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_of
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.tasks.records import ClaimedTask
-from tasks_app.pool.locks.release import release
+from tasks_app.pool.locks.renew import release
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.pending_writes import PendingWrite

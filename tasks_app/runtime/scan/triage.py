@@ -8,9 +8,8 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.pool.dispatch.park import park
 from tasks_app.pool.dispatch.scan import Due
-from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.flow_control.breaker_waiting_list import hold
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice, of_outline

@@ -17,7 +17,6 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import PaceReport
-from tasks_app.runtime.execution.allowance import Allowance
 from tasks_app.runtime.execution.async_pool import AsyncPool
 from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 from tasks_app.runtime.execution.batch_commit import BatchCommit
@@ -28,8 +27,9 @@ from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.execution.thread_pool import ThreadPool
+from tasks_app.runtime.execution.time_limits import Allowance
 from tasks_app.runtime.flow_control.admission import AdmissionControl
-from tasks_app.runtime.flow_control.outcome_report import DependencyReport
+from tasks_app.runtime.flow_control.dependency_report import DependencyReport
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.identity import Identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.config.masking import masked
+from tasks_app.domain.config.setting_sources import masked
 
 
 @pytest.mark.parametrize(

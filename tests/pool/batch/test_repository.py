@@ -14,7 +14,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range, between
 from tasks_app.domain.partition.records import Counts, Kind, Partition, Plan, Status
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.batch import partition_progress, partition_views
+from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.settle import settle_one
@@ -53,12 +53,12 @@ def test_ranges_of_all_types_come_back_as_they_were(
 
     ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
 
-    stored = partition_views.of_program(connection, "p#1")
+    stored = partitions.of_program(connection, "p#1")
     assert tuple(each.partition for each in stored) == plan.partitions
     assert {each.partition.number: each.id for each in stored} == ids
     assert {(each.key_type, each.batch_id, each.step) for each in stored} == {(key_type, 1, "s")}
-    assert partition_views.of_batch(connection, 1) == stored
-    assert partition_views.one(connection, ids[1]) == stored[0]
+    assert partitions.of_batch(connection, 1) == stored
+    assert partitions.one(connection, ids[1]) == stored[0]
 
 
 @pytest.mark.parametrize("key_type", KEYS)
@@ -69,8 +69,8 @@ def test_values_of_all_types_come_back_as_they_were(
 
     store.insert(connection, "p", Plan("test", key_type, (one, other)))
 
-    assert [each.partition for each in partition_views.of_program(connection, "p")] == [one, other]
-    assert partition_views.programs(connection) == {"p": 2}
+    assert [each.partition for each in partitions.of_program(connection, "p")] == [one, other]
+    assert partitions.programs(connection) == {"p": 2}
 
 
 def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
@@ -84,9 +84,7 @@ def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
 
     store.insert(connection, "p", Plan("test", KeyType.TEXT, partitions))
 
-    assert (
-        tuple(each.partition for each in partition_views.of_program(connection, "p")) == partitions
-    )
+    assert tuple(each.partition for each in partitions.of_program(connection, "p")) == partitions
 
 
 def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
@@ -95,7 +93,7 @@ def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
 
     store.insert(connection, "p", plan_of(Range(low, None), key_type=KeyType.TIMESTAMPTZ))
 
-    (stored,) = partition_views.of_program(connection, "p")
+    (stored,) = partitions.of_program(connection, "p")
     assert stored.partition.range == Range(NOW, None)
 
 
@@ -194,7 +192,7 @@ class TestRuns:
             )
         assert partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED, now=NOW)
 
-        stored = partition_views.one(connection, ids[1])
+        stored = partitions.one(connection, ids[1])
         assert stored is not None
         assert stored.checkpoint == {"after": 9}
         assert stored.counts == Counts(20, 16, 2, 2)
@@ -210,7 +208,7 @@ class TestRuns:
 
         assert partition_progress.start(connection, ids[1], second.fence)
 
-        stored = partition_views.one(connection, ids[1])
+        stored = partitions.one(connection, ids[1])
         assert stored is not None
         assert (stored.checkpoint, stored.counts.read) == ({"after": 5}, 5)
         assert (stored.error, stored.ended_at, stored.started_at) == (None, None, NOW)
@@ -219,7 +217,7 @@ class TestRuns:
         ids = store.insert(connection, "p", plan_of(Range()))
         task = claimed_task(connection)
         partition_progress.start(connection, ids[1], task.fence)
-        before = partition_views.one(connection, ids[1])
+        before = partitions.one(connection, ids[1])
         settle_one(connection, ending(task, Event.SUCCEED))
 
         with connection.begin_nested() as chunk:
@@ -228,7 +226,7 @@ class TestRuns:
         assert not partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED)
         assert not partition_progress.start(connection, ids[1], task.fence)
 
-        assert partition_views.one(connection, ids[1]) == before
+        assert partitions.one(connection, ids[1]) == before
 
     def test_an_attempt_that_was_given_back_writes_nothing(self, connection: Connection) -> None:
         """The same task has the partition, but the next attempt of it."""
@@ -238,7 +236,7 @@ class TestRuns:
         assert release(connection, [first.fence])
         second = claimed_task(connection, first.task_id)
         assert partition_progress.start(connection, ids[1], second.fence)
-        before = partition_views.one(connection, ids[1])
+        before = partitions.one(connection, ids[1])
 
         with connection.begin_nested() as chunk:
             assert (
@@ -248,7 +246,7 @@ class TestRuns:
         assert not partition_progress.end(connection, ids[1], first.fence, Status.COMPLETED)
         assert partition_progress.start(connection, ids[1], first.fence) is None
 
-        assert partition_views.one(connection, ids[1]) == before
+        assert partitions.one(connection, ids[1]) == before
         assert partition_progress.progress(connection, ids[1], second.fence, Counts(1), {})
 
     def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
@@ -296,7 +294,7 @@ class TestRuns:
         )
 
         assert marked == [ids[1]]
-        assert [each.error for each in partition_views.of_program(connection, "p")] == [
+        assert [each.error for each in partitions.of_program(connection, "p")] == [
             "stopped",
             None,
         ]
@@ -310,5 +308,5 @@ def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
     rest = tuple(Partition(n, range=r) for n, r in enumerate(between([40])[1:], 4))
     store.insert(connection, "p", Plan("test", KeyType.INTEGER, rest))
 
-    assert [each.partition.number for each in partition_views.of_program(connection, "p")] == [1, 4]
+    assert [each.partition.number for each in partitions.of_program(connection, "p")] == [1, 4]
     assert store.remove(connection, "p", started=True) == [1, 4]

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.pool.dispatch.park import park
 from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.tasks.browse import get
 from tests.factory import claimed_task, pending_task, row_of
 

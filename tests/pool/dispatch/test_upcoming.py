@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.dispatch.upcoming import upcoming
 from tasks_app.pool.tasks.create import create_many
 from tests.factory import claimed_task, on_terms, pending_task

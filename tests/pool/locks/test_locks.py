@@ -15,8 +15,7 @@ from tasks_app.domain.tasks.records import Fence
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
 from tasks_app.pool.locks.prune import FORGET_AFTER, GONE_FOR, prune
-from tasks_app.pool.locks.release import give_up, release
-from tasks_app.pool.locks.renew import guard, renew
+from tasks_app.pool.locks.renew import give_up, guard, release, renew
 from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 from tests.pool.interleave import two

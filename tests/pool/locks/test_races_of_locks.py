@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
 from tasks_app.pool.locks.acquire import acquire, open_up
-from tasks_app.pool.locks.release import release
-from tasks_app.pool.locks.renew import guard, renew
+from tasks_app.pool.locks.renew import guard, release, renew
 from tests.pool.interleave import blocked, two
 
 LEASE = timedelta(seconds=30)

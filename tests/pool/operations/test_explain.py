@@ -19,10 +19,10 @@ from tasks_app.domain.flow_control.admission import Kind, Limit
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch import leader_lease, ledger, park
+from tasks_app.pool.dispatch import leader_lease, ledger, set_aside
 from tasks_app.pool.flow_control import limits, load_gate, pause, queue_settings
 from tasks_app.pool.locks.acquire import acquire, open_up
-from tasks_app.pool.locks.release import release
+from tasks_app.pool.locks.renew import release
 from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.runs import heartbeats, rescue, settle
 from tasks_app.pool.runs.claim import claim
@@ -453,7 +453,7 @@ class TestDue:
 
     def test_parked(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
-        park.park(healthy, [task_id], "the moon is full", LEASE, now=NOON)
+        set_aside.park(healthy, [task_id], "the moon is full", LEASE, now=NOON)
 
         assert subjects(healthy, task_id) == ["parked"]
         assert answer(healthy, task_id).fact == (

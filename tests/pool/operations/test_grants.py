@@ -30,13 +30,11 @@ from tasks_app.domain.partition.records import Partition, Plan, Status
 from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import Event, Pool
 from tasks_app.pool.batch import marks, partition_progress
-from tasks_app.pool.batch import partition_views as partitions
 from tasks_app.pool.batch import partitions as store
 from tasks_app.pool.dispatch import leader_lease, ledger, scan
 from tasks_app.pool.flow_control import pause
 from tasks_app.pool.locks.acquire import acquire, open_up
-from tasks_app.pool.locks.release import release
-from tasks_app.pool.locks.renew import guard, renew
+from tasks_app.pool.locks.renew import guard, release, renew
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.grants import Kind, grants_sql
 from tasks_app.pool.runs import heartbeats, rescue, settle
@@ -166,7 +164,7 @@ DO: dict[str, Callable[[Connection, Rows], object]] = {
     "free a lock": lambda c, _: c.execute(text("DELETE FROM task_lock_holder")),
     "look at locks": lambda c, _: c.execute(text("SELECT FROM task_locks, task_lock_report")),
     "split a batch": split_a_batch,
-    "look at partitions": lambda c, _: partitions.of_program(c, "p"),
+    "look at partitions": lambda c, _: store.of_program(c, "p"),
     "pause": lambda c, _: pause.pause(c, "mail", "why"),
     "note": lambda c, _: audit.note(c, "pause", {"queue": "q"}, who="ann"),
     "read the audit": lambda c, _: audit.find(c),

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.retention import days, drop_partition
+from tasks_app.pool.retention import drop_partition, partitions
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import claimed_task, count, ending
@@ -73,7 +73,7 @@ def test_a_table_that_somebody_else_detached_is_not_ours_to_drop(connection: Con
     connection.execute(text(f"ALTER TABLE task_completed DETACH PARTITION {NAME}"))
     connection.execute(text(f"COMMENT ON TABLE {NAME} IS 'my archive'"))
 
-    assert NAME not in [day.name for day in days.partitions(connection)[0]]
+    assert NAME not in [day.name for day in partitions.partitions(connection)[0]]
 
 
 def test_days_know_when_they_end(connection: Connection) -> None:

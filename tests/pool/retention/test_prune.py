@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.config.retention import parse_keep
 from tasks_app.pool.retention import prune
-from tasks_app.pool.retention.days import Mark, due_names
+from tasks_app.pool.retention.partitions import Mark, due_names
 from tasks_app.pool.tables import ERROR
 from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import count

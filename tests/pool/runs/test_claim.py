@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.dispatch.park import park
+from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.runs.claim import claim, claims_of, fetch_payload
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.pool.runs.release import release

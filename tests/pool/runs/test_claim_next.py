@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Engine
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
-from tasks_app.pool.dispatch.park import park
 from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.fragments.scan_position import Place
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.tasks.create import create_one

@@ -11,8 +11,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.records import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, State
-from tasks_app.pool.dispatch.park import park
-from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew

@@ -15,9 +15,8 @@ from tasks_app.domain.tasks.records import Cause, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.elsewhere import of_others
-from tasks_app.pool.dispatch.park import park
 from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.dispatch.upcoming import upcoming
 from tasks_app.pool.flow_control import breaker_waiting_list
 from tasks_app.pool.operations.diagnostics import due_work

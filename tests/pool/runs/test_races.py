@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.tasks.records import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.dispatch.park import park
-from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.runs.claim import claim, claim_unhindered
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.release import release, release_token

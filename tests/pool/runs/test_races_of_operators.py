@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.records import ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.dispatch.park import park
-from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.renew import renew

@@ -14,8 +14,8 @@ from tasks_app.domain.tasks.records import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit
+from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.pool.flow_control.pause import pause, resume
-from tasks_app.pool.flow_control.unblock import unblock
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue

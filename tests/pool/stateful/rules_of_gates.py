@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.flow_control.admission import Gate, Kind
 from tasks_app.pool.flow_control import order_and_limits, wake
 from tasks_app.pool.flow_control.capacity import lock, rooms_of
-from tasks_app.pool.flow_control.unblock import unblock
+from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.runtime.flow_control.admission import let_pass
 from tests.pool.stateful import oracle_of_gates as ordered
 from tests.pool.stateful.oracle_of_claims import Worker

@@ -12,9 +12,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
 from tasks_app.domain.tasks.states import Pool
-from tasks_app.pool.dispatch.park import park
 from tasks_app.pool.dispatch.scan import due
-from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
 from tasks_app.pool.tasks.edit_payload import edit

@@ -20,7 +20,7 @@ from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.runtime.api.tasks import share_queue, unshare_queue
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch import known_run_times
+from tasks_app.runtime.dispatch import message_sizing
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tests.factory import claimer, ending
@@ -77,7 +77,7 @@ class Line:
 @pytest.fixture
 def line(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
     monkeypatch.setattr(
-        known_run_times.KnownRunTimes, "of", lambda _, __, names: dict.fromkeys(names, 0.02)
+        message_sizing.KnownRunTimes, "of", lambda _, __, names: dict.fromkeys(names, 0.02)
     )
     line = Line(engine, bench)
     yield line

@@ -14,8 +14,11 @@ from tasks_app.domain.handlers.outcomes import Reaction
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.pool.flow_control import breaker as rows
 from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
-from tasks_app.runtime.flow_control.dependency_report import DependencyTally, speaks_of_dependency
-from tasks_app.runtime.flow_control.outcome_report import DependencyReport
+from tasks_app.runtime.flow_control.dependency_report import (
+    DependencyReport,
+    DependencyTally,
+    speaks_of_dependency,
+)
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.runtime.bench import Bench
 from tests.runtime.test_outcomes import NOW_DUE, due_in_s

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, make_url, text
 from tasks_app import Settings, get_task
 from tasks_app.pool.operations.grants import Kind, grants_sql
 from tasks_app.pool.retention import drop_partition, prune
-from tasks_app.pool.retention.days import partitions
+from tasks_app.pool.retention.partitions import partitions
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader import maintainer
 from tasks_app.runtime.leader.maintainer import Maintainer

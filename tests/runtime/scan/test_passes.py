@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.runtime.scan import passes as passes_room
 from tasks_app.runtime.scan import position as fronts
-from tasks_app.runtime.scan.passes import ScanPasses, Start
-from tasks_app.runtime.scan.position import LONGEST_REST_S
+from tasks_app.runtime.scan import position as passes_room
+from tasks_app.runtime.scan.position import LONGEST_REST_S, ScanPasses, Start
 from tests.runtime.bench import Bench
 
 WHOLE, GOES_ON = Start(), Start(goes_on=True)
@@ -95,7 +94,7 @@ def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(cloc
 def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes_room, "REST", 1_000_000)
+    monkeypatch.setattr(passes_room, "PASS_REST", 1_000_000)
     bench.succeeding()
     executor = bench.child(claim_size=5).executor
     ids = [bench.create() for _ in range(25)]
