@@ -20,7 +20,7 @@ from sqlalchemy import Connection, create_engine, text
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import validate
-from tasks_app.domain.tasks.records import Settlement
+from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
 from tasks_app.pool.dispatch import ledger

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     )
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
-    from tasks_app.domain.flow_control.admission import Limit
     from tasks_app.domain.flow_control.circuit_breaker import Breaker
+    from tasks_app.domain.flow_control.limits import Limit
     from tasks_app.domain.handlers.outcomes import Cancel, DependencyDown, Fail, Retry, Skip, Snooze
     from tasks_app.domain.handlers.spec import Handler
     from tasks_app.domain.partition.sources import File, Table
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from tasks_app.domain.queues.time_window import Window
     from tasks_app.domain.schedules.misfire import FireAll, fire_all
     from tasks_app.domain.schedules.schedule import Schedule
-    from tasks_app.domain.tasks.records import Task, TaskId, TaskOptions
+    from tasks_app.domain.tasks.options import TaskOptions
+    from tasks_app.domain.tasks.records import Task, TaskId
     from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
     from tasks_app.domain.tasks.unique_key import CreateOutcome
     from tasks_app.pool.batch.relation import Query
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         get_group,
         group_results,
     )
+    from tasks_app.runtime.api.limits import drop_limit, list_limits, set_limit, unblock_task
     from tasks_app.runtime.api.producer import (
         acreate_task,
         acreate_tasks,
@@ -83,22 +85,18 @@ if TYPE_CHECKING:
         get_queue,
         list_calendars,
         list_queues,
+        pause_queue,
         remove_calendar,
         reset_queue,
+        resume_queue,
         set_calendar,
     )
     from tasks_app.runtime.api.tasks import (
         cancel_task,
         cancel_tasks,
-        drop_limit,
         explain_task,
         get_task,
-        list_limits,
-        pause_queue,
         requeue_task,
-        resume_queue,
-        set_limit,
-        unblock_task,
     )
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
@@ -255,7 +253,7 @@ _ROOMS = {
     " TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
-    "domain.flow_control.admission": "Limit",
+    "domain.flow_control.limits": "Limit",
     "domain.coordination.groups": "Ended Group GroupProgress",
     "domain.handlers.spec": "Handler",
     "domain.schedules.misfire": "FireAll fire_all",
@@ -264,7 +262,8 @@ _ROOMS = {
     "domain.tasks.retry_policy": "Exponential Fixed Levels",
     "domain.schedules.schedule": "Schedule",
     "domain.config.settings": "Settings",
-    "domain.tasks.records": "Task TaskId TaskOptions",
+    "domain.tasks.options": "TaskOptions",
+    "domain.tasks.records": "Task TaskId",
     "domain.tasks.unique_key": "CreateOutcome",
     "domain.queues.time_window": "Window",
     "pool.tasks.cancel": "Cancelled",
@@ -278,11 +277,11 @@ _ROOMS = {
     "runtime.api.groups": "acreate_group cancel_group create_group get_group group_results",
     "runtime.hooks": "Notice subscribe",
     "runtime.handlers.middleware": "middleware",
-    "runtime.api.tasks": "cancel_task cancel_tasks drop_limit explain_task get_task list_limits"
-    " pause_queue requeue_task resume_queue set_limit unblock_task",
+    "runtime.api.limits": "drop_limit list_limits set_limit unblock_task",
+    "runtime.api.tasks": "cancel_task cancel_tasks explain_task get_task requeue_task",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
-    "runtime.api.queues": "change_queue get_queue list_calendars list_queues remove_calendar"
-    " reset_queue set_calendar",
+    "runtime.api.queues": "change_queue get_queue list_calendars list_queues pause_queue"
+    " remove_calendar reset_queue resume_queue set_calendar",
     "runtime.handlers.registry": "handler",
     "runtime.schedules.preview": "Preview backfill_schedule preview preview_schedule",
     "runtime.schedules.schedules": "change_schedule create_schedule disable_schedule"

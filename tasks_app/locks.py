@@ -15,7 +15,8 @@ from tasks_app.domain.coordination.locks import (
 )
 from tasks_app.domain.errors import InvalidLockError
 from tasks_app.runtime.locks.client import hold
-from tasks_app.runtime.locks.lock import Hold, Lock
+from tasks_app.runtime.locks.hold import Hold
+from tasks_app.runtime.locks.lock import Lock
 from tasks_app.runtime.locks.row_locks import HoldRow, LockedRow, RowLock, Versioned, hold_row
 
 __all__ = [

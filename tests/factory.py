@@ -10,7 +10,8 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import validate
-from tasks_app.domain.tasks.records import ClaimedTask, Settlement, TaskId, TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_sql import Claimer

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.tasks.records import TaskId, TaskOptions
+from tasks_app.domain.tasks.options import TaskOptions
+from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.batch import instances, partition_runs, steps
 from tasks_app.pool.batch import partitions as store
 from tasks_app.runtime.api.groups import create_group, extend_group

@@ -7,7 +7,7 @@ import click
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, transaction
 from tasks_app.pool.flow_control.fair_queues import fair_queues
-from tasks_app.runtime.api.tasks import share_queue, unshare_queue
+from tasks_app.runtime.api.limits import share_queue, unshare_queue
 
 
 @click.command()

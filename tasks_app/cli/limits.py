@@ -8,8 +8,8 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import caller, transaction
-from tasks_app.domain.flow_control.admission import Kind, Limit
-from tasks_app.runtime.api import tasks as rows
+from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.runtime.api import limits as rows
 
 _KINDS = click.Choice([kind.value for kind in Kind if kind is not Kind.ORDER])
 

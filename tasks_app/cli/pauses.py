@@ -12,7 +12,7 @@ from tasks_app.cli.tasks import moment
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api import queues as rows
-from tasks_app.runtime.api.tasks import pause_queue, resume_queue
+from tasks_app.runtime.api.queues import pause_queue, resume_queue
 
 every = click.option("--all", "every", is_flag=True, help="Every queue, also those of tomorrow.")
 

@@ -10,7 +10,7 @@ import click
 
 from tasks_app.cli import output
 from tasks_app.cli.database import settings, transaction
-from tasks_app.domain.tasks.records import TaskOptions
+from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.unique_key import POLICIES, SCOPES, CreateOutcome
 from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.registry import load_handlers

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app.domain.batch.records import BatchStatus, BatchView, StepStatus
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import instances, lost
 from tasks_app.pool.runs.claim import claim

@@ -19,7 +19,7 @@ from tasks_app.domain.batch.identity import identity
 from tasks_app.domain.batch.records import BatchStatus, JobRun
 from tasks_app.domain.errors import BatchStateError
 from tasks_app.domain.partition.records import Counts, Status
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.batch import instances, partition_progress
 from tasks_app.pool.batch.partition_progress import Word
 from tasks_app.pool.runs.claim import claim

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from tasks_app.batch.control import abandon_job
 from tasks_app.domain.batch.records import BatchStatus, PartResult
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.requeue import Requeued, requeue

@@ -35,7 +35,7 @@ from tasks_app.domain.errors import BatchStateError, PlanError
 from tasks_app.domain.partition.keys import KeyType, write_key
 from tasks_app.domain.partition.records import Counts, Partition, Status
 from tasks_app.domain.partition.sources import Table as Source
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch.measure import histogram

@@ -18,7 +18,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import Partition, Plan, StoredPartition
 from tasks_app.domain.partition.sources import Table
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partitions
 from tasks_app.pool.runs.claim import claim

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.checkpoint import Note, keep

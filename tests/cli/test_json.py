@@ -19,7 +19,7 @@ from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.batch.progress import Progress
 from tasks_app.batch.split import split
 from tasks_app.domain.partition.sources import Table
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import Stack
 from tasks_app.locks import LockLostError

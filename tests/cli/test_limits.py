@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from sqlalchemy import Engine, text
 
 from tasks_app.cli.listing import INDENT, lay_out
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.runs.settle import settle_one

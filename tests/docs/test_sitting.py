@@ -20,7 +20,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Breaker, NewTask, create_group, locks
 from tasks_app.cli.group import group
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.runs.claim import claim

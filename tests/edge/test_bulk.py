@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from tasks_app import NewTask, create_tasks
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
 from tasks_app.pool.runs.claim_next import claim_next

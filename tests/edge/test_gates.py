@@ -13,8 +13,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.flow_control.admission import Kind, Limit
-from tasks_app.domain.flow_control.limits import limit_of
+from tasks_app.domain.flow_control.limits import Kind, Limit, limit_of
 from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats

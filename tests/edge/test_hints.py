@@ -25,7 +25,7 @@ from tasks_app import create_task
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.embedded.valkey import Valkey
-from tasks_app.runtime.dispatch.dispatcher import SPARE_MESSAGES
+from tasks_app.runtime.dispatch.queue_room import SPARE_MESSAGES
 from tasks_app.runtime.hints.channel import DEEP, LOOK_EVERY
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hints.sender import Hint, HintSender

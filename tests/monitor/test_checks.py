@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor import database, sessions, work
 from tasks_app.monitor.checkup import examine

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tasks_app.domain.tasks.records import Run
+from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 

@@ -70,7 +70,7 @@ LOCKS = (
     mutant(
         "lock waited for by who holds another",
         "Nobody who holds waits.",
-        "tasks_app/runtime/locks/lock.py",
+        "tasks_app/runtime/locks/hold.py",
         "if held and self._wait_s:",
         "if False:",
         "tests/runtime/locks/test_locks.py::TestOnline::test_who_holds_may_not_wait_for_more",

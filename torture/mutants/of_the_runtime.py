@@ -51,7 +51,7 @@ RUNTIME = (
     mutant(
         "a ledger row hides what came back",
         "A row that was rescheduled after its message was made is visible.",
-        DISPATCHER,
+        "tasks_app/runtime/dispatch/queue_room.py",
         "if scan_at > sent_at(i, 0.0)]",
         "if sent_at(i) is None]",
         f"{SCAN}test_a_retried_task_is_visible_although_its_message_is_still_in_the_ledger",

@@ -27,8 +27,8 @@ from tasks_app import (
     create_tasks,
     pause_queue,
 )
-from tasks_app.domain.flow_control.admission import Kind, Limit
 from tasks_app.domain.flow_control.circuit_breaker import Mode
+from tasks_app.domain.flow_control.limits import Kind, Limit
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.flow_control.limits import set_limit
 

@@ -13,7 +13,7 @@ from celery import Celery
 
 from tasks_app.broker.celery_tasks.values import moment
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.tasks.records import TaskOptions
+from tasks_app.domain.tasks.options import TaskOptions
 
 OF_THE_MESSAGE = (
     *("add_to_parent", "compression", "connection", "delivery_mode", "ignore_result"),

@@ -18,7 +18,8 @@ from tasks_app.broker.publish.delay_index import delay_index
 from tasks_app.broker.worker.shutdown import slot_path
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard.slot import Stage
 
 log = quiet_logger(__name__)
 

@@ -23,7 +23,8 @@ from celery.worker import state
 from tasks_app.broker.config.defaults import EXECUTE
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard.slot import Stage
 from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_holdouts
 from tasks_app.runtime.worker.child import Child
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from tasks_app.domain.durations import Duration
 from tasks_app.domain.errors import InvalidLockError, TasksError
 from tasks_app.domain.handlers.outcomes import Snooze
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 
 LONGEST_NAME, LONGEST_WHO = 255, 300
 MOST_RESOURCES = 100

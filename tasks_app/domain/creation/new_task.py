@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from tasks_app.domain.tasks.records import TaskOptions
+from tasks_app.domain.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

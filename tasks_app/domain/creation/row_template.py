@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.flow_control.admission import OrderPolicy
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.names import check_name, check_queue
 from tasks_app.domain.tasks.option_checks import (
@@ -21,8 +20,9 @@ from tasks_app.domain.tasks.option_checks import (
     span,
     tried,
 )
+from tasks_app.domain.tasks.options import OrderPolicy, TaskOptions
 from tasks_app.domain.tasks.payload import encode_object
-from tasks_app.domain.tasks.records import RowTemplate, TaskOptions
+from tasks_app.domain.tasks.records import RowTemplate
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Levels, RetryPolicy, parse_policy
 from tasks_app.domain.tasks.unique_key import KeyRule, parse_rule
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tasks_app.domain.coordination.groups import GroupProgress
-from tasks_app.domain.flow_control.admission import Limit
 from tasks_app.domain.flow_control.circuit_breaker import Standing
+from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.domain.queues.queue import Queue
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 

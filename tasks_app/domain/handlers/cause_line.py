@@ -20,7 +20,7 @@ from tasks_app.domain.handlers.settlement import (
 )
 from tasks_app.domain.tasks.error_text import clean
 from tasks_app.domain.tasks.payload import decode
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 
 LONGEST_TEXT = 300
 SHORTEST_SECRET = 3

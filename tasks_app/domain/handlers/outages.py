@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.handlers.outcomes import DependencyDown, Reaction
 from tasks_app.domain.handlers.settlement import charged, failed
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS, Exponential, RetryPolicy
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from tasks_app.domain.handlers.outcomes import (
     Skip,
     Snooze,
 )
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, MOST_ATTEMPTS, parse_policy
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tasks_app.domain.queues.time_window import (
     next_opening,
     parse_window,
 )
-from tasks_app.domain.tasks.records import TaskOptions
+from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 LARGEST_COUNT = 1_000_000

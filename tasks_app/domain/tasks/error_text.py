@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Literal, TypeVar
+    from typing import TypeVar
 
-    from tasks_app.domain.durations import Duration
-    from tasks_app.domain.tasks.retry_policy import RetryPolicy
-    from tasks_app.domain.tasks.states import Event, State
+    from tasks_app.domain.tasks.states import State
     from tasks_app.domain.tasks.unique_key import KeyRule
 
     P = TypeVar("P")
@@ -42,57 +39,6 @@ class TaskId(int):
         self.created = False
         self.outcome = outcome
         return self
-
-
-class TaskOptions(TypedDict, total=False):
-    """What ``create_task`` accepts beside a name and a payload; None is as good as left out."""
-
-    queue: str | None
-    """Default: the handler's queue where it is known, else ``default``."""
-    priority: int | None
-    """0 is first, 9 last; default 5."""
-    run_at: datetime | None
-    """Not before this aware instant. Excludes ``delay``."""
-    delay: Duration | None
-    """Not before this long after the insert, by the database's clock."""
-    biz_key: str | None
-    """The business object that the task is about, such as ``order:42``; searchable, not unique."""
-    unique_key: str | None
-    """At most one pending or running task of this name has it, or as ``unique_scope`` says."""
-    unique_scope: str | None
-    """``queued``, ``queued_or_running``, ``until_terminal`` (default; the same), ``for_period 1h``
-    (or another time), ``forever``: for how long the key is taken."""
-    on_conflict: Literal["return_existing", "replace_payload", "reschedule", "raise"] | None
-    """When the key is taken: ``return_existing`` (default), ``replace_payload``, ``reschedule``,
-    ``raise``."""
-    fair_key: str | None
-    """In a fair queue: whose share it is part of, such as a tenant's."""
-    order_key: str | None
-    """Tasks with one such key run one at a time; among those that are due the lowest id first."""
-    order_policy: Literal["blocks", "skips"] | None
-    """While a task of the key waits to be tried again, or has failed for good: ``blocks`` (default;
-    those behind it wait) or ``skips`` (they go on)."""
-    strict_order: bool | None
-    """True: producers of the key take turns, each until its commit, so that ids rise in the order
-    of the commits."""
-    limit_key: str | None
-    """Counts against the limit that an operator has set for such keys, if there is one."""
-    max_attempts: int | None
-    """How many charged failures lead to the error pool; default: the policy's."""
-    retry: str | Sequence[Duration] | RetryPolicy | None
-    """The retry policy; default: the handler's."""
-    wait_first: bool | None
-    """Already the first run waits level 1 of the policy."""
-    timeout: Duration | None
-    """Raised inside the handler after this long."""
-    hard_timeout: Duration | None
-    """The child that runs the task is killed after this long."""
-    expires_at: datetime | None
-    """A task that becomes due later than this is not run but EXPIRED."""
-    enabled: bool | None
-    """False: when due, the task is SKIPPED."""
-    headers: Mapping[str, Any] | None
-    """Small JSON object that travels with the task, for tracing and the like."""
 
 
 class RowTemplate(NamedTuple):
@@ -148,118 +94,6 @@ class TaskRow(NamedTuple):
 
 KEYS = TaskRow._fields[1:-1]
 """What a row may have for itself beside its payload."""
-
-
-class Run(NamedTuple):
-    """One attempt of one task; what a slot remembers."""
-
-    task_id: int
-    attempt: int
-
-
-class Fence(NamedTuple):
-    """What every write of a run must match; a stale one changes nothing."""
-
-    task_id: int
-    attempt: int
-    token: UUID
-
-
-class ClaimedTask(NamedTuple):
-    """A row that this child now owns, until its lease is over.
-
-    The order is that in which a claim returns them: a child makes tens of thousands a second.
-    """
-
-    fence: Fence
-    name: str
-    queue: str
-    biz_key: str | None
-    payload: str | None
-    """JSON text; None when it is large and has to be fetched on its own."""
-    headers: str | None
-    failures: int
-    crashes: int
-    retry_level: int
-    max_attempts: int
-    at_most_once: bool
-    retry: str | None
-    timeout_ms: int | None
-    hard_timeout_ms: int | None
-    key_text: str
-    created_s: float
-    """Instants in seconds since 1970, and the key in its text: few handlers ask for them."""
-    due_s: float
-    cancel_requested: bool
-    in_group: bool = False
-    """Its end is counted."""
-
-    @property
-    def idempotency_key(self) -> UUID:
-        """The same at every attempt."""
-        return UUID(self.key_text)
-
-    @property
-    def created_at(self) -> datetime:
-        """When the task was created."""
-        return datetime.fromtimestamp(self.created_s, UTC)
-
-    @property
-    def due_at(self) -> datetime:
-        """Since when this run could start."""
-        return datetime.fromtimestamp(self.due_s, UTC)
-
-    @property
-    def task_id(self) -> int:
-        """The id alone."""
-        return self.fence.task_id
-
-    @property
-    def runs_alone(self) -> bool:
-        """Whether nothing else may run in its process: its crash must have one suspect."""
-        return self.at_most_once or self.crashes > 0
-
-    @property
-    def run(self) -> Run:
-        """Which run of which task this is."""
-        return tuple.__new__(Run, self.fence[:2])  # each run asks, and the class takes longer
-
-    def __repr__(self) -> str:
-        return f"<claimed task {self.task_id} ({self.name}), attempt {self.fence.attempt}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why an attempt did not succeed: clean text of bounded length, never a payload."""
-
-    kind: str
-    """The exception's qualified name, or one of our own words such as ``process died``."""
-    message: str
-    traceback: str | None = None
-    """Frames and lines without local variables."""
-
-
-class Settlement(NamedTuple):
-    """What is to become of one run, decided; the pool only carries it out under the fence.
-
-    A task whose cancellation was asked for meanwhile is CANCELLED instead of PENDING or FAILED.
-    """
-
-    fence: Fence
-    event: Event
-    failures: int
-    retry_level: int
-    wait: timedelta | None = None
-    """For events that lead back to PENDING: from the write on, by the database's clock."""
-    crashes: int | None = None
-    """None: as they are."""
-    result: str | None = None
-    """JSON text."""
-    cause: Cause | None = None
-    run_ms: int | None = None
-    """How long the handler ran, by the worker's monotonic clock."""
-    task: ClaimedTask | None = None
-    """Whose run it was, for those who are told of it; the write needs the fence alone."""
 
 
 @dataclass(frozen=True, slots=True)

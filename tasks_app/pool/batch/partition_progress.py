@@ -17,7 +17,7 @@ from sqlalchemy import Connection, CursorResult, text
 
 from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.partition.records import Counts, Status
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import BATCH, BATCH_STEP, NOW, PARTITION, PENDING
 

@@ -14,7 +14,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Bucket, Capacity, Gate, Kind, Limits, room_of
+from tasks_app.domain.flow_control.admission import Bucket, Capacity, room_of
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limits
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING

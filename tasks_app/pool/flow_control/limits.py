@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Gate, Kind, Limit
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limit
 from tasks_app.pool.tables import GATE, LIMIT, NOW
 
 _SET = text(f"""

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Gate, Kind, Limit, Limits, Waiting
+from tasks_app.domain.flow_control.admission import Waiting
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limit, Limits
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.availability import is_free, runs

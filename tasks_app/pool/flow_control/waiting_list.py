@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Capacity, Gate, Kind, Limit, Limits
+from tasks_app.domain.flow_control.admission import Capacity
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limit, Limits
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control.capacity import COLUMNS
 from tasks_app.pool.fragments.fences import array, texts

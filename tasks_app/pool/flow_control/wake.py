@@ -14,7 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Capacity, Gate, Limits
+from tasks_app.domain.flow_control.admission import Capacity
+from tasks_app.domain.flow_control.limits import Gate, Limits
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s

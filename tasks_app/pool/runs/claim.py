@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement

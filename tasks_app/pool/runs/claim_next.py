@@ -9,7 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.records import HINT_WAIT, ClaimedTask
+from tasks_app.domain.tasks.records import HINT_WAIT
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.fragments.availability import is_free, runs
 from tasks_app.pool.fragments.scan_position import BEHIND, NUMBERED, Place, place_values

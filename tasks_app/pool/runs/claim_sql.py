@@ -16,7 +16,7 @@ from uuid import UUID
 
 from sqlalchemy import CursorResult
 
-from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.queue_defaults import QUEUE_SAYS, of_queue
 from tasks_app.pool.tables import NOW, PENDING

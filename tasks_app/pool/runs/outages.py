@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.handlers.outages import Outages
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.tables import NOW, PENDING
 

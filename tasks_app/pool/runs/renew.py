@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.fences import fence_arrays, fenced
 from tasks_app.pool.tables import NOW, PENDING

@@ -18,7 +18,7 @@ from tasks_app.domain.handlers.settlement import (
     OUTCOME_UNKNOWN,
     VANISHED,
 )
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import fence_arrays, fenced
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, leave

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.coordination.groups import Called
-from tasks_app.domain.tasks.records import Fence, Settlement
+from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State, next_state
 from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.fragments.fences import array, fence_arrays, fenced

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.errors import NotNullViolation
 
 from tasks_app.domain.coordination.groups import Called
-from tasks_app.domain.tasks.records import Fence, Settlement
+from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.psycopg_io import ado, do
 from tasks_app.pool.connection.steps import Statement

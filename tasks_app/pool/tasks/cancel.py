@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.flow_control.admission import Gate, Kind
+from tasks_app.domain.flow_control.limits import Gate, Kind
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, WAIT, leave

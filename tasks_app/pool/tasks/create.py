@@ -16,7 +16,8 @@ from tasks_app.pool.connection.execute import acarry_out, carry_out, commits_its
 from tasks_app.pool.connection.steps import Copy, Statement, Statements
 from tasks_app.pool.tables import PENDING, SCHEMA
 from tasks_app.pool.tasks import unique_keys
-from tasks_app.pool.tasks.insert import arrays, copy_of, insertion
+from tasks_app.pool.tasks.copy import copy_of
+from tasks_app.pool.tasks.insert import arrays, insertion
 from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidTaskError, TaskBufferFullError, TasksError
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import TaskOptions, TaskRow
+from tasks_app.domain.tasks.options import TaskOptions
+from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.domain.tasks.unique_key import POLICIES, OnConflict
 from tasks_app.runtime.api.buffer_writer import Delivery
 from tasks_app.runtime.api.producer import admitted

@@ -14,7 +14,8 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import admit_alike, validate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import Handler, HandlerSpec
-from tasks_app.domain.tasks.records import TaskId, TaskOptions, TaskRow
+from tasks_app.domain.tasks.options import TaskOptions
+from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
 from tasks_app.runtime.api.foreign_tasks import translated
 from tasks_app.runtime.db.connections import (

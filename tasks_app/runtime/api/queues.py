@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
-from typing import Unpack
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Unpack
 
+from tasks_app.domain.durations import Duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.queues.queue import Queue, QueueOptions, check_days, check_options
+from tasks_app.domain.schedules.timing import check_instant
 from tasks_app.domain.tasks.names import check_queue
 from tasks_app.pool.flow_control import queue_settings as rows
+from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of
+
+if TYPE_CHECKING:
+    pass
+
+from tasks_app.runtime.api.tasks import _span
 
 _NOTHING: QueueOptions = {
     "windows": None,
@@ -103,3 +111,44 @@ def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
 def list_calendars(session: Sync) -> dict[str, list[date]]:
     """Return the days of each calendar."""
     return rows.calendars(connection_of(session))
+
+
+def pause_queue(
+    session: Sync,
+    queue: str,
+    reason: str = "",
+    *,
+    resume_at: datetime | None = None,
+    resume_in: Duration | None = None,
+    by: str = "",
+) -> bool:
+    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+
+    It runs again after :func:`resume_queue`, at ``resume_at``, or ``resume_in`` from now on.
+
+    Raises:
+        InvalidTaskError: it is no queue's name, or the end is none.
+    """
+    if resume_at is not None and resume_in is not None:
+        raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
+    at = None if resume_at is None else check_instant("resume_at", resume_at)
+    connection = connection_of(session)
+    changed = pause(connection, queue, reason, resume_at=at, resume_in=_span(resume_in))
+    if changed:
+        ends = {"resume_at": at and at.isoformat(), "resume_in": resume_in and str(resume_in)}
+        given = {name: value for name, value in ends.items() if value}
+        note(connection, "pause", {"queue": queue, "reason": reason, **given}, who=by)
+    return changed
+
+
+def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
+    """Let a queue run again; ``*`` lets all of them. Return what was paused.
+
+    Raises:
+        InvalidTaskError: it is no queue's name.
+    """
+    connection = connection_of(session)
+    resumed = resume(connection, queue)
+    if resumed:
+        note(connection, "resume", {"queues": sorted(resumed)}, who=by)
+    return resumed

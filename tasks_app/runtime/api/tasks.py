@@ -5,9 +5,8 @@ What changes something is noted in the audit, in the same transaction; ``by`` sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,17 +15,11 @@ from sqlalchemy import Connection
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.explain.explanation import Explanation, explain
-from tasks_app.domain.flow_control.admission import Limit
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
-from tasks_app.domain.flow_control.limits import checked_target, limit_of
 from tasks_app.domain.operations.selection import Action
-from tasks_app.domain.schedules.timing import check_instant
-from tasks_app.domain.tasks.names import check_id, check_queue
+from tasks_app.domain.tasks.names import check_id
 from tasks_app.domain.tasks.records import Task
-from tasks_app.pool.flow_control import breaker, limits, queue_settings
-from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
-from tasks_app.pool.flow_control.order_and_limits import unblock
-from tasks_app.pool.flow_control.pause import pause, resume
+from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.operations.explain import read_facts
@@ -143,124 +136,6 @@ def requeued(connection: Connection, task_id: int, by: str) -> Requeued:
     if answer is Requeued.REQUEUED:
         _note(connection, Action.REQUEUE, task_id, answer, by)
     return answer
-
-
-def pause_queue(
-    session: Sync,
-    queue: str,
-    reason: str = "",
-    *,
-    resume_at: datetime | None = None,
-    resume_in: Duration | None = None,
-    by: str = "",
-) -> bool:
-    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
-
-    It runs again after :func:`resume_queue`, at ``resume_at``, or ``resume_in`` from now on.
-
-    Raises:
-        InvalidTaskError: it is no queue's name, or the end is none.
-    """
-    if resume_at is not None and resume_in is not None:
-        raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
-    at = None if resume_at is None else check_instant("resume_at", resume_at)
-    connection = connection_of(session)
-    changed = pause(connection, queue, reason, resume_at=at, resume_in=_span(resume_in))
-    if changed:
-        ends = {"resume_at": at and at.isoformat(), "resume_in": resume_in and str(resume_in)}
-        given = {name: value for name, value in ends.items() if value}
-        note(connection, "pause", {"queue": queue, "reason": reason, **given}, who=by)
-    return changed
-
-
-def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
-    """Let a queue run again; ``*`` lets all of them. Return what was paused.
-
-    Raises:
-        InvalidTaskError: it is no queue's name.
-    """
-    connection = connection_of(session)
-    resumed = resume(connection, queue)
-    if resumed:
-        note(connection, "resume", {"queues": sorted(resumed)}, who=by)
-    return resumed
-
-
-def set_limit(
-    session: Sync,
-    kind: str,
-    target: str,
-    *,
-    most: int | None = None,
-    rate: str | None = None,
-    burst: int | None = None,
-    by: str = "",
-) -> Limit:
-    """Limit a ``queue``, a ``name``, or limit keys (``key``); it replaces what was set before.
-
-    ``most`` run at a time; by ``rate``, such as ``100/1m``, so many start in each period, and of
-    these ``burst`` at once: what a second brings unless you say otherwise.
-
-    Raises:
-        InvalidTaskError: it limits nothing, or cannot be kept.
-    """
-    connection, limit = connection_of(session), limit_of(kind, target, most, rate, burst)
-    limits.set_limit(connection, limit)
-    what = {"kind": kind, "target": target, "most": most, "rate": rate, "burst": limit.burst}
-    note(connection, "set limit", what, who=by)
-    return limit
-
-
-def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
-    """Take a limit away; False: there was none.
-
-    Raises:
-        InvalidTaskError: there cannot be one.
-    """
-    connection = connection_of(session)
-    dropped = limits.drop_limit(connection, *checked_target(kind, target))
-    if dropped:
-        note(connection, "drop limit", {"kind": kind, "target": target}, who=by)
-    return dropped
-
-
-def list_limits(session: Sync) -> list[Limit]:
-    """Return all limits."""
-    return limits.all_limits(connection_of(session))
-
-
-def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
-    """Let those go on that wait behind a failed task of their order key; False: nobody does."""
-    connection, task_id = connection_of(session), check_id(task_id)
-    unblocked = unblock(connection, task_id)
-    if unblocked:
-        note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})
-    return unblocked
-
-
-def share_queue(
-    session: Sync, queue: str, weights: Mapping[str, float] | None = None, *, by: str = ""
-) -> None:
-    """Let a queue's tasks go by shares of their ``fair_key``; keys without a weight have 1.
-
-    Raises:
-        InvalidTaskError: it is no queue's name, or a weight is not between 0.001 and 1000.
-    """
-    connection, given = connection_of(session), dict(weights or {})
-    for key, weight in given.items():
-        if not 0.001 <= weight <= 1000:  # noqa: PLR2004  more is a slip of the pen
-            raise InvalidTaskError(f"weights.{key}", f"is {weight}", "0.001 .. 1000")
-    set_fair(connection, check_queue(queue), given)
-    note(connection, "share", {"queue": queue, "weights": given}, who=by)
-
-
-def unshare_queue(session: Sync, queue: str, *, by: str = "") -> bool:
-    """Let a queue's tasks go by priority and age alone again; False: they do already."""
-    connection = connection_of(session)
-    changed = unset_fair(connection, queue)
-    if changed:
-        note(connection, "unshare", {"queue": queue}, who=by)
-    return changed
 
 
 def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:

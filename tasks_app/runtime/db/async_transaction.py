@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_
 
 from tasks_app.domain.handlers.outcomes import Fail
-from tasks_app.domain.tasks.records import Fence, Settlement
+from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.transaction import NESTED, as_sqlalchemy_raises, of_commit

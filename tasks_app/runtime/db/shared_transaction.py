@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, RootTransaction
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.domain.tasks.records import Settlement
+from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.session_state import is_anything_left
 from tasks_app.pool.runs.settle import settle_group

@@ -9,7 +9,7 @@ import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.domain.tasks.records import Fence, Settlement
+from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered

@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.tasks.records import Settlement
+from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import State
 
 E = TypeVar("E", bound=BaseException)

@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered
@@ -27,7 +27,7 @@ from tasks_app.runtime.handlers.context import TaskContext
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
 from tasks_app.runtime.inflight.inflight import InFlight
-from tasks_app.runtime.scoreboard.scoreboard import Slot
+from tasks_app.runtime.scoreboard.slot import Slot
 
 log = quiet_logger(__name__)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from tasks_app.domain.handlers.settlement import OUTCOME_UNKNOWN, failed
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_conflict
 from tasks_app.runtime.db.transaction import Transaction

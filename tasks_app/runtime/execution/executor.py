@@ -24,7 +24,7 @@ from tasks_app.runtime.execution.thread_pool import ThreadPool
 from tasks_app.runtime.inflight.fetcher import Claims
 from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.inflight.passing_on import PassingOn
-from tasks_app.runtime.scoreboard.scoreboard import Slot
+from tasks_app.runtime.scoreboard.slot import Slot
 
 TURN_PATIENCE_S = 0.5
 """Between two looks whether a task that runs alone may start."""

@@ -15,7 +15,7 @@ from tasks_app.domain.handlers.settlement import CONNECTION_LOST, OUTCOME_UNKNOW
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import cause_of
 from tasks_app.domain.tasks.payload import encode_object
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.outages import count_outage
 from tasks_app.pool.tasks.edit_payload import amend

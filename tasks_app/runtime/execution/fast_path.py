@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.runner import Runner
 from tasks_app.runtime.execution.time_limits import Allowance
@@ -19,7 +19,7 @@ from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.inflight.inflight import InFlight
-from tasks_app.runtime.scoreboard.scoreboard import Slot
+from tasks_app.runtime.scoreboard.slot import Slot
 
 
 @dataclass(frozen=True, slots=True)

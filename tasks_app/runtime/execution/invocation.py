@@ -24,7 +24,7 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode, encode
 from tasks_app.domain.tasks.payload_type import explain
-from tasks_app.domain.tasks.records import ClaimedTask, Fence, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.pool.runs.claim import fetch_payload
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database, is_lost

@@ -11,7 +11,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.database import Database, is_conflict_here, is_lost
 from tasks_app.runtime.db.transaction import Transaction
@@ -34,7 +34,7 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
 from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.locks.run_locks import LocksOfChild
-from tasks_app.runtime.scoreboard.scoreboard import Slot
+from tasks_app.runtime.scoreboard.slot import Slot
 
 log = quiet_logger(__name__)
 REPEATS = 5

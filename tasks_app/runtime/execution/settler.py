@@ -12,7 +12,7 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.handlers.settlement import BAD_OUTCOME
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief, clean
-from tasks_app.domain.tasks.records import Cause, Settlement
+from tasks_app.domain.tasks.run import Cause, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.inflight.inflight import InFlight
 

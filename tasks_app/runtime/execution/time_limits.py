@@ -15,7 +15,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import HandlerTimeoutError
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 
 
 class _Alarm:

@@ -15,8 +15,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.admission import Admission, Capacity, Gate, Kind, Limits, admit
-from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.domain.flow_control.admission import Admission, Capacity, admit
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limits
+from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.pool.flow_control import order_and_limits as rows
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
 from tasks_app.pool.flow_control.order_and_limits import WaitingTasks

@@ -15,7 +15,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from tasks_app.domain.coordination.groups import Called
-from tasks_app.domain.tasks.records import Settlement
+from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.connection.session_state import BETWEEN_RUNS, FIRE, FIRE_AND_RESET, LOOK, RESETS
 from tasks_app.pool.runs.settle_success import LastWord, is_fence_lost, last_word
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS, generators

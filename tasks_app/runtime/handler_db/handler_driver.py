@@ -20,7 +20,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.sql import Composable
 
 from tasks_app.domain.handlers.outcomes import Fail
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.runs.settle_success import own_row
 from tasks_app.runtime.handler_db.driver_internals import generators
 from tasks_app.runtime.handler_db.end_of_run import EndOfRun, Steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
-from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.domain.tasks.run import ClaimedTask, Fence
 
 
 @dataclass(slots=True)

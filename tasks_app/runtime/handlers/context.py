@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tasks_app.domain.coordination.locks import Names
     from tasks_app.domain.durations import Duration
-    from tasks_app.domain.tasks.records import Fence
+    from tasks_app.domain.tasks.run import Fence
     from tasks_app.runtime.db.transaction import Access
     from tasks_app.runtime.handlers.active_run import ActiveRun
     from tasks_app.runtime.handlers.checkpoint import Checkpoint

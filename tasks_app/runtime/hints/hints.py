@@ -24,7 +24,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import HINT_WAIT, RowTemplate, Settlement, TaskId, TaskRow
+from tasks_app.domain.tasks.records import HINT_WAIT, RowTemplate, TaskId, TaskRow
+from tasks_app.domain.tasks.run import Settlement
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.runtime.hints.channel import Counts
 from tasks_app.runtime.hints.sender import Hint, HintSender

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.flow_control.order_and_limits import in_front
 from tasks_app.pool.runs.claim import claim, claim_unhindered, waiting
 from tasks_app.pool.runs.claim_next import claim_next

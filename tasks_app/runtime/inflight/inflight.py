@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from math import inf
 
-from tasks_app.domain.tasks.records import ClaimedTask, Fence, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.runtime.db.pending_writes import PendingWrite, PendingWrites
 from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
 from tasks_app.runtime.inflight.open_messages import InHand

@@ -19,7 +19,7 @@ from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidLockError
 from tasks_app.runtime.db.database import settle_in
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
-from tasks_app.runtime.locks.lock import Hold
+from tasks_app.runtime.locks.hold import Hold
 from tasks_app.runtime.locks.renewer import BACKGROUND
 
 Where = Engine | Session | Connection

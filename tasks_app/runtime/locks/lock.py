@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import replace
-from types import TracebackType
 from typing import Protocol
-from uuid import uuid4
 
 from sqlalchemy import Connection, Transaction
 
-from tasks_app.domain.coordination.locks import Ask, Granted, LockLostError, LockOrderError
+from tasks_app.domain.coordination.locks import Ask, Granted, LockLostError
 from tasks_app.pool.locks.renew import guard, release, renew
 from tasks_app.runtime.db.connections import Sync, connection_of
-from tasks_app.runtime.locks.acquire import patiently, take
+from tasks_app.runtime.locks.acquire import patiently
 
-Begin = Callable[[], AbstractContextManager[Connection]]
-"""Opens a transaction of ours, which commits at the end of the block."""
 _HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
 
 
@@ -136,6 +130,10 @@ class Lock:
         raise LockLostError(self.resources)
 
 
+Begin = Callable[[], AbstractContextManager[Connection]]
+"""Opens a transaction of ours, which commits at the end of the block."""
+
+
 class Renewing(Protocol):
     """Who keeps locks alive while their holder works."""
 
@@ -144,115 +142,3 @@ class Renewing(Protocol):
 
     def discard(self, lock: Lock) -> None:
         """Do so no more."""
-
-
-class Hold:
-    """A group to be held while a block runs."""
-
-    def __init__(
-        self,
-        begin: Begin,
-        ask: Ask,
-        *,
-        wait_s: float,
-        snooze_s: float,
-        renewing: Renewing | None,
-    ) -> None:
-        self._begin = begin
-        self._ask = ask
-        self._wait_s = wait_s
-        self._snooze_s = snooze_s
-        self._renewing = renewing
-        self._lock: Lock | None = None
-
-    def take(self) -> Lock:
-        """Take the group; who calls this by hand calls ``release()`` of what it returns, too.
-
-        Raises:
-            LockDeniedError: it could not be had in time.
-            LockOrderError: it would have to be waited for while another group is held.
-        """
-        held = [lock for lock in _HELD.get() if not lock.ended]
-        if held and self._wait_s:
-            raise LockOrderError(name for lock in held for name in lock.resources)
-        ask = replace(self._ask, token=uuid4())
-        lock = Lock(self._begin, ask, take(self._begin, ask, self._wait_s, self._snooze_s))
-        if self._renewing is not None:
-            self._renewing.add(lock)
-        return lock
-
-    def __enter__(self) -> Lock:
-        self._refuse_twice()
-        return self._begin_block(self.take())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        lock = self._end_block()
-        if error is not None:
-            self.fail(lock)
-        elif lock.lost or not (lock.leaving or lock.ended):
-            self.end(lock)
-
-    async def __aenter__(self) -> Lock:
-        self._refuse_twice()
-        return self._begin_block(await asyncio.to_thread(self.take))
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        lock = self._end_block()
-        if error is not None:
-            await self.afail(lock)
-        elif lock.lost or not (lock.leaving or await asyncio.to_thread(lambda: lock.ended)):
-            await self.aend(lock)
-
-    def end(self, lock: Lock) -> None:
-        """Release after a block that ended well.
-
-        Raises:
-            LockLostError: somebody took it over before.
-        """
-        if lock.lost:
-            lock.lose()
-        lock.release()
-
-    async def aend(self, lock: Lock) -> None:
-        """Do the same without holding up the event loop.
-
-        Raises:
-            LockLostError: somebody took it over before.
-        """
-        await asyncio.to_thread(Hold.end, self, lock)
-
-    def fail(self, lock: Lock) -> None:
-        """Release after a block that raised, which says more than what we could."""
-        with suppress(Exception):
-            lock.release()
-
-    async def afail(self, lock: Lock) -> None:
-        """Do the same without holding up the event loop."""
-        await asyncio.to_thread(Hold.fail, self, lock)
-
-    def _refuse_twice(self) -> None:
-        if self._lock is not None:
-            raise RuntimeError("This group is held already. Make another one for each block.")
-
-    def _begin_block(self, lock: Lock) -> Lock:
-        self._lock = lock
-        _HELD.set((*_HELD.get(), lock))
-        return lock
-
-    def _end_block(self) -> Lock:
-        lock, self._lock = self._lock, None
-        assert lock is not None  # noqa: S101  the block has begun
-        _HELD.set(tuple(other for other in _HELD.get() if other is not lock))
-        if self._renewing is not None:
-            self._renewing.discard(lock)
-        return lock

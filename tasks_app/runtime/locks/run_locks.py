@@ -15,14 +15,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_of
 from tasks_app.domain.durations import Duration
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.locks.renew import release
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.pending_writes import PendingWrite
 from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.locks.client import span_of
-from tasks_app.runtime.locks.lock import Hold, Lock
+from tasks_app.runtime.locks.hold import Hold
+from tasks_app.runtime.locks.lock import Lock
 from tasks_app.runtime.locks.renewer import Renewals
 
 

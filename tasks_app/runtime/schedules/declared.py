@@ -16,7 +16,7 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.schedules.declaration import changes_by_code, declare
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.domain.tasks.records import TaskOptions
+from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks_app.domain.tasks.records import Run
+from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.scoreboard.process_birth import born_at, is_zombie
 
 SLOTS = 256

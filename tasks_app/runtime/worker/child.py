@@ -37,7 +37,8 @@ from tasks_app.runtime.inflight.fetcher import Claims
 from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.inflight.passing_on import PassingOn
 from tasks_app.runtime.scoreboard.location import parent_of
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Slot
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard.slot import Slot
 from tasks_app.runtime.worker import shutdown
 from tasks_app.runtime.worker.control_commands import ControlCommands
 from tasks_app.runtime.worker.control_inbox import Mailbox

@@ -8,7 +8,8 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled
-from tasks_app.runtime.api.tasks import cancel_task, pause_queue, resume_queue
+from tasks_app.runtime.api.queues import pause_queue, resume_queue
+from tasks_app.runtime.api.tasks import cancel_task
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
 from tasks_app.runtime.worker.control_inbox import ControlCommand, Do, Mailbox

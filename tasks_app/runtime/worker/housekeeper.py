@@ -32,7 +32,7 @@ from tasks_app.runtime.health_files import DB, Liveness
 from tasks_app.runtime.hooks import HOOKS, of_return
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.inflight.inflight import ACQUITS_S, InFlight
-from tasks_app.runtime.scoreboard.scoreboard import Slot
+from tasks_app.runtime.scoreboard.slot import Slot
 from tasks_app.runtime.worker.reaper import Reaper
 from tasks_app.runtime.worker.shutdown import Shutdown
 

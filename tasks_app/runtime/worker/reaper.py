@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.settlement import PROCESS_DIED, died, interrupted
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs import heartbeats
@@ -31,7 +31,8 @@ from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.scoreboard.layout import SlotView
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard.slot import Stage
 
 log = quiet_logger(__name__)
 

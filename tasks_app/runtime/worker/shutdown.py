@@ -18,7 +18,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.settlement import INTERRUPTED, interrupted
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.rescue import rescue_claims
@@ -28,7 +28,7 @@ from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.inflight.inflight import InFlight
-from tasks_app.runtime.scoreboard.scoreboard import Slot, Stage
+from tasks_app.runtime.scoreboard.slot import Slot, Stage
 
 log = quiet_logger(__name__)
 

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.health_files import WORKER, Liveness
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard.slot import Stage
 from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_overdue, silent_housekeeper
 from tasks_app.runtime.worker.signals import heed_signals
 

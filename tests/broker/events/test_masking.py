@@ -14,7 +14,7 @@ from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
 from tasks_app.broker.events.writer import LATE, EventWriter, events_of, line_of
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.cause_line import exception_text
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.runtime.hooks import Kind, Notice
 
 PAYLOAD = '{"card": "4711-canary", "pin": 1234, "list": [{"deep": "it\\"s"}], "n": 7, "yes": true}'

@@ -11,7 +11,7 @@ from celery import Celery
 
 from tasks_app.broker.worker import silent_consumer
 from tasks_app.broker.worker.silent_consumer import Listening, SilentConsumerError
-from tasks_app.domain.tasks.records import Run
+from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 

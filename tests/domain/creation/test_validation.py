@@ -13,8 +13,9 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.payload_type import PayloadType
-from tasks_app.domain.tasks.records import RowTemplate, TaskOptions, TaskRow
+from tasks_app.domain.tasks.records import RowTemplate, TaskRow
 from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, parse_policy
 
 LIMIT = 64 * 1024

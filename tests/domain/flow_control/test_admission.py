@@ -7,19 +7,8 @@ from datetime import timedelta
 import pytest
 
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.flow_control.admission import (
-    NEVER,
-    Bucket,
-    Capacity,
-    Gate,
-    Kind,
-    Limit,
-    Limits,
-    Waiting,
-    admit,
-    room_of,
-)
-from tasks_app.domain.flow_control.limits import limit_of
+from tasks_app.domain.flow_control.admission import NEVER, Bucket, Capacity, Waiting, admit, room_of
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limit, Limits, limit_of
 
 SECOND = timedelta(seconds=1)
 TENANT = Gate(Kind.KEY, "tenant:7")

@@ -20,8 +20,8 @@ from tasks_app.domain.handlers.settlement import (
     succeeded,
 )
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Fence
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, Fixed, Levels
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Fence
 from tasks_app.domain.tasks.states import Event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tasks_app.domain.tasks.error_text import LONGEST_MESSAGE, LONGEST_TRACEBACK, cause_of, clean
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 
 
 def raised(error: BaseException) -> Cause:

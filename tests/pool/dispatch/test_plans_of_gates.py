@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.flow_control.admission import Capacity, Gate, Kind
+from tasks_app.domain.flow_control.admission import Capacity
+from tasks_app.domain.flow_control.limits import Gate, Kind
 from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.flow_control import capacity, order_and_limits, waiting_list, wake
 from tests.pool.filled import Ask, Verb, statistics

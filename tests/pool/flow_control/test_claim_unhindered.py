@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Kind, Limit
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
+from tasks_app.domain.flow_control.limits import Kind, Limit
 from tasks_app.domain.queues.queue import check_options
 from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.flow_control.limits import set_limit

@@ -8,8 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.admission import Gate, Kind, Limit
-from tasks_app.domain.flow_control.limits import limit_of
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limit, limit_of
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
 from tasks_app.pool.flow_control.limits import all_limits, drop_limit, set_limit

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.flow_control.admission import Gate, Kind, Limit
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limit
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Gate, Kind, Limit
 from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
+from tasks_app.domain.flow_control.limits import Gate, Kind, Limit
 from tasks_app.domain.queues.time_window import parse_window
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import breaker, order_and_limits, queue_settings, wake
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.coordination.locks import Ask, Granted, Obstacle, parts_of
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.locks.acquire import WAIT_LEASE, acquire, is_hindered, open_up
 from tasks_app.pool.locks.prune import FORGET_AFTER, GONE_FOR, prune

@@ -15,9 +15,9 @@ from tasks_app.domain.explain import due, groups, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
 from tasks_app.domain.explain.facts import MOST_AHEAD
 from tasks_app.domain.finding import Finding, Level
-from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.limits import Kind, Limit
 from tasks_app.domain.queues.time_window import parse_window
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import leader_lease, ledger, set_aside
 from tasks_app.pool.flow_control import limits, load_gate, pause, queue_settings

@@ -27,7 +27,7 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import between
 from tasks_app.domain.partition.records import Kind as PartitionKind
 from tasks_app.domain.partition.records import Partition, Plan, Status
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
 from tasks_app.pool.batch import marks, partition_progress
 from tasks_app.pool.batch import partitions as store

@@ -13,7 +13,7 @@ from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.handlers.outcomes import Snooze
 from tasks_app.domain.handlers.settlement import ended_by, succeeded
 from tasks_app.domain.handlers.spec import HandlerSpec
-from tasks_app.domain.tasks.records import Cause, ClaimedTask
+from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.runs.claim import claim

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import TasksError
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import sweep
 from tasks_app.pool.groups import browse

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.release import release

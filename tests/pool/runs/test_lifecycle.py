@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import TERMINAL, TRANSITIONS, Event, State
 from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.runs.claim import claim

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tasks_app.domain.tasks.records import Cause, Fence, Settlement
+from tasks_app.domain.tasks.run import Cause, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.elsewhere import of_others

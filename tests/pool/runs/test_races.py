@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.tasks.records import Cause, ClaimedTask
+from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.runs.claim import claim, claim_unhindered

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.flow_control.pause import pause, resume

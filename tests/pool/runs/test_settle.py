@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError
 
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine
 from sqlalchemy import text
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.flow_control.admission import Kind, Limit
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
+from tasks_app.domain.flow_control.limits import Kind, Limit
 from tasks_app.domain.queues.time_window import parse_window
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.flow_control.limits import set_limit

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.world import Expected, Row, View
 

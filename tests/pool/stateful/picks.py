@@ -6,7 +6,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from tasks_app.domain.tasks.records import ClaimedTask, Fence
+from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tests.pool.stateful.seats import Seats
 from tests.pool.stateful.world import Row
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from sqlalchemy import text
 
-from tasks_app.domain.flow_control.admission import Kind, Limit
 from tasks_app.domain.flow_control.circuit_breaker import Mode
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.admission import Gate, Kind
+from tasks_app.domain.flow_control.limits import Gate, Kind
 from tasks_app.pool.flow_control import order_and_limits, wake
 from tasks_app.pool.flow_control.capacity import lock, rooms_of
 from tasks_app.pool.flow_control.order_and_limits import unblock

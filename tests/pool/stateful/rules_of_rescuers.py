@@ -10,7 +10,7 @@ from hypothesis.stateful import rule
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.handlers.settlement import CONNECTION_LOST, VANISHED
-from tasks_app.domain.tasks.records import Fence
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.claim import claims_of
 from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired

@@ -13,7 +13,7 @@ from hypothesis.stateful import initialize, rule
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.handlers import settlement as decide
-from tasks_app.domain.tasks.records import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim, claims_of, waiting
 from tasks_app.pool.runs.claim_next import claim_next

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.settle import settle_one

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.domain.tasks.records import Cause, Fence
+from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.release import release

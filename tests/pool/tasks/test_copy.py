@@ -20,8 +20,8 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
 from tasks_app.pool.tasks import create
+from tasks_app.pool.tasks.copy import copy_of
 from tasks_app.pool.tasks.create import create_many, create_one
-from tasks_app.pool.tasks.insert import copy_of
 from tests.factory import count, on_terms, row_of
 from tests.pool.interleave import two
 

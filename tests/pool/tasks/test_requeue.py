@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import UniqueKeyTakenError
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch.set_aside import sweep
 from tasks_app.pool.runs.settle import settle_one

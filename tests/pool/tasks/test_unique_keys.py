@@ -10,7 +10,8 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.creation.validation import validate
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
-from tasks_app.domain.tasks.records import Cause, TaskId, TaskRow
+from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.runs.settle import settle_one

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidSelectionError
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
 from tasks_app.pool.runs.settle import settle_one

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.limits import Kind, Limit
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit
 from tasks_app.pool.flow_control.waiting_list import LOOK_AGAIN_S, hold
 from tasks_app.pool.runs.claim import claim

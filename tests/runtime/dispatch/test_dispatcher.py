@@ -17,7 +17,8 @@ from tasks_app.pool.dispatch.ledger import Dispatch
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch import dispatcher as room
-from tasks_app.runtime.dispatch.dispatcher import SPARE_MESSAGES, Dispatcher
+from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tasks_app.runtime.dispatch.queue_room import SPARE_MESSAGES
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.scan import position
 from tasks_app.runtime.scan.result import ScanResult

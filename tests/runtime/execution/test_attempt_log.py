@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from tasks_app import Fail, Retry, Skip, Snooze
-from tasks_app.domain.tasks.records import Cause
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.execution.attempt_log import ATTEMPTS, AttemptLog, logger
 from tasks_app.runtime.hooks import HOOKS, Kind, Notice

@@ -16,7 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app import create_tasks
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.tasks.records import Fence, Settlement, TaskId
+from tasks_app.domain.tasks.records import TaskId
+from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs import settle_success
 from tasks_app.runtime.api.groups import create_group

@@ -18,7 +18,7 @@ from tasks_app.pool.flow_control.fair_queues import fair_queues
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_group
-from tasks_app.runtime.api.tasks import share_queue, unshare_queue
+from tasks_app.runtime.api.limits import share_queue, unshare_queue
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch import message_sizing
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher

@@ -25,8 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tasks_app.domain.handlers.outcomes import Retry
-from tasks_app.runtime.api.queues import change_queue, reset_queue
-from tasks_app.runtime.api.tasks import pause_queue, resume_queue
+from tasks_app.runtime.api.queues import change_queue, pause_queue, reset_queue, resume_queue
 from tasks_app.runtime.handlers.context import TaskContext
 from tests.runtime.bench import EFFECT, Bench
 

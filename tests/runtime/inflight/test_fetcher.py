@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.limits import Kind, Limit
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit
 from tasks_app.runtime.inflight import fetcher
 from tests.runtime.bench import Bench

@@ -6,7 +6,7 @@ import threading
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from tasks_app.domain.tasks.records import ClaimedTask, Fence, Settlement
+from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.inflight.inflight import InFlight
 from tests.factory import LEASE

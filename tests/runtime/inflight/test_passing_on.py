@@ -10,7 +10,7 @@ import pytest
 
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.api.tasks import pause_queue
+from tasks_app.runtime.api.queues import pause_queue
 from tasks_app.runtime.inflight.passing_on import WAITS_S
 from tests.runtime.bench import QUEUE, Bench
 from tests.runtime.hints.test_hints import Ear, ear, told  # noqa: F401  the fixture

@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks_app.domain.tasks.records import Run
+from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.scoreboard import watchdog
 from tasks_app.runtime.scoreboard.layout import MOST_RUNS, MOST_STRANDED, SLOTS
-from tasks_app.runtime.scoreboard.scoreboard import Scoreboard, Stage
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.scoreboard.slot import Stage
 from tasks_app.runtime.scoreboard.watchdog import kill_holdouts, kill_overdue, silent_housekeeper
 from tests.runtime.mortal import Mortal
 from tests.waiting import until

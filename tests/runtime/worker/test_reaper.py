@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from tasks_app.domain.tasks.records import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of

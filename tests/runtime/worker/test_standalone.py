@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.flow_control.admission import Kind, Limit
+from tasks_app.domain.flow_control.limits import Kind, Limit
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import Bench

@@ -1,0 +1,102 @@
+"""Operators' verbs for limits and fair queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.flow_control.limits import Limit, checked_target, limit_of
+from tasks_app.domain.tasks.names import check_queue
+from tasks_app.pool.flow_control import limits
+from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
+from tasks_app.pool.operations.audit import note
+from tasks_app.runtime.db.connections import Sync, connection_of
+
+if TYPE_CHECKING:
+    pass
+
+from typing import TYPE_CHECKING
+
+from tasks_app.domain.tasks.names import check_id
+from tasks_app.pool.flow_control.order_and_limits import unblock
+
+if TYPE_CHECKING:
+    pass
+
+
+def set_limit(
+    session: Sync,
+    kind: str,
+    target: str,
+    *,
+    most: int | None = None,
+    rate: str | None = None,
+    burst: int | None = None,
+    by: str = "",
+) -> Limit:
+    """Limit a ``queue``, a ``name``, or limit keys (``key``); it replaces what was set before.
+
+    ``most`` run at a time; by ``rate``, such as ``100/1m``, so many start in each period, and of
+    these ``burst`` at once: what a second brings unless you say otherwise.
+
+    Raises:
+        InvalidTaskError: it limits nothing, or cannot be kept.
+    """
+    connection, limit = connection_of(session), limit_of(kind, target, most, rate, burst)
+    limits.set_limit(connection, limit)
+    what = {"kind": kind, "target": target, "most": most, "rate": rate, "burst": limit.burst}
+    note(connection, "set limit", what, who=by)
+    return limit
+
+
+def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
+    """Take a limit away; False: there was none.
+
+    Raises:
+        InvalidTaskError: there cannot be one.
+    """
+    connection = connection_of(session)
+    dropped = limits.drop_limit(connection, *checked_target(kind, target))
+    if dropped:
+        note(connection, "drop limit", {"kind": kind, "target": target}, who=by)
+    return dropped
+
+
+def list_limits(session: Sync) -> list[Limit]:
+    """Return all limits."""
+    return limits.all_limits(connection_of(session))
+
+
+def share_queue(
+    session: Sync, queue: str, weights: Mapping[str, float] | None = None, *, by: str = ""
+) -> None:
+    """Let a queue's tasks go by shares of their ``fair_key``; keys without a weight have 1.
+
+    Raises:
+        InvalidTaskError: it is no queue's name, or a weight is not between 0.001 and 1000.
+    """
+    connection, given = connection_of(session), dict(weights or {})
+    for key, weight in given.items():
+        if not 0.001 <= weight <= 1000:  # noqa: PLR2004  more is a slip of the pen
+            raise InvalidTaskError(f"weights.{key}", f"is {weight}", "0.001 .. 1000")
+    set_fair(connection, check_queue(queue), given)
+    note(connection, "share", {"queue": queue, "weights": given}, who=by)
+
+
+def unshare_queue(session: Sync, queue: str, *, by: str = "") -> bool:
+    """Let a queue's tasks go by priority and age alone again; False: they do already."""
+    connection = connection_of(session)
+    changed = unset_fair(connection, queue)
+    if changed:
+        note(connection, "unshare", {"queue": queue}, who=by)
+    return changed
+
+
+def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
+    """Let those go on that wait behind a failed task of their order key; False: nobody does."""
+    connection, task_id = connection_of(session), check_id(task_id)
+    unblocked = unblock(connection, task_id)
+    if unblocked:
+        note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})
+    return unblocked
