@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, ok, warn
 from tasks_app.pool.operations import diagnostics
-from tasks_app.runtime.db.database import PLANNED
+from tasks_app.runtime.db.session_settings import PLANNED
 
 Check = Callable[[Connection, Settings], list[Finding]]
 

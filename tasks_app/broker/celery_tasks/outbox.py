@@ -15,7 +15,8 @@ from tasks_app.domain.errors import OutboxError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import TaskId
-from tasks_app.runtime.api.producer import acreate_tasks, admitted, create_task
+from tasks_app.runtime.api.new_rows import admitted
+from tasks_app.runtime.api.producer import acreate_tasks, create_task
 
 log = quiet_logger(__name__)
 

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tasks_app.domain.errors import InvalidJobError
-from tasks_app.domain.tasks.payload import dump_model, encode_object
+from tasks_app.domain.tasks.payload import encode_object
+from tasks_app.domain.tasks.payload_checks import dump_model
 from tasks_app.domain.tasks.payload_type import explain
 
 LONGEST_PARAMS = 16 * 1024

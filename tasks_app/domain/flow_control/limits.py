@@ -13,7 +13,7 @@ from tasks_app.domain.durations import format_duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.names import check_name, check_queue
 from tasks_app.domain.tasks.option_checks import LONGEST_KEY
-from tasks_app.domain.tasks.payload import check_text
+from tasks_app.domain.tasks.payload_checks import check_text
 
 MOST = 2**31 - 1
 LONGEST_PERIOD = timedelta(days=366)

@@ -12,7 +12,7 @@ from tasks_app.domain.errors import HandlerTimeoutError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
 from tasks_app.domain.handlers.outages import DEFAULT_RULE, OutageRule
 from tasks_app.domain.handlers.outcomes import Reaction
-from tasks_app.domain.tasks.payload import ToJson
+from tasks_app.domain.tasks.payload_checks import ToJson
 from tasks_app.domain.tasks.payload_type import PayloadType
 from tasks_app.domain.tasks.retry_policy import DEFAULT_POLICY, RetryPolicy
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from tasks_app.domain.durations import ALLOWED, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.names import shown
-from tasks_app.domain.tasks.payload import check_text
+from tasks_app.domain.tasks.payload_checks import check_text
 
 LONGEST_KEY = 255
 T = TypeVar("T")

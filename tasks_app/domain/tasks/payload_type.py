@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
-from tasks_app.domain.tasks.payload import ToJson, dump_model, encode, encode_object, encode_plain
+from tasks_app.domain.tasks.payload import encode, encode_object, encode_plain
+from tasks_app.domain.tasks.payload_checks import ToJson, dump_model
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -26,9 +26,9 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.domain.tasks.unique_key import POLICIES, OnConflict
+from tasks_app.runtime.api.buffer_database import ENGINES, database_of
 from tasks_app.runtime.api.buffer_writer import Delivery
-from tasks_app.runtime.api.producer import admitted
-from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.api.new_rows import admitted
 
 if TYPE_CHECKING:
     from tasks_app.domain.handlers.spec import Handler
@@ -81,7 +81,7 @@ class TaskBuffer:
         """
         if not 1 <= size <= capacity:
             raise ValueError("size of a TaskBuffer is outside 1 .. capacity. Set both.")
-        self._database = _database_of(database)
+        self._database = database_of(database)
         self._size, self._capacity = size, capacity
         self._every_s = named_duration("every", every).total_seconds()
         self._block_s = named_duration("block", block).total_seconds()
@@ -291,33 +291,8 @@ _NAMES_SHOWN = 9
 _BUFFERS: weakref.WeakSet[TaskBuffer] = weakref.WeakSet()
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """A database whose engine is somebody else's, who ends it, too."""
-
-    engine: Engine
-
-    def dispose(self) -> None:
-        pass
-
-
-def _database_of(database: Engine | str) -> Database | _Given:
-    if isinstance(database, str):
-        return Database(database)
-    if not isinstance(database, Engine):
-        raise TypeError(
-            f"A {type(database).__name__} is no Engine. Pass a synchronous Engine, or a URL."
-        )
-    _ENGINES.add(database)
-    return _Given(database)
-
-
-_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
-"""Engines of others: in a forked child their connections are the parent's."""
-
-
 def _forked() -> None:
-    for engine in list(_ENGINES):
+    for engine in list(ENGINES):
         engine.dispose(close=False)
     for buffer in list(_BUFFERS):
         buffer._begin()  # noqa: SLF001  of this room

@@ -17,7 +17,8 @@ from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
-from tasks_app.runtime.api.producer import admitted, check_many, create_rows
+from tasks_app.runtime.api.new_rows import admitted, check_many
+from tasks_app.runtime.api.producer import create_rows
 from tasks_app.runtime.db.connections import Async, Sync, checked_async, connection_of
 
 

@@ -18,61 +18,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tasks_app.pool.connection.readable import is_readable, make_readable
 from tasks_app.runtime.db.errors import is_conflict, spares_handlers
+from tasks_app.runtime.db.session_settings import (
+    CHECK,
+    FOR_A_TRANSACTION,
+    NETWORK,
+    OURS,
+    UNHURRIED,
+)
 from tasks_app.runtime.fork_safety import keep_from_forks
 from tasks_app.runtime.handler_db.connection_liveness import Losses, lives, rest
 from tasks_app.runtime.handler_db.lending import connect_async, lend
 
-_NETWORK = {
-    "client_encoding": "utf8",  # or a role's would decide which text there is; poolers know it, too
-    "connect_timeout": 5,
-    "keepalives_idle": 5,
-    "keepalives_interval": 3,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,  # ms: a silent partition is noticed while a lease still holds
-}
-_CHECK = {"client_connection_check_interval": "500"}
-"""A killed client's statement would otherwise hold its locks for as long as it runs."""
-PLANNED = {
-    # Our statements look rows up by key, a group at a time. Planned while the pool was empty, or
-    # by statistics of yesterday, they would read whole tables: so there is one plan, and no choice.
-    "plan_cache_mode": "force_generic_plan",
-    **dict.fromkeys(
-        ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
-    ),
-    # Up to PostgreSQL 17 what is off adds 1e10 to the cost of a plan that cannot do without (18
-    # counts it apart). Above jit_above_cost the server compiles: a second for a millisecond's work.
-    "jit": "off",
-}
-"""For statements of ours. How the SQL of handlers is planned is their own business."""
-_OURS = {
-    **_CHECK,
-    **PLANNED,
-    # How values are written and read, whatever the role or the database says.
-    "IntervalStyle": "postgres",
-    "DateStyle": "ISO",
-    "extra_float_digits": "1",
-    "array_nulls": "on",
-    "transform_null_equals": "off",
-    "standard_conforming_strings": "on",
-    "default_transaction_isolation": "read\\ committed",  # of single statements
-    # Or a housekeeper that waits for somebody's lock looks dead, and its child is killed.
-    "lock_timeout": "1000",
-    "statement_timeout": "30000",
-    # A process that is stopped or cut off within a transaction must not keep its locks: the
-    # scanner's would end all scanning.
-    "idle_in_transaction_session_timeout": "5000",
-}
-_UNHURRIED = {
-    **_CHECK,
-    **dict.fromkeys(
-        ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"), "0"
-    ),
-}
-_FOR_A_TRANSACTION = "SELECT " + ", ".join(
-    f"set_config('{name}', '{value}', true)"
-    for name, value in _OURS.items()
-    if name != "default_transaction_isolation"  # it is too late for this one
-)
 _MARK = "_tasks_app_ours"
 
 
@@ -118,7 +74,7 @@ class Database:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=None,
-            connect_args={**self._arguments(_CHECK), "async_creator_fn": connect_async},
+            connect_args={**self._arguments(CHECK), "async_creator_fn": connect_async},
         )
         event.listen(engine.sync_engine, "handle_error", _mark)
         keep_from_forks(engine.sync_engine)
@@ -129,7 +85,7 @@ class Database:
 
     def migration_engine(self) -> Engine:
         """Return a new engine whose statements may take as long as they take."""
-        return self._make(_UNHURRIED, 2)
+        return self._make(UNHURRIED, 2)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -189,11 +145,11 @@ class Database:
                 self._at_hand = []
                 self._engine.dispose(close=False)
                 self._handler_engine.dispose(close=False)
-            self._engine = self._make(_OURS, 5)
+            self._engine = self._make(OURS, 5)
             if not self._prepare:
                 event.listen(self._engine, "begin", settle_in)
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-            self._handler_engine = self._make(_CHECK, self._handlers)
+            self._handler_engine = self._make(CHECK, self._handlers)
             lend(self._handler_engine)
             _keep_readable(self._handler_engine)
             self._pid = os.getpid()
@@ -201,11 +157,11 @@ class Database:
     def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
         """A pooler takes no options at the start, and deals out its servers anew each time."""
         if not self._prepare:
-            return {**_NETWORK, "prepare_threshold": None}
+            return {**NETWORK, "prepare_threshold": None}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        if settings is _OURS:  # few statements, each again and again
-            return {**_NETWORK, "options": options, "prepare_threshold": 1}
-        return {**_NETWORK, "options": options}
+        if settings is OURS:  # few statements, each again and again
+            return {**NETWORK, "options": options, "prepare_threshold": 1}
+        return {**NETWORK, "options": options}
 
     def _make(self, settings: dict[str, str], size: int) -> Engine:
         engine = create_engine(
@@ -226,7 +182,7 @@ class Database:
 
 def settle_in(connection: Connection) -> None:
     """Ask for our settings, until the end of the transaction that has just begun."""
-    connection.exec_driver_sql(_FOR_A_TRANSACTION)
+    connection.exec_driver_sql(FOR_A_TRANSACTION)
 
 
 def _keep_readable(engine: Engine) -> None:

@@ -19,7 +19,7 @@ from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
-from tasks_app.runtime.api.producer import admitted
+from tasks_app.runtime.api.new_rows import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of
 from tasks_app.runtime.schedules.scheduler import make
 

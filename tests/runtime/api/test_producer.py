@@ -32,7 +32,7 @@ from tasks_app import (
     requeue_task,
 )
 from tasks_app.runtime.api import producer
-from tasks_app.runtime.api.producer import _admitted_many, admitted
+from tasks_app.runtime.api.new_rows import _admitted_many, admitted
 from tests.runtime.bench import Bench
 
 
