@@ -45,7 +45,7 @@ OPERATORS = (
     mutant(
         "payload: large floats",
         "A float is read again as a float, however large it is.",
-        "tasks_app/domain/tasks/payload.py",
+        "tasks_app/domain/tasks/payload_checks.py",
         """return f"\\0{int(value)}.0" if""",
         """return int(value) if""",
         "tests/domain/tasks/test_payload.py::"
@@ -54,7 +54,7 @@ OPERATORS = (
     mutant(
         "settings: styles of our engines",
         "What a role says of IntervalStyle does not reach our statements.",
-        DATABASE,
+        "tasks_app/runtime/db/session_settings.py",
         """    "IntervalStyle": "postgres",\n""",
         "",
         f"{WALK}[0]",
@@ -62,7 +62,7 @@ OPERATORS = (
     mutant(
         "settings: encoding",
         "What a role says of client_encoding does not decide which text there is.",
-        DATABASE,
+        "tasks_app/runtime/db/session_settings.py",
         """    "client_encoding": "utf8",""",
         "   ",
         f"{WALK}[1]",

@@ -22,7 +22,6 @@ class GivenDatabase:
 
     def dispose(self) -> None:
         """Do nothing: its owner does."""
-        pass
 
 
 def database_of(database: Engine | str) -> Database | GivenDatabase:

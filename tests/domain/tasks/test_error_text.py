@@ -103,7 +103,7 @@ def test_any_exception_becomes_text_that_can_be_stored(error, message: str) -> N
 
 def test_a_kind_says_where_the_class_lives_unless_it_is_built_in() -> None:
     assert raised(ValueError()).kind == "ValueError"
-    assert raised(UnspeakableError()).kind.endswith("test_causes.UnspeakableError")
+    assert raised(UnspeakableError()).kind.endswith("test_error_text.UnspeakableError")
 
 
 def test_a_class_name_that_nobody_can_store_is_cleaned() -> None:
