@@ -8,7 +8,7 @@ ROOMS = "tasks_app/pool/flow_control/capacity.py"
 KEEPER = "tasks_app/runtime/flow_control/admission.py"
 RACES = "tests/pool/flow_control/test_races_of_gates.py::test_"
 LIMITS = "tests/pool/flow_control/test_limits.py::test_"
-RUNS = "tests/runtime/db/test_gates.py::test_"
+RUNS = "tests/runtime/flow_control/test_gates.py::test_"
 SHARES = "tests/runtime/flow_control/test_fair_queues.py::test_"
 BREAKER = "tests/pool/flow_control/test_breaker.py::"
 WAKE = "tasks_app/pool/flow_control/wake.py"
@@ -244,7 +244,7 @@ GATES = (
         "tasks_app/pool/flow_control/waiting_list.py",
         "room.since < limit.changed_at + UNCOMMITTED",
         "False",
-        "tests/runtime/db/test_gates.py::test_runs_that_began_before_there_was_a_limit_are_looked_for",
+        "tests/runtime/flow_control/test_gates.py::test_runs_that_began_before_there_was_a_limit_are_looked_for",
     ),
     mutant(
         "gates are looked at each second",
@@ -252,6 +252,6 @@ GATES = (
         "tasks_app/pool/flow_control/waiting_list.py",
         "room.since < limit.changed_at + UNCOMMITTED",
         "True",
-        "tests/runtime/db/test_gates.py::test_runs_that_know_of_the_limit_are_not_looked_for",
+        "tests/runtime/flow_control/test_gates.py::test_runs_that_know_of_the_limit_are_not_looked_for",
     ),
 )

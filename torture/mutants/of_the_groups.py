@@ -9,7 +9,7 @@ MAKE = "tasks_app/pool/groups/create.py"
 SUCCEED = "tasks_app/pool/runs/settle_success.py"
 REQUEUE = "tasks_app/pool/tasks/requeue.py"
 PROGRESS = "tasks_app/pool/tasks/checkpoint.py"
-GROUPS = "tests/pool/runs/test_groups.py::test_"
+GROUPS = "tests/pool/groups/test_groups.py::test_"
 KEPT = "tests/pool/tasks/test_checkpoint.py::test_"
 
 GROUPS_AND_PROGRESS = (

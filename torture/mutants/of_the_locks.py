@@ -81,7 +81,7 @@ LOCKS = (
         "tasks_app/pool/locks/row_locks.py",
         "columns.lock_fence == fence, ",
         "",
-        "tests/runtime/test_row_locks.py::TestFlags::"
+        "tests/runtime/locks/test_row_locks.py::TestFlags::"
         "test_an_expired_flag_is_taken_over_and_what_its_old_holder_writes_is_refused",
     ),
     mutant(
