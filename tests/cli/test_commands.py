@@ -180,7 +180,7 @@ def test_what_is_not_there_exits_with_1_and_the_next_command(shell: Shell) -> No
     ("arguments", "word"),
     [
         (("create", "bad name"), "name is 'bad name'"),
-        (("create", "t", "[1]"), "JSON object"),
+        (("create", "t", "[1]"), "payload is of type list"),
         (("create", "t", "{"), "no JSON"),
         (("create", "t", "--priority", "12"), "options.priority is 12"),
         (("create", "t", "--delay", "soon"), "options.delay"),

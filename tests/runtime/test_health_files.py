@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written_by_somebody_who_died(name: str, **environment: str) -> None:
-    beat = f"Pulse('worker', {name!r}, good_for_s=60).beat()"
+    beat = f"Liveness('worker', {name!r}, good_for_s=60).beat()"
     code = f"from tasks_app.runtime.health_files import *; {beat}"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
 
@@ -91,7 +91,7 @@ def test_who_was_killed_is_passed_over_as_long_as_another_lives() -> None:
 
 
 def test_the_database_belongs_to_nobody_and_outlives_who_asked_it(folder: Path) -> None:
-    code = "from tasks_app.runtime.health_files import *; Pulse('db', good_for_s=60).beat()"
+    code = "from tasks_app.runtime.health_files import *; Liveness('db', good_for_s=60).beat()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
     assert judge("db")[0]

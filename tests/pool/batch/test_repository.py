@@ -53,7 +53,7 @@ def test_ranges_of_all_types_come_back_as_they_were(
 
     ids = store.insert(connection, "p#1", plan, batch_id=1, step="s")
 
-    stored = partitions.of_program(connection, "p#1")
+    stored = store.of_program(connection, "p#1")
     assert tuple(each.partition for each in stored) == plan.partitions
     assert {each.partition.number: each.id for each in stored} == ids
     assert {(each.key_type, each.batch_id, each.step) for each in stored} == {(key_type, 1, "s")}
@@ -69,7 +69,7 @@ def test_values_of_all_types_come_back_as_they_were(
 
     store.insert(connection, "p", Plan("test", key_type, (one, other)))
 
-    assert [each.partition for each in partitions.of_program(connection, "p")] == [one, other]
+    assert [each.partition for each in store.of_program(connection, "p")] == [one, other]
     assert partitions.programs(connection) == {"p": 2}
 
 
@@ -84,7 +84,7 @@ def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
 
     store.insert(connection, "p", Plan("test", KeyType.TEXT, partitions))
 
-    assert tuple(each.partition for each in partitions.of_program(connection, "p")) == partitions
+    assert tuple(each.partition for each in store.of_program(connection, "p")) == partitions
 
 
 def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
@@ -93,7 +93,7 @@ def test_instants_of_any_zone_are_kept(connection: Connection) -> None:
 
     store.insert(connection, "p", plan_of(Range(low, None), key_type=KeyType.TIMESTAMPTZ))
 
-    (stored,) = partitions.of_program(connection, "p")
+    (stored,) = store.of_program(connection, "p")
     assert stored.partition.range == Range(NOW, None)
 
 
@@ -294,7 +294,7 @@ class TestRuns:
         )
 
         assert marked == [ids[1]]
-        assert [each.error for each in partitions.of_program(connection, "p")] == [
+        assert [each.error for each in store.of_program(connection, "p")] == [
             "stopped",
             None,
         ]
@@ -308,5 +308,5 @@ def test_what_has_not_started_is_planned_anew(connection: Connection) -> None:
     rest = tuple(Partition(n, range=r) for n, r in enumerate(between([40])[1:], 4))
     store.insert(connection, "p", Plan("test", KeyType.INTEGER, rest))
 
-    assert [each.partition.number for each in partitions.of_program(connection, "p")] == [1, 4]
+    assert [each.partition.number for each in store.of_program(connection, "p")] == [1, 4]
     assert store.remove(connection, "p", started=True) == [1, 4]

@@ -31,8 +31,8 @@ from tasks_app import (
     get_task,
     requeue_task,
 )
-from tasks_app.runtime.api import producer
-from tasks_app.runtime.api.new_rows import _admitted_many, admitted
+from tasks_app.runtime.api import new_rows
+from tasks_app.runtime.api.new_rows import admitted, admitted_many
 from tests.runtime.bench import Bench
 
 
@@ -181,12 +181,12 @@ def strict(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     @bench.handler("strict", queue="slow")
     def strict(_ctx: TaskContext, _order: Order) -> None: ...
 
-    monkeypatch.setattr(producer, "HANDLERS", bench.registry)
+    monkeypatch.setattr(new_rows, "HANDLERS", bench.registry)
 
 
 @pytest.mark.usefixtures("strict")
 def test_many_are_admitted_as_each_by_itself() -> None:
-    assert _admitted_many(MIXTURE) == [admitted(task) for task in MIXTURE]
+    assert admitted_many(MIXTURE) == [admitted(task) for task in MIXTURE]
 
 
 BAD = [
@@ -210,7 +210,7 @@ def test_what_is_refused_by_itself_is_refused_behind_its_like(bad: NewTask, befo
         admitted(bad)
     fine = NewTask(bad.task or A, {"order_id": 1})
     with pytest.raises(InvalidTaskError) as among:
-        _admitted_many([fine] * before + [bad])
+        admitted_many([fine] * before + [bad])
 
     assert among.value.path == f"tasks[{before}].{alone.value.path}"
 

@@ -11,7 +11,6 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
-from tests.runtime.test_leader import own_maintainer
 
 from tasks_app import (
     InvalidTaskError,
@@ -25,6 +24,7 @@ from tasks_app import (
 )
 from tasks_app.runtime.leader import maintainer
 from tests.runtime.bench import Bench
+from tests.runtime.leader.test_leader import own_maintainer
 
 SCOPES = ("queued", "until_terminal", "for_period 1h", "forever")
 NUMBER = "SELECT count(*) FROM task_pending"

@@ -280,7 +280,7 @@ def test_a_child_that_lives_without_its_housekeeper_is_named_and_a_dead_one_is_n
     process.kill()
 
     assert (patient, silent_housekeeper(slots)) == ("", "")
-    assert named == f"the clerk of child {process.pid} is silent for 0 s"
+    assert named == f"the housekeeper of child {process.pid} is silent for 0 s"
 
 
 def test_who_does_not_let_go_is_killed(slots: Scoreboard, stranger: Stranger) -> None:
@@ -307,7 +307,7 @@ def test_a_run_that_follows_another_stands_in_its_place(slots: Scoreboard) -> No
 def test_a_run_can_follow_one_that_the_list_had_no_room_for(
     slots: Scoreboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks_app.runtime.scoreboard.scoreboard.MOST_RUNS", 1)
+    monkeypatch.setattr("tasks_app.runtime.scoreboard.slot.MOST_RUNS", 1)
     slot = slots.take("me")
     slot.start(Run(1, 1), 60)
     slot.start(Run(2, 1), 60)

@@ -18,7 +18,7 @@ from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.scoreboard import scoreboard
+from tasks_app.runtime.scoreboard import slot as slot_module
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
@@ -139,7 +139,7 @@ def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead
 def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_charged(
     bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoreboard, "MOST_RUNS", 1)
+    monkeypatch.setattr(slot_module, "MOST_RUNS", 1)
     ids = [bench.create() for _ in range(3)]
     dead(ids, running=2)
 
