@@ -73,11 +73,11 @@ KINDS: tuple[Kind, ...] = (
     _inside("F38", "a leader dies as it takes the lead", "lead.taken=kill@0.3"),
     _inside("F38", "a leader stops as it takes the lead", "lead.taken=stop@0.3"),
     _inside(
-        "F07", "an undertaker dies before the burial",
+        "F07", "a reaper dies before it reaps",
         f"claim.committed=kill@{OFTEN}", "reap.before=kill@0.5",
     ),
     _inside(
-        "F07", "an undertaker dies after the burial",
+        "F07", "a reaper dies after it reaped",
         f"claim.committed=kill@{OFTEN}", "reap.committed=kill@0.02",
     ),
     _inside("F37", "a rescuer dies before it rescues", "rescue.before=kill@0.4"),

@@ -1,6 +1,6 @@
 """Step 6 of the walk: housekeepers reap the dead children of their own worker.
 
-A burier reads the slot, releases what did not run there, charges what did, and frees the slot.
+A reaper reads the slot, releases what did not run there, charges what did, and frees the slot.
 Two may do so at once, and one may die half-way: the fence decides, and the next one starts
 again. The release comes first, because the charge may meet a row that a person has locked.
 """
@@ -83,7 +83,7 @@ def charge(setup: RunSetup, world: World, grave: Grave) -> World:
 
 
 def may_charge(setup: RunSetup, world: World, grave: Grave, fence: Fence) -> bool:
-    """The fence at which two buriers meet."""
+    """The fence at which two reapers meet."""
     row = world.rows[fence.id]
     if not setup.rules.burial_charges_under_the_fence:
         return row.state == "RUNNING"

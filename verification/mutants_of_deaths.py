@@ -91,7 +91,7 @@ DEATHS = (
         ("T0 is over in c0", "T1 kills c0", "charges what owner"),
     ),
     Mutant(
-        "two buriers, and no fence at the charge",
+        "two reapers, and no fence at the charge",
         "P3",
         without(CHARGED_ONCE, "burial_charges_under_the_fence"),
         "P3: 2 failures were charged for 1 deaths",

@@ -93,7 +93,7 @@ def innocent_was_charged(setup: RunSetup, task: int, row: Row) -> str | None:
 
 
 def more_failures_than_deaths(setup: RunSetup, world: World) -> str | None:
-    """P3: a burial charges once, however many buriers come."""
+    """P3: a burial charges once, however many reapers come."""
     if not setup.charges_are_deaths:
         return None
     deaths = spent(setup, world, "child crash")

@@ -67,7 +67,7 @@ def lease_lapses(setup: RunSetup, world: World, task: int) -> Iterator[Step[Worl
         return
     poorer = spend(setup, world, "lease lapses")
     if poorer is not None:
-        what = f"the lease of T{task} lapses (a long pause of its holder or burier)"
+        what = f"the lease of T{task} lapses (a long pause of its holder or reaper)"
         yield fault(what, with_row(poorer, task, lapsed))
 
 

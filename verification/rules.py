@@ -96,7 +96,7 @@ class RunRules:
     burial_charges_only_the_running: bool = True
     """P3: the other rows of that owner are released uncharged."""
     burial_charges_under_the_fence: bool = True
-    """P3: two buriers, or one that asks twice, charge once."""
+    """P3: two reapers, or one that asks twice, charge once."""
     slot_knows_the_running_token: bool = True
     """P3: id and owner are not enough: a late claim of the dead carries both."""
     no_running_id_counts_a_crash: bool = True

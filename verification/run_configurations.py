@@ -80,7 +80,7 @@ RUNS = (
         RunSetup((MAILS_OR_RAISES, MAILS), faults={"lease lapses": 1}),
     ),
     Configuration(
-        "two buriers, one of whom dies or is not answered",
+        "two reapers, one of whom dies or is not answered",
         RunSetup(
             (WRITES, MAILS),
             faults={"child crash": 2, "burial reply lost": 1},
@@ -89,7 +89,7 @@ RUNS = (
         ),
     ),
     Configuration(
-        "two buriers and a late claim of the dead",
+        "two reapers and a late claim of the dead",
         RunSetup(
             (WRITES,),
             faults={"child crash": 1, "claim comes late": 1, "burial reply lost": 1},

@@ -92,8 +92,8 @@ def without_hopeless_statements(world: World) -> World:
 
 def without_idle_graves(world: World) -> World:
     """A burial that can find no row any more, now or later, is as good as over."""
-    buriers = [child for child in world.children if child.burial is not None]
-    if not world.graves and not buriers:
+    reapers = [child for child in world.children if child.burial is not None]
+    if not world.graves and not reapers:
         return world
     named = {row.owner for row in world.rows if row.state == "RUNNING"}
     named.update(sent.owner for sent in world.late if isinstance(sent, LateClaim))

@@ -80,7 +80,7 @@ def test_too_many_states_prove_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["two buriers and a late claim of the dead", "two scanners, one dies; a late commit"]
+    "name", ["two reapers and a late claim of the dead", "two scanners, one dies; a late commit"]
 )
 def test_a_real_configuration_holds(name: str) -> None:
     (configuration,) = (c for c in configurations.ALL if c.name == name)

@@ -45,7 +45,7 @@ CALLED = text("SELECT id, headers FROM task_pending WHERE name IN ('then', 'else
 
 
 class Actor:
-    """One thread: a worker, an operator and a burier in turn."""
+    """One thread: a worker, an operator and a reaper in turn."""
 
     def __init__(self, engine: Engine, ids: list[int], seed: int, *, requeues: bool) -> None:
         self._engine, self._ids, self._dice = engine, ids, random.Random(seed)

@@ -1,4 +1,4 @@
-"""Rescuers and buriers: they take back what vanished, a while later."""
+"""Rescuers and reapers: they take back what vanished, a while later."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Rescuers(Picks):
 
     @rule(seat=seats, worker=workers, chance=chances)
     def reap(self, seat: int, worker: Any, chance: float) -> None:
-        """A dead child's claims, as they are read; another burier may be ahead."""
+        """A dead child's claims, as they are read; another reaper may be ahead."""
         fences = [task.fence for task in claims_of(self.connections[seat], worker.owner)]
         self._rescue_fences(seat, fences, chance, VANISHED)
 

@@ -270,12 +270,12 @@ def test_a_grave_stays_open_while_somebody_holds_the_guilty_row(bench: Bench, de
     bench.succeeding(max_attempts=1)
     task_id = bench.create()
     dead([task_id])
-    burier = reaper(bench)
+    sibling = reaper(bench)
 
     with bench.engine.begin() as person:
         person.execute(text("SELECT FROM task_pending WHERE id = :id FOR UPDATE"), {"id": task_id})
-        open_meanwhile = burier.look()
-    open_afterwards = burier.look()
+        open_meanwhile = sibling.look()
+    open_afterwards = sibling.look()
 
     assert (open_meanwhile, open_afterwards) == (1, 0)
     assert bench.state(task_id) == "PENDING"
