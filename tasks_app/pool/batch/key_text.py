@@ -1,4 +1,4 @@
-"""Written: keys as text, which the server makes of the very expression that orders them.
+"""Keys as text, which the server makes of the very expression that orders them.
 
 Python need not be able to hold them: it knows no infinite day, and rounds where it counts. Equal
 keys of one type are written alike, whatever the session's settings are.

@@ -1,4 +1,4 @@
-"""Advance: a run says how far its partition is.
+"""Progress: a run says how far its partition is.
 
 Each write carries the fence of its task, and stands in one transaction with the rows that it
 tells of. Whoever commits looks at the fence last of all; this keeps a run that lost it

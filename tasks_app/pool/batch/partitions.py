@@ -1,4 +1,4 @@
-"""Store: put the partitions of a plan into the repository, or take out what has not started."""
+"""Put the partitions of a plan into the repository, or take out what has not started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Glance: is there anything to rescue, to publish or to wake up for? One read, of an idle pool.
+"""Idle check: is there anything to rescue, to publish or to wake up for? One read, of an idle pool.
 
 It may say yes where a look finds nothing to do; it never says no where there is something.
 """

@@ -1,4 +1,4 @@
-"""Sweep: due rows that must not run leave the pool: disabled ones SKIPPED, late ones EXPIRED."""
+"""Due rows that must not run leave the pool: disabled ones SKIPPED, late ones EXPIRED."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held: tasks that a breaker keeps aside, in a list beside the pool; those let through are marked.
+"""Tasks that a breaker keeps aside, in a list beside the pool; those let through are marked.
 
 They stand aside for long, since a hundred thousand of them shall cost nothing. Who lets them go
 finds them in the list; entries of tasks that are gone fall out when their turn comes.

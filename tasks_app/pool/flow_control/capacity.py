@@ -1,4 +1,4 @@
-"""Rooms: how gates stand, and for whom there is room.
+"""Capacity: how gates stand, and for whom there is room.
 
 Who runs is counted each time: a run that ends, however it ends, makes room. What is decided under
 the lock of a gate's row is exact; the locks are taken in one order, and no row of a task is waited

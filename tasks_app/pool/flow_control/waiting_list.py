@@ -1,4 +1,4 @@
-"""Held: tasks that found a gate shut stand aside, out of the scan's sight, until they are woken.
+"""Tasks that found a gate shut stand aside, out of the scan's sight, until they are woken.
 
 A row is written when it is held and when it is woken, however long that takes and however many
 wait. Who holds rows looks once more after his COMMIT, and who made room looks after his: one of the

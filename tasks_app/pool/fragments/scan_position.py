@@ -1,4 +1,4 @@
-"""Places: where to go on reading due rows, behind those that were read last.
+"""Scan position: where to go on reading due rows, behind those that were read last.
 
 What is over leaves dead entries in the index that lists due rows; who begins behind them does not
 pass them. What becomes due, or comes back, before a place is not seen from there.

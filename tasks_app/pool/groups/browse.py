@@ -1,4 +1,4 @@
-"""Look: how far groups are, and what came of their members."""
+"""Browse: how far groups are, and what came of their members."""
 
 from __future__ import annotations
 

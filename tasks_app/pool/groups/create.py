@@ -1,4 +1,4 @@
-"""Make: a group in the caller's transaction, which inserts its members in between."""
+"""Create: a group in the caller's transaction, which inserts its members in between."""
 
 from __future__ import annotations
 

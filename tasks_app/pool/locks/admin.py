@@ -1,4 +1,4 @@
-"""Govern: what an operator does with locks. Their holders are told when they next look."""
+"""Admin: what an operator does with locks. Their holders are told when they next look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold: renew what is held or waited for, and guard what is written under it."""
+"""Renew what is held or waited for, and guard what is written under it."""
 
 from __future__ import annotations
 

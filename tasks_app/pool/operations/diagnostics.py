@@ -1,4 +1,4 @@
-"""Condition: what the database says of itself and of the work in it. Reads only."""
+"""Diagnostics: what the database says of itself and of the work in it. Reads only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Left: what is due in queues whose workers found nothing more to do, and why."""
+"""Left due: what is due in queues whose workers found nothing more to do, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chosen: which rows a selection means, a piece of a pool at a time, in the order of their ids.
+"""Selection: which rows a selection means, a piece of a pool at a time, in the order of their ids.
 
 First a look, which waits for nobody and reads so many rows at most; then a lock, which asks again:
 what has changed meanwhile is not meant any more.

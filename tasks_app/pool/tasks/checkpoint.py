@@ -1,4 +1,4 @@
-"""Progress: what a run keeps for the next attempt, written in the transaction of its effects."""
+"""Checkpoint: what a run keeps for the next attempt, written in the transaction of its effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amend: a task gets another payload, from its own run or from an operator."""
+"""Edit payload: a task gets another payload, from its own run or from an operator."""
 
 from __future__ import annotations
 

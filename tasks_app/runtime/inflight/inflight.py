@@ -50,7 +50,7 @@ class InFlight:
         self._for_async_pool = for_async_pool
         self._tell_ended = ended
         self._waiting: deque[ClaimedTask] = deque()
-        self._crews: deque[ClaimedTask] = deque()
+        self._async_waiting: deque[ClaimedTask] = deque()
         """What waits for the event loop; the others wait for a thread."""
         self._held_until: dict[Fence, float] = {}
         """Of those that wait: see :class:`ActiveRun`."""
@@ -115,14 +115,14 @@ class InFlight:
     def start_async_pool(self, most: int) -> list[ActiveRun]:
         """Take up to so many waiting tasks for the event loop; alone as above."""
         with self._mutex:
-            if self.over or not self._crews or self._lone_runs:
+            if self.over or not self._async_waiting or self._lone_runs:
                 return []
-            chosen = [task for task in self._crews if not task.runs_alone][:most]
+            chosen = [task for task in self._async_waiting if not task.runs_alone][:most]
             if not chosen and not self._running:
-                chosen = [self._crews[0]]
+                chosen = [self._async_waiting[0]]
             fences = {task.fence for task in chosen}
             if fences:
-                self._crews = deque(t for t in self._crews if t.fence not in fences)
+                self._async_waiting = deque(t for t in self._async_waiting if t.fence not in fences)
             return [self._begin(task, in_async_pool=True) for task in chosen]
 
     def _begin(self, task: ClaimedTask, *, in_async_pool: bool = False) -> ActiveRun:
@@ -146,20 +146,20 @@ class InFlight:
         return self._lone is not None and self._lone in self._running
 
     def _line(self, task: ClaimedTask) -> deque[ClaimedTask]:
-        return self._crews if self._for_async_pool(task) else self._waiting
+        return self._async_waiting if self._for_async_pool(task) else self._waiting
 
     def _all_waiting(self) -> list[ClaimedTask]:
-        return [*self._waiting, *self._crews]
+        return [*self._waiting, *self._async_waiting]
 
     @property
     def waits_for_async_pool(self) -> bool:
         """Whether an async task has not started."""
-        return bool(self._crews)
+        return bool(self._async_waiting)
 
     @property
     def waiting(self) -> int:
         """How many claims have not started."""
-        return len(self._waiting) + len(self._crews)
+        return len(self._waiting) + len(self._async_waiting)
 
     def await_turn(self, patience_s: float) -> bool:
         """Wait while tasks are in flight that may not start yet; False: nothing waits."""
@@ -323,7 +323,7 @@ class InFlight:
         for task in self._all_waiting():
             self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
         self._waiting.clear()
-        self._crews.clear()
+        self._async_waiting.clear()
         self._held_until.clear()
         return self._in_hand.give_back()
 
@@ -396,7 +396,13 @@ class InFlight:
     def empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be written."""
         with self._mutex:
-            claims = (self._waiting, self._crews, self._running, self._finished, self._returning)
+            claims = (
+                self._waiting,
+                self._async_waiting,
+                self._running,
+                self._finished,
+                self._returning,
+            )
             return not (any(claims) or self.pending_writes.open)
 
     def stop(self) -> None:

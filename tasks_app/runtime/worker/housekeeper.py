@@ -38,16 +38,16 @@ from tasks_app.runtime.worker.shutdown import Shutdown
 
 log = quiet_logger(__name__)
 
-BURY_EVERY_S = 2.0
+REAP_EVERY_S = 2.0
 PULSE_S = 0.25
 """The longest nap: how late a slow task's neighbours, and the worker's end, are noticed."""
 IDLE_PULSE_S = 1.0
 """The same, while the child has nothing in hand."""
-MOST_FAILED_ERRANDS = 1
+MOST_FAILED_WRITES = 1
 """Per round: it may have waited a second for a lock, and renewals are due."""
 MOST_SHOWN = 100
 """Runs in a heartbeat row, the oldest first; async ones may run in thousands."""
-LAST_ERRANDS = 10
+LAST_WRITES = 10
 """The same, when the child ends: then nobody comes after us but the lease."""
 
 
@@ -177,7 +177,7 @@ class Housekeeper:
 
     def _reap(self) -> None:
         if time.monotonic() >= self._reap_at:
-            self._reap_at = time.monotonic() + BURY_EVERY_S
+            self._reap_at = time.monotonic() + REAP_EVERY_S
             self._reaper.look()
 
     def _flush(self) -> None:
@@ -230,9 +230,9 @@ class Housekeeper:
             sqlalchemy.exc.DBAPIError: something stays undone.
         """
         self._release()
-        self._run_pending_writes(most_failed=LAST_ERRANDS)
+        self._run_pending_writes(most_failed=LAST_WRITES)
 
-    def _run_pending_writes(self, most_failed: int = MOST_FAILED_ERRANDS) -> None:
+    def _run_pending_writes(self, most_failed: int = MOST_FAILED_WRITES) -> None:
         """Do what others left to us. Who waits for somebody's lock goes behind the others."""
         pending_writes = self._inflight.pending_writes.take()
         failed: list[PendingWrite] = []

@@ -369,7 +369,7 @@ def test_the_housekeeper_outlives_whatever_a_round_raises(
 
     monkeypatch.setattr(child._reaper, "look", reap)
     monkeypatch.setattr("tasks_app.runtime.worker.housekeeper.brief", lambda error: 1 / 0)
-    monkeypatch.setattr("tasks_app.runtime.worker.housekeeper.BURY_EVERY_S", 0.0)
+    monkeypatch.setattr("tasks_app.runtime.worker.housekeeper.REAP_EVERY_S", 0.0)
     child.start()
 
     until(lambda: len(rounds) > 2)

@@ -168,7 +168,7 @@ def test_a_task_whose_cancellation_was_asked_for_is_cancelled(bench: Bench, dead
     assert bench.state(task_id) == "CANCELLED"
 
 
-def test_two_undertakers_at_once_charge_once(bench: Bench, dead: Dead) -> None:
+def test_two_reapers_at_once_charge_once(bench: Bench, dead: Dead) -> None:
     for round_ in range(5):
         ids = [bench.create(retry="1h,1h") for _ in range(4)]
         dead(ids, owner=f"dead {round_}")
