@@ -1,4 +1,4 @@
-"""Spans as people write them: ``30``, ``"30s"``, ``"1.5h"``, ``timedelta(minutes=2)``."""
+"""Durations as people write them: ``30``, ``"30s"``, ``"1.5h"``, ``timedelta(minutes=2)``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import timedelta
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
 LONGEST = timedelta(days=3660)
-"""Ten years: longer waits are taken for a slip of the pen."""
+"""Ten years: a longer wait is taken for a typing error."""
 
 ALLOWED = "seconds, a timedelta, or text such as '30s'"
 Duration = float | str | timedelta
 
 
 def parse_duration(value: Duration) -> timedelta:
-    """Return ``value`` as a span; a bare number is in seconds.
+    """Return ``value`` as a timedelta; a bare number is in seconds.
 
     Raises:
         ValueError: not a duration, negative, not finite, or above ten years.
@@ -37,11 +37,7 @@ def parse_duration(value: Duration) -> timedelta:
 
 
 def named_duration(name: str, value: Duration) -> timedelta:
-    """Return the span of an argument.
-
-    Raises:
-        ValueError: it is none; says which argument.
-    """
+    """Parse the argument ``name``; a ValueError names it."""
     try:
         return parse_duration(value)
     except ValueError as error:
@@ -56,15 +52,6 @@ def format_duration(span: timedelta) -> str:
         if microseconds and microseconds % size == 0:
             return f"{microseconds // size}{unit}"
     return f"{microseconds // 1000}.{microseconds % 1000:03}ms" if microseconds else "0s"
-
-
-def rough(span: timedelta) -> str:
-    """Return a span as people say it: two of a unit at least."""
-    seconds = max(0, int(span.total_seconds()))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
 
 
 def _span(seconds: float) -> timedelta:

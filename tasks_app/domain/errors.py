@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NO, USAGE, AWAY = 1, 2, 3
-"""How commands end: the answer is no; wrong usage or configuration; database or broker is away."""
+"""Exit codes: the answer is no; wrong usage or configuration; database or broker is away."""
 
 
 class TasksError(Exception):
@@ -23,8 +23,12 @@ class InvalidTaskError(TasksError, ValueError):
         self._problem, self._allowed = problem, allowed
 
     def at(self, outer: str) -> InvalidTaskError:
-        """Return the same refusal, seen from further out."""
+        """Return the same error with ``outer`` in front of its path."""
         return InvalidTaskError(f"{outer}.{self.path}", self._problem, self._allowed)
+
+
+class InvalidConnectionError(TasksError, TypeError):
+    """What was passed as a session, connection or engine is none that the function takes."""
 
 
 class InvalidScheduleError(InvalidTaskError):
@@ -32,37 +36,37 @@ class InvalidScheduleError(InvalidTaskError):
 
 
 class InvalidLockError(InvalidTaskError):
-    """A group of locks was refused before anything was asked for."""
+    """A group of locks was refused before any lock was requested."""
 
 
 class InvalidSelectionError(TasksError, ValueError):
-    """What an operator asked for cannot be meant; nothing was written."""
+    """An operator's request makes no sense; nothing was written."""
 
 
 class PlanError(TasksError, ValueError):
-    """A batch cannot be split as it was asked for; nothing was started."""
+    """A batch cannot be split in the requested way; nothing was started."""
 
 
 class IllegalTransitionError(TasksError):
-    """An event met a state that does not admit it."""
+    """An event is not allowed in the task's state."""
 
     def __init__(self, state: str, event: str) -> None:
         super().__init__(f"{event} is not admitted in state {state}. See docs/lifecycle.md.")
 
 
 class LeaseLostError(TasksError):
-    """The run is no longer the owner of its task: nothing that it writes is kept."""
+    """The run no longer owns its task: nothing that it writes is kept."""
 
     def __init__(self, task_id: int) -> None:
         super().__init__(f"The lease on task {task_id} is lost. Another attempt owns it now.")
 
 
 class UnreadableTaskError(TasksError):
-    """A row that was written past the checks cannot be read; it fails alone."""
+    """A row that bypassed the checks cannot be read; only its own task fails."""
 
 
 class TaskBufferFullError(TasksError):
-    """A buffer holds as many tasks as it may: the database does not keep up, or is away."""
+    """A buffer is full: the database does not keep up, or is away."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(
@@ -72,7 +76,9 @@ class TaskBufferFullError(TasksError):
 
 
 class UniqueKeyTakenError(TasksError):
-    """Another task has the same name and unique_key: a requeue met it, or ``on_conflict="raise"``.
+    """Another task has the same name and unique_key.
+
+    A requeue raises it, and a create with ``on_conflict="raise"``.
 
     Attributes:
         holder: that task's id.
@@ -90,11 +96,11 @@ class UniqueKeyTakenError(TasksError):
 
 
 class InvalidJobError(TasksError, ValueError):
-    """A batch job is declared in a way that cannot work, or its parameters do not fit."""
+    """A batch job's declaration cannot work, or its parameters do not fit."""
 
 
 class BatchStateError(TasksError):
-    """A batch job's instance stands so that what was asked for cannot be done.
+    """The state of a batch job's instance does not allow the request.
 
     Attributes:
         batch_id: the instance.
@@ -106,7 +112,7 @@ class BatchStateError(TasksError):
 
 
 class ChunkRowError(TasksError):
-    """A chunk failed because of one of its rows, which halving has found.
+    """A chunk failed because of one row, which was found by halving the chunk.
 
     Attributes:
         key: the row's.
@@ -123,7 +129,7 @@ class ChunkRowError(TasksError):
 
 
 class HandlerError(TasksError):
-    """A handler is declared in a way that cannot work, or twice."""
+    """A handler's declaration cannot work, or there are two of one name."""
 
 
 class ConfigurationError(TasksError):
@@ -131,14 +137,14 @@ class ConfigurationError(TasksError):
 
 
 class SchemaError(TasksError):
-    """The database's schema is not the one that this version needs."""
+    """The database's schema is not at the version that this code needs."""
 
 
 class PublishError(TasksError):
-    """The broker did not take a message. The rows are safe; the scan comes back to them.
+    """The broker did not take a message. The rows are safe; a later scan publishes them again.
 
     Attributes:
-        certain: the message was certainly not sent; else nobody knows.
+        certain: True: the message was not sent. False: nobody knows.
     """
 
     def __init__(self, message: str, *, certain: bool = False) -> None:
@@ -147,11 +153,11 @@ class PublishError(TasksError):
 
 
 class RefusedError(PublishError):
-    """The broker says that it takes no messages now, whoever sends them."""
+    """The broker takes no messages from anybody now."""
 
 
 class NoQueueError(PublishError):
-    """The broker has no queue of that name now, so it certainly did not keep the message."""
+    """The broker has no queue of that name now, so it did not keep the message."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(
@@ -161,11 +167,11 @@ class NoQueueError(PublishError):
 
 
 class HandlerTimeoutError(TasksError, TimeoutError):
-    """Raised inside a handler that ran longer than its ``timeout``."""
+    """Raised inside a handler that runs longer than its ``timeout``."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"The handler ran longer than its timeout of {seconds:g} s.")
 
 
 class OutboxError(TasksError):
-    """A Celery task was called where its call cannot be written into the pool."""
+    """A Celery task was called where the call cannot be written into the pool."""

@@ -1,4 +1,4 @@
-"""Findings: what a check-up saw, how bad it is, and what to do."""
+"""Findings: what a check saw, how bad it is, and what to do."""
 
 from __future__ import annotations
 
@@ -7,42 +7,38 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
-    """It works; it will not always, or it costs."""
+    """It works, but it costs something or will stop working."""
     FAIL = "fail"
-    """Tasks do not run, or not all."""
+    """Some tasks do not run, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of a check-up, or one reason why a task waits."""
+    """One answer of a check, or one reason why a task waits."""
 
     level: Level
     subject: str
     fact: str
     advice: str = ""
     away: bool = False
-    """Database or broker did not answer: other checks could not even begin."""
+    """The database or the broker did not answer: other checks could not begin."""
 
 
 def ok(subject: str, fact: str, advice: str = "") -> Finding:
-    """All is well."""
     return Finding(Level.OK, subject, fact, advice)
 
 
 def warn(subject: str, fact: str, advice: str) -> Finding:
-    """Somebody should look at it soon."""
     return Finding(Level.WARN, subject, fact, advice)
 
 
 def fail(subject: str, fact: str, advice: str) -> Finding:
-    """Somebody should look at it now."""
     return Finding(Level.FAIL, subject, fact, advice)
 
 
 def away(subject: str, fact: str, advice: str) -> Finding:
-    """Nobody answered."""
     return Finding(Level.FAIL, subject, fact, advice, away=True)

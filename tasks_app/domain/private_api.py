@@ -1,7 +1,6 @@
-"""Shortcuts: what is done by names that a package does not promise, as long as it has them.
+"""Names of other packages that are not public: each is checked once, at its first use.
 
-Each says what it needs of the package, and what is done without it. It is looked at once, when it
-is first wanted.
+Where a package no longer has them as we know them, we do without, more slowly, and say so.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*([^;]*)")
 
 
 class Need(NamedTuple):
-    """Something of a package that has to be as we know it."""
+    """A name in a package, and what must be true of it."""
 
     path: str
     """As ``package.module:Class.name``."""
     parameters: tuple[str, ...] = ()
-    """With which it begins."""
+    """The first parameters of its signature."""
     names: tuple[str, ...] = ()
     """Attributes that its code sets, or methods that it calls."""
 
     def is_met(self) -> bool:
-        """Tell whether it is there, takes these parameters and uses these names."""
+        """Whether it is there, takes these parameters and uses these names."""
         try:
             found = pkgutil.resolve_name(self.path)
             given = [*inspect.signature(found).parameters] if self.parameters else []
@@ -43,42 +42,38 @@ class Need(NamedTuple):
 
 
 class PrivateApi:
-    """One such way."""
+    """A use of private names that works if all its needs are met."""
 
     def __init__(self, *needs: Need, without: str) -> None:
-        """``without``: what is done where a need is not met, to follow a colon."""
+        """``without``: what is done where a need is not met; it follows a colon in ``fact``."""
         self.needs = needs
         self.without = without
 
     @cached_property
     def missing(self) -> str:
-        """The first need that is not met, or an empty text."""
+        """The first need that is not met, or an empty string."""
         return next((need.path for need in self.needs if not need.is_met()), "")
 
     @cached_property
     def works(self) -> bool:
-        """Whether to take it."""
         return not self.missing
 
     @property
     def fact(self) -> str:
-        """What to say where it does not work."""
         version = _version(_package(self.missing))
         return f"{version} has no {self.missing} as we know it: {self.without}"
 
     @property
     def advice(self) -> str:
-        """And what to do."""
         return f"Install {_supported(_package(self.missing))}."
 
 
 def notices(shortcuts: Iterable[PrivateApi]) -> list[str]:
-    """Return what to log at start, of each that does not work."""
     return [f"{one.fact}. {one.advice}" for one in shortcuts if not one.works]
 
 
 def findings(subject: str, shortcuts: Iterable[PrivateApi]) -> list[Finding]:
-    """Return the same for a check-up, or which versions are there."""
+    """Return a warning for each that does not work; if all do, the versions."""
     shortcuts = list(shortcuts)
     packages = dict.fromkeys(_package(need.path) for one in shortcuts for need in one.needs)
     return [warn(subject, one.fact, one.advice) for one in shortcuts if not one.works] or [
@@ -98,7 +93,7 @@ def _version(package: str) -> str:
 
 
 def _supported(package: str) -> str:
-    """Return what we require of a package, such as ``psycopg>=3.3,<3.4``."""
+    """Return our own requirement of a package, such as ``psycopg>=3.3,<3.4``."""
     try:
         requirements = [line.lower() for line in metadata.requires(OURSELVES) or ()]
     except metadata.PackageNotFoundError:  # a checkout that is not installed

@@ -1,7 +1,7 @@
-"""Loggers that never raise: a log that breaks must not break a worker.
+"""Loggers that never raise: a broken log must not break a worker.
 
-Python's own handlers raise when the stream to which they report trouble is closed; those of others
-raise what they like.
+Python's own log handlers raise when stderr, to which they report trouble, is closed; others may
+raise anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ class _QuietLogger(logging.Logger):
 
 
 def quiet_logger(name: str) -> logging.Logger:
-    """Return the logger of this name, made quiet."""
     logger = logging.getLogger(name)
     logger.__class__ = _QuietLogger
     return logger

@@ -1,4 +1,4 @@
-"""What follows when the tasks of a step have ended, and what a restart runs again. Pure."""
+"""What follows when the tasks of a step have ended, and what a restart runs again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def after_partitions(
 ) -> Move:
     """Return the move when the partitions have ended, or enough of them have.
 
-    ``rounds``: how often failed ones were started again already. A stop leaves what is not done.
+    ``rounds``: how often failed ones were started again. A stop leaves what is not done.
     """
     done = Move.REDUCE if reduces else Move.COMPLETE
     if stopping:
@@ -59,7 +59,7 @@ def after_compensation(tally: PartTally, join: Join, *, stopping: bool, reduces:
 
 
 def ready(after: Mapping[str, Sequence[str]], statuses: Mapping[str, StepStatus]) -> list[str]:
-    """Return the steps that may start: those that wait for nothing that is not complete."""
+    """Return the waiting steps of which all predecessors are complete."""
     return [
         step
         for step, before in after.items()
@@ -69,9 +69,9 @@ def ready(after: Mapping[str, Sequence[str]], statuses: Mapping[str, StepStatus]
 
 
 def status_of_batch(statuses: Mapping[str, StepStatus], *, stopping: bool) -> BatchStatus | None:
-    """Return how an instance has ended, or None: a step of it is under way.
+    """Return how an instance has ended; None: a step of it is under way.
 
-    To be asked when all that is ready has been started.
+    Ask after starting all steps that are ready.
     """
     found = set(statuses.values())
     if any(status.is_active for status in found):
@@ -84,11 +84,10 @@ def status_of_batch(statuses: Mapping[str, StepStatus], *, stopping: bool) -> Ba
 
 
 def error_of_batch(statuses: Mapping[str, StepStatus]) -> str | None:
-    """Return which steps have failed, if any."""
     failed = [name for name, status in statuses.items() if status is StepStatus.FAILED]
     return f"failed: {', '.join(failed)}" if failed else None
 
 
 def again(statuses: Mapping[str, StepStatus]) -> list[str]:
-    """Return the steps that a restart puts back to WAITING: all but those that are complete."""
+    """Return the steps that a restart sets to WAITING: all that are not complete."""
     return [step for step, status in statuses.items() if status is not StepStatus.COMPLETED]

@@ -1,4 +1,4 @@
-"""What makes an instance of a job the same: its parameters, in one canonical form."""
+"""Which parameters make the same instance of a job: those with the same canonical form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from tasks_app.domain.errors import InvalidJobError
 from tasks_app.domain.tasks.payload import encode_object
-from tasks_app.domain.tasks.payload_checks import dump_model
 from tasks_app.domain.tasks.payload_type import explain
 
 LONGEST_PARAMS = 16 * 1024
@@ -24,7 +23,7 @@ def checked_params(
     """Return the parameters as plain JSON, defaults filled in.
 
     Raises:
-        InvalidJobError: they do not fit the job's model, or are no JSON.
+        InvalidJobError: they do not fit the job's model, or are not JSON.
     """
     plain: Any = {} if given is None else given
     if model is not None:
@@ -36,19 +35,17 @@ def checked_params(
             path, problem = explain(error)
             where = path.replace("payload", "params", 1)
             raise InvalidJobError(f"{where} of job {job} {problem}.") from None
-    if isinstance(plain, BaseModel):
-        plain = dump_model(plain, "params", round_trip=True)
-    elif model is None and plain and not isinstance(plain, Mapping):
+    if model is None and plain and not isinstance(plain, Mapping | BaseModel):
         raise InvalidJobError(f"params of job {job} are no dict. Give a dict or a pydantic model.")
     params: dict[str, Any] = json.loads(encode_object(plain, "params", LONGEST_PARAMS))
     return params
 
 
 def identity(params: Mapping[str, Any], identifying: Sequence[str] | None = None) -> str:
-    """Return what two instances with the same identifying parameters have in common.
+    """Return a hash of the identifying parameters; ``identifying`` None: all.
 
-    The order of keys does not matter, nor how a number is written: 1 and 1.0 are one to JSON, to
-    the database and to a model, so they are one here. None: all parameters identify.
+    Neither the order of keys matters nor how a number is written: 1 and 1.0 are equal to JSON, to
+    the database and to a model, so they are equal here.
     """
     chosen = {
         k: _canonical(v) for k, v in params.items() if identifying is None or k in identifying

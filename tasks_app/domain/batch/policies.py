@@ -1,4 +1,4 @@
-"""When a step is done, what follows when a partition aborts, and how large a commit may be."""
+"""When a step is done, what follows when a partition aborts, and how large a commit is."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LONGEST_CHUNK = timedelta(hours=1)
 
 
 class JoinKind(StrEnum):
-    """What of its partitions a step needs."""
+    """Which of its partitions a step needs."""
 
     ALL = "all"
     """Every one."""
     ANY = "any"
-    """One. The first that completes decides; the others are called off."""
+    """One. The first that completes decides; the others are cancelled."""
     QUORUM = "quorum"
     """A share of them. All come to an end, then they are counted."""
     BEST_EFFORT = "best_effort"
-    """None. All come to an end, and the step is done with what there is."""
+    """None. All come to an end, and the step is complete with what there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Join:
 
     kind: JoinKind = JoinKind.ALL
     share: float = 1.0
-    """Of a quorum."""
+    """The share of a quorum."""
 
     @property
     def enough(self) -> int | None:
@@ -45,7 +45,7 @@ class Join:
         return 1 if self.kind is JoinKind.ANY else None
 
     def satisfied(self, completed: int, total: int) -> bool:
-        """Whether so many are enough. Of no partitions at all, none are."""
+        """Whether so many are enough; 0 of 0 are, for each kind."""
         match self.kind:
             case JoinKind.ALL:
                 return completed == total
@@ -64,13 +64,13 @@ class AbortKind(StrEnum):
     """What follows when a partition is in the error pool."""
 
     FAIL_FAST = "fail_fast"
-    """The others are called off at their next chunk, and the step has failed."""
+    """The others end at their next chunk, and the step fails."""
     CONTINUE = "continue"
     """The others go on; at the end the join decides."""
     RETRY_PARTITION = "retry_partition"
-    """As continue; then it is started again from its checkpoint, a number of times."""
+    """Like continue; then it is started again from its checkpoint, a number of times."""
     COMPENSATE = "compensate"
-    """As continue; then a handler undoes what it has committed, and it is as if never started."""
+    """Like continue; then a handler undoes what it has committed, and it is reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class OnAbort:
 
     kind: AbortKind = AbortKind.FAIL_FAST
     tries: int = 0
-    """Of ``retry_partition``: how often it is started again."""
+    """How often ``retry_partition`` starts it again."""
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.tries}" if self.tries else self.kind.value
@@ -87,11 +87,11 @@ class OnAbort:
 
 @dataclass(frozen=True, slots=True)
 class CommitEvery:
-    """How large a chunk may become: so many rows, or as many as take so long."""
+    """The bounds of a chunk: so many rows, or as many as take this long."""
 
     rows: int = 1000
     span: timedelta = timedelta(seconds=1)
-    """Rows are locked for as long: nobody online shall wait longer than a second or two."""
+    """Rows stay locked this long: online users shall wait a second or two at most."""
 
     def __str__(self) -> str:
         return f"{self.rows} rows or {round(self.span.total_seconds() * 1000)} ms"
@@ -107,7 +107,7 @@ def parse_join(word: JoinWord) -> Join:
     """Return the policy; ``("quorum", 0.9)`` is nine of ten.
 
     Raises:
-        ValueError: there is no such.
+        ValueError: there is no such policy.
     """
     kind, *more = (word,) if isinstance(word, str) else word
     if kind == JoinKind.QUORUM and len(more) == 1 and _is_share(more[0]):
@@ -120,10 +120,10 @@ def parse_join(word: JoinWord) -> Join:
 
 
 def parse_on_abort(word: AbortWord) -> OnAbort:
-    """Return the policy; of ``("compensate", handler)`` the handler is the caller's.
+    """Return the policy; the handler of ``("compensate", handler)`` is left to the caller.
 
     Raises:
-        ValueError: there is no such.
+        ValueError: there is no such policy.
     """
     kind, *more = (word,) if isinstance(word, str) else word
     if kind == AbortKind.RETRY_PARTITION and len(more) <= 1:
@@ -144,7 +144,7 @@ def parse_commit_every(word: CommitWord) -> CommitEvery:
     """Return the bounds of a chunk: ``1000``, ``"1000 rows or 500ms"``, ``(1000, "500ms")``.
 
     Raises:
-        ValueError: they cannot be.
+        ValueError: they are out of range, or not written so.
     """
     rows, span = _bounds(word)
     try:
@@ -154,7 +154,7 @@ def parse_commit_every(word: CommitWord) -> CommitEvery:
     if not 1 <= bounds.rows <= MOST_ROWS or not timedelta(0) < bounds.span <= LONGEST_CHUNK:
         raise ValueError(
             f"commit_every={word!r} cannot be. Say 1 to {MOST_ROWS} rows and up to an hour, "
-            'such as "1000 rows or 500ms".'
+            'for example "1000 rows or 500ms".'
         )
     return bounds
 
@@ -171,3 +171,34 @@ def _bounds(word: Any) -> tuple[int, Any]:
 
 def _is_share(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+
+
+FIRST_ROWS = 100
+"""Rows of the first chunk, when the cost of a row is unknown."""
+GROWTH = 4
+MARGIN = 0.8
+"""The share of its time that a chunk is planned to take: rows are not all alike."""
+WORTH_CHUNKS = 4
+"""A rest of fewer chunks is not divided."""
+
+
+class ChunkPace:
+    """The size of the chunks of one run, learned from those before, so that none takes too long."""
+
+    def __init__(self, bounds: CommitEvery) -> None:
+        self._most = bounds.rows
+        self._span_s = bounds.span.total_seconds()
+        self.size = min(FIRST_ROWS, self._most)
+        self._row_s = 0.0
+
+    def learn(self, rows: int, took_s: float) -> None:
+        """Set the size by what a chunk took; it grows by GROWTH at most, and shrinks at once."""
+        if rows < 1:
+            return
+        self._row_s = max(took_s / rows, 1e-9)
+        fitting = int(self._span_s * MARGIN / self._row_s)
+        self.size = max(1, min(self._most, self.size * GROWTH, fitting))
+
+    def is_worth_dividing(self, rows: int, worth_s: float) -> bool:
+        """Whether so many rows take long enough, at the speed of the last chunk, to share them."""
+        return rows >= WORTH_CHUNKS * self.size and rows * self._row_s >= worth_s

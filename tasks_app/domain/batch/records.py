@@ -1,4 +1,4 @@
-"""Records of batch jobs: an instance, its steps, and how their partitions stand."""
+"""Records of batch jobs: an instance, its steps, and the state of their partitions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tasks_app.domain.partition.records import Counts, Status
+from tasks_app.domain.partition.records import RowCounts, Status
 
 
 class BatchStatus(StrEnum):
-    """How an instance of a job stands."""
+    """The status of an instance of a job."""
 
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
@@ -20,11 +20,11 @@ class BatchStatus(StrEnum):
     FAILED = "FAILED"
     COMPLETED = "COMPLETED"
     ABANDONED = "ABANDONED"
-    """Never to go on. Its parameters are free: the same ones begin anew."""
+    """It never goes on. The same parameters make a new instance."""
 
 
 class StepStatus(StrEnum):
-    """How a step stands."""
+    """The status of a step."""
 
     WAITING = "WAITING"
     """For the steps before it."""
@@ -39,7 +39,6 @@ class StepStatus(StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether tasks of it are under way, the last of which calls the join."""
         return self in ACTIVE
 
 
@@ -57,10 +56,10 @@ class Batch:
     params: dict[str, Any]
     status: BatchStatus
     run: int
-    """1, then one more with each restart."""
+    """1 at first; each restart adds 1."""
     created_at: datetime
     started_at: datetime
-    """Of the newest run."""
+    """When the newest run started."""
     ended_at: datetime | None
     error: str | None
 
@@ -71,7 +70,7 @@ class JobRun(NamedTuple):
     batch_id: int
     run: int
     new: bool
-    """False: the instance was there, and goes on."""
+    """False: the instance existed, and goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +81,11 @@ class BatchStep:
     step: str
     status: StepStatus
     run: int
-    """The run that it was last part of."""
+    """The run that it last took part in."""
     round: int
     """How often aborted partitions were started again, in this run."""
     plan: dict[str, Any] | None
-    """How it was split, by which method, and what that cost."""
+    """The method of its plan, and what that cost."""
     result: Any
     """What reduce returned."""
     started_at: datetime | None
@@ -95,19 +94,19 @@ class BatchStep:
 
     @property
     def phase(self) -> str:
-        """What a join that is created now will decide about, and no other time."""
+        """What a join that is created now will decide about; it differs in each round."""
         return f"{self.status} {self.round}"
 
 
 class PartTally(NamedTuple):
-    """How many partitions of a step stand how, and what they have done."""
+    """How many partitions of a step have which status, and what they have done."""
 
     total: int = 0
     completed: int = 0
     failed: int = 0
     running: int = 0
     compensated: int = 0
-    counts: Counts = Counts()
+    counts: RowCounts = RowCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +119,12 @@ class PartResult:
     status: Status
     state: dict[str, Any]
     """``ctx.state`` as its last chunk left it."""
-    counts: Counts
+    counts: RowCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that a chunk could not do and that the step may leave out."""
+    """A row that failed and was left out."""
 
     step: str
     partition_no: int
@@ -143,11 +142,11 @@ class BatchView:
     steps: tuple[BatchStep, ...]
     tallies: dict[str, PartTally] = field(default_factory=dict)
     alive: int = 0
-    """How many tasks of it wait or run."""
+    """How many of its tasks wait or run."""
     at: datetime | None = None
     """When this was read, by the database's clock."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it says that it runs, and nothing of it is left that could."""
+        """Whether its status says that it runs, but no task of it is left."""
         return self.batch.status in {BatchStatus.RUNNING, BatchStatus.STOPPING} and not self.alive

@@ -1,4 +1,4 @@
-"""Figures of a step that runs: how far, how fast, until when, how uneven. Pure."""
+"""Figures of a step that runs: progress, speed, time left, skew."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ WIDTH = 20
 
 
 class Figures(NamedTuple):
-    """What people want to know of a step."""
+    """What people want to know about a step."""
 
     read: int
     rows: int | None
-    """How many there are to read, as the plan estimates; None: it does not know."""
+    """How many there are to read, by the plan's estimate; None: unknown."""
     per_second: float | None
-    """Rows read a second since the first partition started; None: nothing was read."""
+    """Rows read per second since the first partition started; None: nothing was read."""
     left: timedelta | None
-    """How long it takes still at this speed."""
+    """How much longer it takes at this speed."""
     skew: float | None
-    """The largest partition, in rows that were read or are estimated, by the mean of all; 1: all
-    are alike."""
+    """The largest partition / the mean, in rows that were read or are estimated; 1: all alike."""
 
     @property
     def fraction(self) -> float | None:
-        """How much of it is read, 0 to 1."""
+        """The share of rows that was read, 0 to 1; None: unknown."""
         return None if not self.rows else min(1.0, self.read / self.rows)
 
 
 def figures_of(partitions: Iterable[StoredPartition], now: datetime | None) -> Figures:
-    """Return the figures of a step's partitions; a partition that is complete is what it read."""
+    """Return the figures of a step's partitions; of a complete one the rows that it read count."""
     parts = list(partitions)
     sizes = [_size(part) for part in parts]
     read = sum(part.counts.read for part in parts)
@@ -48,7 +47,6 @@ def figures_of(partitions: Iterable[StoredPartition], now: datetime | None) -> F
 
 
 def bar(fraction: float | None, width: int = WIDTH) -> str:
-    """Draw how far something is."""
     if fraction is None:
         return "?" * width
     full = int(fraction * width)

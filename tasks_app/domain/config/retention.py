@@ -1,4 +1,4 @@
-"""How long a pool keeps what is over: one age for all, others for single names.
+"""How long a pool keeps tasks that are over: one age for all, others for single names.
 
 Written ``30d``, ``forever``, or ``30d,mail.send=1d,audit.write=forever``.
 """
@@ -27,19 +27,19 @@ class Keep:
 
     @property
     def longest(self) -> Age:
-        """What a partition waits for: all names of a day go together."""
+        """The age at which a partition goes: it holds all names of a day. None: never."""
         ages = [self.age, *self.names.values()]
         return None if None in ages else max(age for age in ages if age is not None)
 
     @property
     def shortest(self) -> Age:
-        """From when on a row may be too old."""
+        """The age from which on a row may be too old; None: no row ever is."""
         ages = [age for age in (self.age, *self.names.values()) if age is not None]
         return min(ages, default=None)
 
     @property
     def early(self) -> dict[str, timedelta]:
-        """The names that go before their partition does."""
+        """The names whose rows go before their partition does."""
         longest = self.longest
         return {
             name: age
@@ -49,11 +49,7 @@ class Keep:
 
 
 def parse_keep(text: str) -> Keep:
-    """Read ages as they are written in a setting.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read the text of a setting; raises ValueError."""
     first, *others = (part.strip() for part in text.split(","))
     names = {}
     for other in others:
@@ -65,7 +61,7 @@ def parse_keep(text: str) -> Keep:
 
 
 def format_age(age: Age) -> str:
-    """Write an age as :func:`parse_keep` reads it."""
+    """Return the text that :func:`parse_keep` reads."""
     return FOREVER if age is None else format_duration(age)
 
 

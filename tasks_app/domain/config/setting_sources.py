@@ -1,4 +1,4 @@
-"""Effective settings: what holds in this process, and who said so."""
+"""The settings of this process, where each comes from, and how secrets in them are masked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks_app.domain.durations import format_duration
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """One setting, fit to be shown."""
+    """One setting; ``value`` is masked, ``source`` is ``environment`` or ``default``."""
 
     name: str
     value: Any
@@ -29,7 +29,6 @@ class Effective:
 def effective_settings(
     settings: Settings, environment: Mapping[str, str] = os.environ
 ) -> list[Effective]:
-    """Return all settings of ours with their sources, secrets masked."""
     found = []
     for name, field in Settings.model_fields.items():
         variable = str(field.validation_alias or f"{PREFIX}{name.upper()}")
@@ -39,7 +38,7 @@ def effective_settings(
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return variables that look like ours and are none: nobody else says that one is misspelt."""
+    """Return variables with our prefix that no setting has: nothing else reports a misspelt one."""
     known = {effective.name for effective in effective_settings(Settings.model_construct())}
     return sorted(
         name
@@ -49,7 +48,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 _INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "QUEUES", "SLOTS")}
-"""Told by a worker's parent to its children."""
+"""Set by a worker's parent for its children."""
 
 
 def _shown(value: Any, name: str) -> Any:
@@ -63,30 +62,18 @@ def _shown(value: Any, name: str) -> Any:
 
 
 MASK = "***"
-
-
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key|private|signature", re.I)
-
-
 _URL_NAME = re.compile(r"(^|_)(url|backend|dsn)$", re.I)
-
-
 _WITH_USER = re.compile(
     r"(\w[\w+.-]*://[^:@/?#\s]*)(:[^@]*(?:@[^@]*)*)?@([\w.,:\[\]-]*(?:[/?].*)?)"
 )
-
-
 _WITHOUT = re.compile(r"\w[\w+.-]*://(?:[\w.,-]|\[[\w:.]+\])*(?::\d+)?(?:[/?][^@]*)?")
-
-
 _WORD = re.compile(r"[\w.-]*")
-
-
 _IN_QUERY = re.compile(r"((?:passw|pwd|secret|token|key)[^=&\s]*=)[^&\s;]+", re.I)
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """Return the value with passwords, tokens and the like replaced, however deep they lie."""
+    """Return the value with passwords, tokens and other secrets replaced, at any depth."""
     if value is not None and _SECRET_NAME.search(name):
         return MASK
     match value:
@@ -103,7 +90,7 @@ def masked(value: Any, name: str = "") -> Any:
 
 
 def masked_url(value: str) -> str:
-    """Return URLs without their passwords; of what is none, or may be read as another, nothing."""
+    """Return URLs without their passwords; what is no URL, or an ambiguous one, is masked whole."""
     return ";".join(_one(url) for url in BETWEEN.split(value))
 
 

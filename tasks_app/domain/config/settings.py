@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tasks_app.domain.config.dashboard_access import checked_roles, read_passwords
 from tasks_app.domain.config.retention import Keep, parse_keep
 from tasks_app.domain.config.schema_name import IDENTIFIER, PREFIX
 from tasks_app.domain.config.urls import ENCODED, is_broker_url, read_database_url
@@ -29,88 +30,110 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr | None = None
-    """``postgresql+psycopg://user:password@host/name``. No default: a guess would be worse."""
+    """``postgresql+psycopg://user:password@host/name``. No default: a wrong guess is worse."""
     broker_url: SecretStr | None = None
     """``redis://…`` or ``amqp://…``. Workers and beat need it; producers may have it, for hints."""
     hints: bool = True
     """Producers tell the broker what they committed, so that tasks start at once."""
     delay_index: bool = True
-    """Redis hints at delayed tasks when they become due: milliseconds late, not tens."""
+    """Redis hints at delayed tasks when they become due: they start a few milliseconds late, not
+    tens."""
     imports: str = ""
     """Modules that declare handlers, separated by commas."""
     middleware: str = ""
-    """Functions around every run, as ``module:function``, outermost first, separated by commas."""
+    """Functions around every run: ``module:function``, outermost first, separated by commas."""
     celery_app: str = ""
-    """Your own Celery app, as after ``celery -A``; workers run its tasks from the pool, too."""
+    """Your own Celery app, as after ``celery -A``. Workers run its tasks from the pool, too."""
     outside_outbox: Literal["warn", "publish", "refuse"] = "warn"
-    """Of ``.delay()`` without an outbox: ``warn`` and publish, only ``publish``, or ``refuse``."""
+    """``.delay()`` without an outbox: ``warn`` and publish, only ``publish``, or ``refuse``."""
     schema_name: str | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
-    """Schema of our tables; None means the connection's search path."""
+    """The schema of our tables. None: the first one of the connection's search path."""
 
     events: Literal["all", "failures", "off"] = "all"
-    """What Flower hears of single tasks from workers with ``-E``: about 80 us of CPU per task."""
+    """Which events workers with ``-E`` send Flower: about 80 us of CPU per task."""
     events_show: str = ""
     """Keys of payloads and results whose values Flower may show; all others are masked."""
 
     log_prefix: bool = True
-    """Lines of `ctx.log` begin with id, name and attempt. Off: for a formatter of your own."""
+    """Lines of `ctx.log` begin with id, name and attempt. Turn it off for your own formatter."""
+
+    log_format: Literal["console", "json"] = "console"
+    """How worker, beat and `tasks-app work` log: for people, or a JSON object a line."""
+
+    metrics_auth: SecretStr | None = None
+    """`name:password` that `tasks-app metrics` asks for. None: it listens on this machine only."""
 
     payload_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
-    """Bytes of JSON. Rows are read in groups, so big payloads slow their neighbours down."""
+    """Bytes of JSON. Rows are read in groups, so a big payload slows the others down."""
     result_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
     """Bytes of JSON that a handler may return; the history keeps every result."""
 
     lease: timedelta = timedelta(seconds=30)
     """How long a vanished worker keeps its tasks. Long enough for three missed renewals."""
     scan_interval: timedelta = timedelta(seconds=1)
-    """How late a task may start that no hint announced; one cheap query per queue."""
+    """How late a task may start that no hint announced. A scan costs one cheap query per queue."""
     give_back_after: timedelta = timedelta(seconds=1)
-    """When one task has run this long, its unstarted neighbours go back to the pool."""
+    """When one task has run this long, claimed tasks that have not started go back to the pool."""
     flush_after: timedelta = timedelta(milliseconds=50)
-    """How long a finished task may wait for company in its settle."""
+    """How long a finished task may wait to be settled together with others."""
     park_for: timedelta = timedelta(seconds=15)
-    """How long a due row that no worker can run now stands aside."""
+    """How long the scan leaves out a due row that no worker can run now."""
     republish_after: timedelta = timedelta(seconds=30)
-    """When a message that nobody finished is published again; doubles up to ten minutes."""
+    """When an unfinished message is published again; doubles up to ten minutes."""
     timeout: timedelta | None = None
-    """A handler that runs one task for longer is stopped by an exception. None: only where task,
-    handler or queue says so."""
+    """A handler that runs one task for longer is stopped by an exception. None: only where the
+    task, handler or queue has a timeout."""
     hard_timeout: timedelta = timedelta(hours=1)
     """A child that runs one task for longer is killed, unless task or handler says otherwise."""
     stop_grace: timedelta | None = None
     """How long running tasks may go on after SIGTERM. None: until they end, as in Celery."""
     healthy_for: timedelta = timedelta(seconds=30)
-    """Silence after which `healthz` says no. A broker's time-outs may hold a worker up so long."""
+    """Silence after which `healthz` says no. A broker's time-outs may block a worker that long."""
     run_dir: str | None = None
-    """Where `healthz` finds its files, each database and schema in a folder of its own; None means
-    a folder of this user's in the temporary one."""
+    """Where `healthz` finds its files, in one folder for each database and schema. None: a folder
+    of this user in the temporary directory."""
 
     keep_completed: str = "30d"
-    """Ages after which days of the completed pool are dropped, such as `90d` or `forever`: a month
-    answers most questions, and a look-up by id asks each day. `30d,mail.send=1d`: one name less."""
+    """Age at which a day of the completed pool is dropped, as `90d` or `forever`. A month answers
+    most questions, and a look-up by id reads every day. `30d,mail.send=1d`: shorter for one name.
+    """
     keep_errors: str = "forever"
-    """The same of the error pool, row by row. What failed is work not done: somebody decides."""
+    """The same for the error pool, row by row. A failed task is work not done: somebody decides."""
     keep_batches: str = "365d"
-    """Ages of batch instances that are complete or abandoned: `365d,payroll=forever`. The same
-    parameters could start one that is gone anew; so this is longer than anybody may do so."""
+    """Age of batch instances that are complete or abandoned: `365d,payroll=forever`. Once one is
+    gone, the same parameters start it anew; so keep it for longer than anybody may try that."""
+
+    keep_minute_counts: timedelta = timedelta(days=2)
+    """How long the counters of single minutes are kept: 80 names and outcomes that are busy in
+    every minute of two days are 115 MB."""
+    keep_hour_counts: timedelta = timedelta(days=60)
+    """The same of hours."""
+    keep_day_counts: timedelta = timedelta(days=730)
+    """The same of days."""
+
+    dashboard_auth: SecretStr | None = None
+    """`name:password` of who may see the dashboard, several separated by commas. None: without your
+    own check of who asks, it answers this machine alone."""
+    dashboard_roles: str = ""
+    """`bob:admin,*:viewer`: viewer, operator or admin by name. Empty: all are admin."""
 
     prepare: bool = True
-    """Off: no prepared statements and no startup options, for PgBouncer in transaction mode."""
+    """Off: no prepared statements, no startup options; for PgBouncer in transaction mode."""
     message_size: Annotated[int, Field(ge=1, le=500)] = 500
-    """Most ids in one message; beyond 500 the gain is gone and give-backs get costly."""
+    """Most ids in one message. Beyond 500 nothing is gained, and giving tasks back gets costly."""
     ledger_ids: Positive = 20_000
-    """Most published and unfinished ids per queue: what the scan can leave out cheaply."""
+    """Most published and unfinished ids per queue: as many as the scan can leave out cheaply."""
     claim_size: Annotated[int, Field(ge=1, le=500)] = 500
-    """Most rows per claim. Of tasks that take longer a child claims fewer: 0.2 s of work."""
+    """Most rows per claim. A child claims fewer of tasks that take longer: 0.2 s of work."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
-    """Threads per prefork child that run plain handlers. More only help handlers that wait."""
+    """Threads per prefork child for plain handlers. More of them only help handlers that wait."""
     async_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """Async handlers at a time per child, in one event loop; what waits costs little. With 1 (and
-    no threads) a child runs one task at a time, so that a death has one suspect."""
+    """Async handlers at a time per child, in one event loop; one that waits costs little. With 1
+    (and no threads) a child runs one task at a time, so that a death has one suspect."""
     async_connections: Annotated[int, Field(ge=1, le=200)] = 10
     """Database connections that the async handlers of a child share through ``ctx.session``."""
     max_crashes: Positive = 5
-    """A task that was on board of this many vanished workers goes to the error pool."""
+    """A task that this many vanished workers held goes to the error pool."""
 
     @field_validator(
         "lease",
@@ -123,11 +146,13 @@ class Settings(BaseSettings):
         "hard_timeout",
         "stop_grace",
         "healthy_for",
+        "keep_minute_counts",
+        "keep_hour_counts",
+        "keep_day_counts",
         mode="before",
     )
     @classmethod
     def _spans(cls, value: object) -> object:
-        """Accept ``30``, ``30s`` and ``10m`` as everywhere else."""
         try:
             return parse_duration(value) if isinstance(value, str | int | float) else value
         except ValueError:
@@ -137,6 +162,14 @@ class Settings(BaseSettings):
     @classmethod
     def _database(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(read_database_url(value.get_secret_value()))
+
+    @field_validator("dashboard_auth")
+    @classmethod
+    def _passwords(cls, value: SecretStr | None) -> SecretStr | None:
+        read_passwords(value.get_secret_value() if value else "")
+        return value
+
+    _roles = field_validator("dashboard_roles")(checked_roles)
 
     @field_validator("broker_url")
     @classmethod
@@ -171,46 +204,36 @@ class Settings(BaseSettings):
 
     @property
     def renew_every(self) -> timedelta:
-        """A third of the lease: two renewals may be lost before the lease is."""
+        """A third of the lease: two renewals may fail before the lease ends."""
         return self.lease / 3
 
     @property
     def completed(self) -> Keep:
-        """``keep_completed``, read."""
         return parse_keep(self.keep_completed)
 
     @property
     def errors(self) -> Keep:
-        """``keep_errors``, read."""
         return parse_keep(self.keep_errors)
 
     @property
     def batches(self) -> Keep:
-        """``keep_batches``, read."""
         return parse_keep(self.keep_batches)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of ``imports``."""
         return _listed(self.imports)
 
     @property
     def events_shown(self) -> tuple[str, ...]:
-        """The keys of ``events_show``."""
         return _listed(self.events_show)
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The functions of ``middleware``."""
         return _listed(self.middleware)
 
     @property
     def database(self) -> str:
-        """The database's URL, with its password.
-
-        Raises:
-            ConfigurationError: it is not set.
-        """
+        """The database's URL, with its password; ConfigurationError if it is not set."""
         if self.database_url is None:
             raise ConfigurationError(
                 f"No database is configured. Set {PREFIX}DATABASE_URL=postgresql+psycopg://…, "
@@ -220,11 +243,7 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL, with its password.
-
-        Raises:
-            ConfigurationError: it is not set.
-        """
+        """The broker's URL, with its password; ConfigurationError if it is not set."""
         if self.broker_url is None:
             raise ConfigurationError(
                 f"No broker is configured. Set {PREFIX}BROKER_URL=redis://…, "
@@ -238,11 +257,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def load_settings() -> Settings:
-    """Read the environment.
-
-    Raises:
-        ConfigurationError: a value is wrong; the message names the variable, never its value.
-    """
+    """Read the environment; a ConfigurationError names the wrong variable, never its value."""
     try:
         return Settings()
     except ValidationError as error:

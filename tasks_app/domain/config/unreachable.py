@@ -1,7 +1,7 @@
 """Why a database was not reached: the cause in one sentence, and what to do about it.
 
-libpq tells it in words alone, without an SQLSTATE, and a server may speak another language than
-English: then its own words are passed on.
+libpq reports it as text without an SQLSTATE. A server may not speak English: then its own words
+are passed on.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tasks_app.domain.tasks.error_text import printable
+
 URL = "TASKS_APP_DATABASE_URL"
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """A sentence whose subject is the database, and one that says what to do."""
+    """``fact`` is a sentence's predicate: its subject is the database."""
 
     fact: str
     advice: str
     away: bool = False
-    """Whether it may pass by itself; else somebody has to change something."""
+    """True: it may pass by itself. False: somebody has to change something."""
 
     def __str__(self) -> str:
         return f"The database {self.fact}. {self.advice}"
@@ -27,6 +29,8 @@ class Unreachable:
 
 _RUNS = f"Check {URL} and that it runs, or start an embedded one with: tasks-app up -d"
 _TLS = f"Look at sslmode and sslrootcert in {URL}, and at the server's ssl."
+TOO_MANY = "too many clients already", "remaining connection slots", "too many connections"
+"""What a server says at the limit of a role, of a database, or its own."""
 _CAUSES = (
     (
         r"(invalid (?:port|connection option|URI|\S+ value|integer value)[^\n]*)",
@@ -37,7 +41,7 @@ _CAUSES = (
         Unreachable("is on host {0}, which has no address", f"Check {URL}, or the DNS.", away=True),
     ),
     (
-        r"password authentication failed for user (\"[^\n]*\")",
+        r"password authentication failed for user (\"(?s:.*?)\")",
         Unreachable(
             "{at}refuses role {0}: password authentication failed",
             f"The role is unknown there, or its password is not the one in {URL}.",
@@ -48,17 +52,17 @@ _CAUSES = (
         Unreachable("{at}wants a password", f"Put it into {URL}, or into ~/.pgpass."),
     ),
     (
-        r"role (\"[^\n]*\") (?:does not exist|is not permitted to log in)",
+        r"role (\"(?s:.*?)\") (?:does not exist|is not permitted to log in)",
         Unreachable(
             "{at}has no role {0} that may log in", f"Create it, or correct the user in {URL}."
         ),
     ),
     (
-        r"database (\"[^\n]*\") does not exist",
+        r"database (\"(?s:.*?)\") does not exist",
         Unreachable("server {at}has no database {0}", f"Create it, or correct the name in {URL}."),
     ),
     (
-        r"permission denied for database (\"[^\n]*\")",
+        r"permission denied for database (\"(?s:.*?)\")",
         Unreachable("{0} is closed to this role", "Run: GRANT CONNECT ON DATABASE … TO …"),
     ),
     (
@@ -81,11 +85,19 @@ _CAUSES = (
         Unreachable("{at}cannot be trusted: {0}", _TLS),
     ),
     (
-        r"too many clients already|remaining connection slots|too many connections",
+        "|".join(TOO_MANY),
         Unreachable(
             "{at}has no connection left",
-            "Raise max_connections, start fewer children, or put a pooler between.",
+            "Raise max_connections or the CONNECTION LIMIT of its role or database, start fewer "
+            "children, or put a pooler between.",
             away=True,
+        ),
+    ),
+    (
+        r"unsupported startup parameter(?: in options)?: (\S+)",
+        Unreachable(
+            "{at}refuses the startup parameter {0}, as PgBouncer in transaction mode does",
+            f"Set TASKS_APP_PREPARE=off, and keep ?options= out of {URL}.",
         ),
     ),
     (
@@ -103,7 +115,7 @@ _AT = re.compile(
 
 
 def why_unreachable(said: str) -> Unreachable:
-    """Return what the words of libpq, or of a server that refuses, mean."""
+    """Interpret the message of libpq, or of a server that refused the connection."""
     last = said.strip().partition("\nMultiple connection attempts failed")[0]
     place = _AT.search(last)
     at = "" if place is None else f"at {place[3] or f'{place[1]}:{place[2]}'} "
@@ -112,9 +124,10 @@ def why_unreachable(said: str) -> Unreachable:
         if match is not None:
             named = next((group for group in match.groups() if group), "")
             fact = found.fact.format(named.strip(), at=at)
-            return Unreachable(fact, found.advice, found.away)
-    words = last.rpartition("failed: ")[2].partition("\n")[0].strip()
-    severity, spaces, refusal = words.partition(":  ")  # so a server's words look in any language
+            return Unreachable(printable(fact, keep=""), found.advice, found.away)
+    first = last.rpartition("failed: ")[2].partition("\n")[0].strip()
+    at, words = printable(at, keep=""), printable(first, keep="")
+    severity, spaces, refusal = words.partition(":  ")  # a server writes so in any language
     if spaces and " " not in severity:
         return Unreachable(
             f"{at}refuses: {refusal}", f"Check {URL}, and the server's log.", away=True

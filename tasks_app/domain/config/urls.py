@@ -1,7 +1,7 @@
-"""URLs with passwords: what is wrong with one, said without a character of it.
+"""URLs with passwords: what is wrong with one, without repeating a character of it.
 
-Whoever parses a URL that he cannot read tells its parts in his error, and so a password. So we look
-first, and hand on what can be read.
+A parser that fails puts parts of the URL into its error, and so a password. We check first, and
+pass on only what a parser can read.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _SCHEME = r"[A-Za-z][\w+.-]*://"
 _DATABASE = re.compile(
     rf"{_SCHEME}(?:[^:/@]*(?::[^@]*)?@)?(?:\[[^\]@/?]+\]|[^:/?@]*)(?::\d+)?(?:[/?][^@]*)?"
 )
-"""As SQLAlchemy reads it, with a host and a port that can be those."""
+"""As SQLAlchemy reads it, with a possible host and port."""
 _AUTHORITY = re.compile(rf"{_SCHEME}([^/?#]*)(.*)", re.DOTALL)
 BETWEEN = re.compile(rf";(?={_SCHEME})")
-"""What parts the URLs of several brokers."""
+"""Separates the URLs of several brokers."""
 
 
 def read_database_url(url: str) -> str:
-    """Return the URL as SQLAlchemy is to read it: ``postgres://`` is what many hosts give out.
+    """Return the URL for SQLAlchemy; ``postgres://``, which many providers hand out, is accepted.
 
     Raises:
-        ValueError: it is none, or not of PostgreSQL, or of another driver; not a character of it
-            is said but a well-known name.
+        ValueError: it is no URL, or of another database or driver. The message repeats nothing of
+            the URL but a well-known name.
     """
     scheme = url.partition(":")[0].lower()
     database, _, driver = scheme.partition("+")
@@ -53,15 +53,15 @@ def read_database_url(url: str) -> str:
 
 
 def is_broker_url(url: str) -> bool:
-    """Whether kombu reads in it, or in each of several, what was meant."""
+    """Whether kombu reads the URL, or each of several, as it was meant."""
     return all(_is_one(one) for one in url.split(";"))
 
 
 def check_broker_urls(urls: Iterable[tuple[str, Any]]) -> None:
-    """Pass if each of ``(name, value)``, URLs or lists of them, can be read.
+    """Check ``(name, value)`` pairs whose values are URLs or lists of URLs.
 
     Raises:
-        ConfigurationError: one cannot, which is named, and not shown.
+        ConfigurationError: one cannot be read; the message has its name, not its value.
     """
     for name, value in urls:
         for url in value if isinstance(value, list | tuple) else [value]:

@@ -1,4 +1,4 @@
-"""Groups: tasks that are waited for together, and what is called when they have ended."""
+"""Groups: tasks with one outcome, and the callback that runs when all of them have ended."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from tasks_app.domain.tasks.records import TaskId, TaskRow
     from tasks_app.domain.tasks.states import State
 
+_SHARED = (
+    *("name", "queue", "priority", "enabled", "retry_level", "max_attempts", "retry"),
+    *("timeout_ms", "hard_timeout_ms", "order_skips", "fair_key"),
+)
+"""Columns of a callback that its row template has under the same names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -24,12 +30,12 @@ class Group:
     task_ids: list[TaskId]
     """Of its members, in the order in which they were given."""
     callback_id: int | None
-    """The id that the callback will have, whichever of the two is called; None: there is none."""
+    """The id that the callback will have, after either end; None: there is no callback."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far a group is. When it is over, how far it was then: later ends are not counted."""
+    """How far a group is, or was when it ended: later ends are not counted."""
 
     id: int
     total: int
@@ -38,17 +44,16 @@ class GroupProgress:
     enough: int | None
     fail_fast: bool
     outcome: State | None
-    """SUCCEEDED or FAILED, since ``counted_at``; None: it goes on."""
+    """SUCCEEDED or FAILED, since ``counted_at``; None: it is not over."""
     callback_id: int | None
     part_of: int | None
     """The group that waits for this one's callback."""
     created_at: datetime
     counted_at: datetime
-    """When a member was counted last."""
+    """When the last member was counted."""
 
     @property
     def left(self) -> int:
-        """How many members have not ended."""
         return self.total - self.succeeded - self.failed
 
 
@@ -64,16 +69,16 @@ class Ended:
 
 
 class Called(NamedTuple):
-    """A callback that a settle has just inserted, for whoever can tell the broker of its commit."""
+    """A callback that a settle has just inserted, so that a hint can follow the commit."""
 
     id: int
     queue: str
     wait_s: float
-    """Until it is due."""
+    """Seconds until it is due."""
 
 
 class GroupRow(NamedTuple):
-    """A checked group, ready to be inserted; callbacks are rows of the pending pool as JSON."""
+    """A checked group, ready for the insert; callbacks are rows of the pending pool as JSON."""
 
     total: int
     enough: int | None
@@ -84,7 +89,6 @@ class GroupRow(NamedTuple):
 
     @property
     def calls(self) -> bool:
-        """Whether there is any callback."""
         return self.then_row is not None or self.on_failure is not None
 
 
@@ -97,11 +101,7 @@ def group_of(
     fail_fast: bool,
     part_of: int | None,
 ) -> GroupRow:
-    """Return the group to insert.
-
-    Raises:
-        InvalidTaskError: it cannot be meant.
-    """
+    """Return the checked group; raises InvalidTaskError."""
     if enough is not None and (
         isinstance(enough, bool) or not isinstance(enough, int) or not 1 <= enough <= total
     ):
@@ -123,17 +123,15 @@ def group_of(
 
 
 def member(row: TaskRow, group_id: int) -> TaskRow:
-    """Return a member's row: one that is there already cannot be a member, so that is an error.
+    """Return a member's row. A task that exists cannot become a member: a taken key is an error.
 
     Raises:
-        InvalidTaskError: it asks for something else.
+        InvalidTaskError: the row has another ``on_conflict``.
     """
     rule = row.terms.rule
     if row.unique_key is not None:
-        if rule is not None and rule.on_conflict not in {
-            OnConflict.RETURN_EXISTING,
-            OnConflict.RAISE,
-        }:
+        fitting = (OnConflict.RETURN_EXISTING, OnConflict.RAISE)
+        if rule is not None and rule.on_conflict not in fitting:
             raise InvalidTaskError(
                 "options.on_conflict", f"is {rule.on_conflict} in a group", OnConflict.RAISE
             )
@@ -155,24 +153,13 @@ def _callback(which: str, row: TaskRow | None) -> str | None:
             f"{which}.options.strict_order", "is given", "none: nobody takes turns to call"
         )
     terms = row.terms
-    columns = {
-        "name": terms.name,
-        "queue": terms.queue,
-        "priority": terms.priority,
+    columns = {name: getattr(terms, name) for name in _SHARED} | {
         "biz_key": row.biz_key,
         "order_key": row.order_key,
         "limit_key": row.limit_key,
-        "enabled": terms.enabled,
-        "retry_level": terms.retry_level,
-        "max_attempts": terms.max_attempts,
-        "retry": terms.retry,
         "due_at": terms.run_at and terms.run_at.isoformat(),
         "delay": terms.delay.total_seconds(),
         "expires_at": terms.expires_at and terms.expires_at.isoformat(),
-        "timeout_ms": terms.timeout_ms,
-        "hard_timeout_ms": terms.hard_timeout_ms,
-        "order_skips": terms.order_skips,
-        "fair_key": terms.fair_key,
     }
     given = json.dumps({name: value for name, value in columns.items() if value is not None})
     return f'{given[:-1]}, "payload": {row.payload}, "headers": {terms.headers or "null"}}}'

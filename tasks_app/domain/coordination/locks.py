@@ -1,7 +1,7 @@
-"""Logical locks: what may be asked for, and what a caller is told.
+"""Logical locks: what may be requested, and what a caller gets back.
 
-A group is taken whole or not at all. Two groups get along in a resource if both share it, or if
-both count in it and there is room; nobody gets along with ``exclusive``.
+A group is taken whole or not at all. Two groups are compatible in a resource if both share it, or
+if both count in it and its number is not reached; nothing is compatible with ``exclusive``.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ MOST_RESOURCES = 100
 MOST_COUNTED = 1_000_000
 
 
-class Mode(StrEnum):
+class LockMode(StrEnum):
     """How a resource is held."""
 
     EXCLUSIVE = "exclusive"
-    """By one alone."""
+    """By one."""
     SHARED = "shared"
-    """By any number, while nobody holds it otherwise."""
+    """By any number, while nobody holds it in another mode."""
     COUNTED = "counted"
-    """By so many at a time."""
+    """By at most ``most`` at a time."""
 
 
 class Part(NamedTuple):
     """One resource of a group."""
 
     resource: str
-    mode: Mode
+    mode: LockMode
     most: int | None = None
-    """How many may count in it; an operator's number in ``task_lock`` wins."""
+    """How many may hold it counted; an operator's number in ``task_lock`` wins."""
 
 
 Names = str | Iterable[str]
@@ -51,10 +51,10 @@ Names = str | Iterable[str]
 def parts_of(
     exclusive: Names = (), shared: Names = (), counted: Mapping[str, int] | None = None
 ) -> tuple[Part, ...]:
-    """Return a group in the one order in which all groups are taken, whoever asks for them.
+    """Return a group, sorted: all groups are taken in one order.
 
     Raises:
-        InvalidLockError: a name or number cannot be, or a resource is named twice.
+        InvalidLockError: a name or number is invalid, or a resource is named twice.
     """
     parts = sorted(_parts(exclusive, shared, counted or {}))
     if not parts:
@@ -72,7 +72,7 @@ def parts_of(
 
 
 def _parts(exclusive: Names, shared: Names, counted: Mapping[str, int]) -> Iterator[Part]:
-    for mode, names in ((Mode.EXCLUSIVE, exclusive), (Mode.SHARED, shared)):
+    for mode, names in ((LockMode.EXCLUSIVE, exclusive), (LockMode.SHARED, shared)):
         for name in (names,) if isinstance(names, str) else names:
             yield Part(_checked(name, mode), mode)
     number: Any
@@ -81,10 +81,10 @@ def _parts(exclusive: Names, shared: Names, counted: Mapping[str, int]) -> Itera
             raise InvalidLockError(
                 f"counted[{name!r}]"[:80], "is no number of holders", f"1 .. {MOST_COUNTED}"
             )
-        yield Part(_checked(name, Mode.COUNTED), Mode.COUNTED, number)
+        yield Part(_checked(name, LockMode.COUNTED), LockMode.COUNTED, number)
 
 
-def _checked(name: Any, mode: Mode) -> str:
+def _checked(name: Any, mode: LockMode) -> str:
     allowed = f"text of 1 to {LONGEST_NAME} characters, such as 'account:7'"
     if not isinstance(name, str):
         raise InvalidLockError(mode, f"has a {type(name).__name__} in it", allowed)
@@ -103,41 +103,40 @@ def _encodes(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Who wants what."""
+    """A request for a group."""
 
     token: UUID
-    """Made by whoever asks, before he does: with it a group is released whatever was answered."""
+    """Made by the caller before the request: it releases the group even if the reply is lost."""
     parts: tuple[Part, ...]
     who: str
     lease: timedelta
     run: Fence | None = None
-    """The run of a task that asks: its locks end with it."""
+    """The task's run that asks: its locks end with it."""
 
     @property
     def resources(self) -> list[str]:
-        """The names, in order."""
         return [part.resource for part in self.parts]
 
 
 class Granted(NamedTuple):
-    """All of the group is held."""
+    """The whole group is held."""
 
     fence: int
-    """Higher than that of everybody who held one of these resources before."""
+    """Higher than that of every earlier holder of one of these resources."""
     granted_at: datetime
 
 
 class Obstacle(NamedTuple):
-    """A resource that cannot be had, and one of those who are in the way."""
+    """A resource that cannot be locked, and one of those who are in the way."""
 
     resource: str
-    mode: Mode
+    mode: LockMode
     who: str
     task_id: int | None
     since: datetime | None = None
-    """When it was granted to him, or asked for."""
+    """When ``who`` was granted it, or asked for it."""
     held: bool = True
-    """False: he waits himself, and came before."""
+    """False: ``who`` waits, too, and came earlier."""
 
     def __str__(self) -> str:
         whose = f"{self.who} (task {self.task_id})" if self.task_id else self.who
@@ -146,7 +145,7 @@ class Obstacle(NamedTuple):
 
 
 class LockDeniedError(Snooze, TasksError):
-    """The group could not be had. In a handler it means: later, and charge nothing.
+    """The group could not be locked. Raised out of a handler, it is a Snooze: nothing is charged.
 
     Attributes:
         obstacles: who was in the way, by resource.
@@ -161,7 +160,7 @@ class LockDeniedError(Snooze, TasksError):
 
 
 class LockLostError(TasksError):
-    """The lock was not held to the end: its lease ended, and somebody took it over."""
+    """The lock was not held to the end: its lease ended, so somebody else could take it."""
 
     def __init__(self, resources: Iterable[str]) -> None:
         names = ", ".join(resources)
@@ -172,14 +171,14 @@ class LockLostError(TasksError):
 
 
 class LostUpdateError(TasksError):
-    """Somebody changed the row since it was read."""
+    """The row was changed since it was read."""
 
     def __init__(self, row: str) -> None:
         super().__init__(f"{row} was changed since it was read. Read it again, and decide anew.")
 
 
 class LockOrderError(TasksError, RuntimeError):
-    """Who holds a group would wait for another one: so deadlocks begin."""
+    """A holder of one group would wait for another, which can deadlock."""
 
     def __init__(self, held: Iterable[str]) -> None:
         super().__init__(

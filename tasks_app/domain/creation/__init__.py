@@ -1,1 +1,1 @@
-"""What a producer says of a task becomes a row: checked first."""
+"""From what a producer gives to a checked row."""

@@ -1,14 +1,22 @@
-"""What a producer says of one task."""
+"""What a producer says of one task, and the check that makes a row of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
+from tasks_app.domain.creation.row_template import checked_template
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.domain.tasks.option_checks import key
 from tasks_app.domain.tasks.options import TaskOptions
+from tasks_app.domain.tasks.payload import encode_object, encode_plain
+from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import TypeVar, Unpack
 
     from tasks_app.domain.handlers.spec import Handler
@@ -17,10 +25,16 @@ if TYPE_CHECKING:
 
     P = TypeVar("P")
 
+_NO_OPTIONS: Mapping[str, Any] = {}
+_KEYS = frozenset(KEYS)
+_NO_KEYS: tuple[str | None, ...] = (None,) * len(KEYS)
+_IMMUTABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
+"""Types of option values that cannot change, and of which equal ones mean the same."""
+
 
 @dataclass(slots=True, init=False)  # frozen, it would take four times as long to make
 class NewTask:
-    """One task to create, as ``create_tasks`` takes them: what ``create_task`` takes of it.
+    """One task for ``create_tasks``; the arguments are those of ``create_task``.
 
     Options are given by keyword, or all at once as ``options``.
     """
@@ -30,7 +44,7 @@ class NewTask:
     payload: Any
     options: TaskOptions | None
     args: Sequence[Any] | None
-    """With ``kwargs``, instead of a payload: what a Celery task is called with."""
+    """With ``kwargs``, instead of a payload: the arguments of a Celery task."""
     kwargs: Mapping[str, Any] | None
 
     @overload
@@ -70,3 +84,119 @@ class NewTask:
     ) -> None:
         self.task, self.payload, self.args, self.kwargs = task, payload, args, kwargs
         self.options = {**(options or {}), **more} if more else options
+
+
+def validate(new: NewTask, spec: HandlerSpec | None, limit: int) -> TaskRow:
+    """Return the row to insert; ``spec`` is the handler's where this process knows it.
+
+    Raises:
+        InvalidTaskError: with the path of the bad value and what is allowed.
+    """
+    name = new.task if spec is None else spec.name
+    if new.options:
+        keys, terms = _keys_and_terms(name, spec, new.options)
+    else:
+        keys, terms = _NO_KEYS, _template(name, spec, _NO_OPTIONS)
+    payload = _payload(_given(new, spec), spec, limit)
+    return tuple.__new__(TaskRow, (payload, *keys, terms))  # the class takes longer
+
+
+def admit_alike(new: NewTask, terms: RowTemplate, limit: int) -> TaskRow | None:
+    """Return the same row at half of the price, if the task has nothing but a plain payload.
+
+    ``terms`` are those of a task of the same name, with no options, whose handler asks nothing of
+    payloads. None: look closer.
+    """
+    if new.options or new.args is not None or new.kwargs is not None:
+        return None
+    payload = new.payload
+    text = encode_plain(payload, limit) if type(payload) is dict else None
+    return None if text is None else tuple.__new__(TaskRow, (text, *_NO_KEYS, terms))
+
+
+def _keys_and_terms(
+    name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]
+) -> tuple[tuple[str | None, ...], RowTemplate]:
+    keys = _NO_KEYS
+    if not _KEYS.isdisjoint(options):
+        keys = tuple([key(options, name) for name in KEYS])
+        options = {k: v for k, v in options.items() if k not in _KEYS}
+    terms = _template(name, spec, options)
+    _, unique_key, order_key, _ = keys
+    if unique_key is None and terms.rule is not None:
+        raise InvalidTaskError("options.unique_key", "is None, yet has a scope or policy", "a key")
+    if order_key is None and (terms.order_skips or terms.strict_order):
+        raise InvalidTaskError(
+            "options.order_key", "is None, yet has a policy or is strict", "a key"
+        )
+    return keys, terms
+
+
+def _template(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> RowTemplate:
+    """Producers repeat themselves, so templates are remembered."""
+    if type(name) is str:
+        if not options:
+            return _remembered_template(name, spec, (), ())
+        types = tuple(map(type, options.values()))
+        if _IMMUTABLE.issuperset(types) and not options.get("wait_first"):
+            return _remembered_template(name, spec, tuple(options.items()), types)
+    return checked_template(name, spec, options)
+
+
+@lru_cache(1024)
+def _remembered_template(
+    name: str,
+    spec: HandlerSpec | None,
+    options: tuple[tuple[str, Any], ...],
+    _types: tuple[type, ...],  # for True == 1, and one of them may be refused
+) -> RowTemplate:
+    return checked_template(name, spec, dict(options))
+
+
+def check_call(new: NewTask) -> None:
+    """Pass if ``args`` and ``kwargs`` are something to call a function with.
+
+    Raises:
+        InvalidTaskError: they are not.
+    """
+    if not isinstance(new.args, list | tuple | None):
+        raise InvalidTaskError("args", f"is of type {type(new.args).__name__}", "a list or tuple")
+    if not isinstance(new.kwargs, Mapping | None):
+        raise InvalidTaskError("kwargs", f"is of type {type(new.kwargs).__name__}", "a dict")
+
+
+def _given(new: NewTask, spec: HandlerSpec | None) -> Any:
+    """Return the payload; ``args`` and ``kwargs`` make that of a task with Python arguments."""
+    if new.args is None and new.kwargs is None:
+        return new.payload
+    if new.payload is not None:
+        raise InvalidTaskError("payload", "is given together with args or kwargs", "one of them")
+    from tasks_app.domain.tasks.call_payload import CALL  # noqa: PLC0415  the first model is slow to make
+
+    if spec is not None and spec.payload_type is not CALL:
+        raise InvalidTaskError("args", f"is given to the handler {spec.name}", "a payload")
+    check_call(new)
+    return {"args": new.args or [], "kwargs": new.kwargs or {}}
+
+
+def _payload(payload: Any, spec: HandlerSpec | None, limit: int) -> str:
+    if spec is None:
+        return encode_object(payload, "payload", limit)
+    if spec.payload_type is None:
+        return encode_object(payload, "payload", limit, spec.to_json)
+    return spec.payload_type.write(payload, limit, spec.to_json)
+
+
+def check_many(tasks: Any) -> None:
+    """Pass if these are NewTasks, one after the other.
+
+    Raises:
+        InvalidTaskError: they are not.
+    """
+    allowed = "a list of NewTask(task, payload, …)"
+    if not isinstance(tasks, Sequence):
+        raise InvalidTaskError("tasks", f"is of type {type(tasks).__name__}", allowed)
+    for place, new in enumerate(tasks):
+        if not isinstance(new, NewTask):
+            kind = type(new).__name__
+            raise InvalidTaskError(f"tasks[{place}]", f"is of type {kind}", allowed)

@@ -1,12 +1,11 @@
-"""Patches of payloads: objects are merged, null removes, everything else replaces (RFC 7396)."""
+"""Merge patches of payloads: objects are merged, null removes, all else replaces (RFC 7396)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.errors import InvalidSelectionError, InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 
@@ -14,7 +13,6 @@ LONGEST_STEP = 40
 
 
 def patched(payload: Any, patch: Any) -> Any:
-    """Return a payload as the patch makes it; neither of the two is changed."""
     if not isinstance(patch, Mapping):
         return patch
     new = dict(payload) if isinstance(payload, Mapping) else {}
@@ -27,10 +25,10 @@ def patched(payload: Any, patch: Any) -> Any:
 
 
 def patch_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the patch that sets each path, such as ``customer.name``, to its value.
+    """Return the patch that sets each path, as in ``{"customer.name": "A"}``, to its value.
 
     Raises:
-        InvalidSelectionError: two of them are in each other's way.
+        InvalidSelectionError: two paths conflict.
     """
     patch: dict[str, Any] = {}
     for path, value in settings.items():
@@ -47,7 +45,7 @@ def patch_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def paths_of(patch: Mapping[str, Any], outer: str = "payload") -> Iterator[str]:
-    """Yield what a patch touches, without the values."""
+    """Yield the paths that a patch touches, without their values."""
     for key, value in patch.items():
         path = f"{outer}.{key:.{LONGEST_STEP}}"
         if isinstance(value, Mapping) and value:
@@ -57,11 +55,11 @@ def paths_of(patch: Mapping[str, Any], outer: str = "payload") -> Iterator[str]:
 
 
 def accepted(name: str, payload: Any, spec: HandlerSpec, limit: int) -> str:
-    """Return a payload as it is to be stored.
+    """Return the payload's JSON text.
 
     Raises:
-        InvalidSelectionError: its handler's model refuses it; says where and no value, since what a
-            validator says of one may repeat it.
+        InvalidSelectionError: the handler's model refuses it. The message says where and omits the
+            validator's own text, which may repeat the value.
     """
     try:
         return validate(NewTask(name, payload), spec, limit).payload
@@ -71,7 +69,7 @@ def accepted(name: str, payload: Any, spec: HandlerSpec, limit: int) -> str:
 
 
 def _field(path: str, spec: HandlerSpec) -> str:
-    """Keep of a path what the model itself says: further steps may be keys of the payload."""
+    """Return the first step if the model names it: further steps may be keys of the payload."""
     _, *steps = path.replace("[", ".").split(".")
     names = spec.payload_type.fields if spec.payload_type else ()
     return f"payload.{steps[0]}" if steps and steps[0] in names else "the payload"

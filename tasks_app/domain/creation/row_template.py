@@ -1,10 +1,9 @@
-"""Terms: what a task has in common with many others, out of its name, handler and options."""
+"""The template of a row: what its name, handler and options say, in common with many others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
-from functools import lru_cache
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -28,33 +27,10 @@ from tasks_app.domain.tasks.unique_key import KeyRule, parse_rule
 
 HEADERS_LIMIT = 8 * 1024
 _KNOWN = frozenset(TaskOptions.__annotations__)
-_MEMORABLE = frozenset({str, int, float, bool, type(None), timedelta, datetime})
-"""Types whose values cannot change, and of which equal ones mean the same."""
 _RNG = Random()  # noqa: S311  jitter, not a secret
 
 
-def terms_of(name: Any, spec: HandlerSpec | None, options: Mapping[str, Any]) -> RowTemplate:
-    """Return a row's terms; producers repeat themselves, so they are remembered."""
-    if type(name) is str:
-        if not options:
-            return _remembered_terms(name, spec, (), ())
-        types = tuple(map(type, options.values()))
-        if _MEMORABLE.issuperset(types) and not options.get("wait_first"):
-            return _remembered_terms(name, spec, tuple(options.items()), types)
-    return _checked_terms(name, spec, options)
-
-
-@lru_cache(1024)
-def _remembered_terms(
-    name: str,
-    spec: HandlerSpec | None,
-    options: tuple[tuple[str, Any], ...],
-    _types: tuple[type, ...],  # for True == 1, and one of them may be refused
-) -> RowTemplate:
-    return _checked_terms(name, spec, dict(options))
-
-
-def _checked_terms(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> RowTemplate:
+def checked_template(name: Any, spec: HandlerSpec | None, given: Mapping[str, Any]) -> RowTemplate:
     for option in given:
         if option not in _KNOWN:
             raise InvalidTaskError(f"options.{option}", "is unknown", ", ".join(sorted(_KNOWN)))
@@ -109,9 +85,9 @@ def _max_attempts(
     if options.get("max_attempts") is not None:
         return integer(options, "max_attempts", 1, MOST_ATTEMPTS)
     if "retry" not in options and spec and spec.max_attempts != spec.retry.max_attempts:
-        return None  # the handler says a number of its own, which the claim writes into the row
+        return None  # the handler has a number of its own, which the claim writes into the row
     if wait_first and isinstance(retry, Levels):
-        return len(retry.waits)  # level 1 is spent before the first run, so each level has one run
+        return len(retry.waits)  # level 1 precedes the first run, so each level has one run
     return retry.max_attempts if "retry" in options and retry else None
 
 

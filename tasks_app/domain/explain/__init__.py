@@ -1,3 +1,1 @@
-"""Why a task does not run, or what became of it: facts, small rules over them, and the words."""
-
-from __future__ import annotations
+"""Why a task does not run, or what became of it: facts, and small rules over them."""

@@ -1,16 +1,15 @@
-"""Rules for tasks that are due, and whose turn has not come."""
+"""Rules for tasks that are due and have not started."""
 
 from __future__ import annotations
 
 import shlex
 
-from tasks_app.domain.explain.facts import MOST_AHEAD, Facts
+from tasks_app.domain.explain.facts import MOST_AHEAD, TaskFacts
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 
 
-def in_broker(facts: Facts) -> Finding | None:
-    """A message carries it."""
+def in_broker(facts: TaskFacts) -> Finding | None:
     row, message = facts.due, facts.message
     if row is None or message is None:
         return None
@@ -32,8 +31,7 @@ def in_broker(facts: Facts) -> Finding | None:
     )
 
 
-def order(facts: Facts) -> Finding | None:
-    """Another task of its order key goes first."""
+def order(facts: TaskFacts) -> Finding | None:
     row, turn = facts.due, facts.turn
     if row is None or turn is None:
         return None
@@ -50,8 +48,7 @@ def order(facts: Facts) -> Finding | None:
     return None
 
 
-def limit(facts: Facts) -> Finding | None:
-    """As many run, or have started, as may."""
+def limit(facts: TaskFacts) -> Finding | None:
     row = facts.due
     if row is None or not facts.shut:
         return None
@@ -70,8 +67,8 @@ def limit(facts: Facts) -> Finding | None:
     )
 
 
-def parked(facts: Facts) -> Finding | None:
-    """It was found, and could not run just then."""
+def parked(facts: TaskFacts) -> Finding | None:
+    """A scan found it, and it could not run at that time."""
     row = facts.ready
     if row is None or row.parked is None or row.scan_at is None:
         return None
@@ -82,10 +79,12 @@ def parked(facts: Facts) -> Finding | None:
     return warn("parked", fact, advice)
 
 
-def hinted(facts: Facts) -> Finding | None:
-    """Its producer told the broker, and the scan leaves it alone meanwhile."""
+def hinted(facts: TaskFacts) -> Finding | None:
+    """Its producer sent a hint, and the scan leaves it out meanwhile."""
     row = facts.ready
     if row is None or row.parked is not None or row.scan_at is None or facts.refused_since:
+        return None
+    if facts.deserted:
         return None
     if row.scan_at <= max(row.due_at, facts.now):
         return None
@@ -94,10 +93,11 @@ def hinted(facts: Facts) -> Finding | None:
     return ok("hinted", fact, "Nothing to do.")
 
 
-def in_line(facts: Facts) -> Finding | None:
-    """Others go first."""
+def in_line(facts: TaskFacts) -> Finding | None:
     row = facts.ready
     if row is None or facts.ahead is None or facts.message is not None or facts.refused_since:
+        return None
+    if facts.deserted:
         return None
     since = when(row.due_at, facts.now)
     if facts.ahead == 0:
@@ -116,8 +116,7 @@ def in_line(facts: Facts) -> Finding | None:
     return warn("in line", fact, advice)
 
 
-def alone(facts: Facts) -> Finding | None:
-    """Nothing else may run beside it."""
+def alone(facts: TaskFacts) -> Finding | None:
     row = facts.ready
     if row is None or not (row.crashes or row.at_most_once):
         return None

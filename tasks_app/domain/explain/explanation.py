@@ -1,7 +1,7 @@
-"""The explanation: what the rules find, the first of them first, and the facts beside it.
+"""The explanation of a task: the findings of all rules, in their order, and the facts.
 
-A new reason is a new rule in one of the rooms beside this one, and a field of the facts if it needs
-one. The order is that in which reasons bar the way: the first is the answer, others come after it.
+A new reason is a new rule in one of the modules beside this one, and a field of the facts if it
+needs one. Rules are in the order in which reasons stop a task: the first finding is the answer.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from tasks_app.domain.explain import due, groups, over, running, waiting
-from tasks_app.domain.explain.facts import MOST_AHEAD, Facts
+from tasks_app.domain.explain.facts import MOST_AHEAD, TaskFacts
 from tasks_app.domain.finding import Finding
 
-Rule = Callable[[Facts], Finding | None]
+Rule = Callable[[TaskFacts], Finding | None]
 RULES: tuple[Rule, ...] = (
     *(groups.awaits_its_group, over.unknown, over.ended, over.failed),
     *running.RULES,
@@ -38,23 +38,21 @@ class Explanation:
     at: datetime
     """When, by the database's clock."""
     findings: tuple[Finding, ...]
-    """The first is the answer; the others hold, too."""
+    """The first is the answer; the others are true, too."""
     facts: dict[str, Any]
-    """What it rests on; instants are instants."""
+    """The facts behind it; instants are datetimes."""
 
     @property
     def known(self) -> bool:
-        """Whether there is such a task."""
         return bool(self.facts)
 
 
-def explain(facts: Facts) -> Explanation:
-    """Judge the facts."""
+def explain(facts: TaskFacts) -> Explanation:
     found = tuple(finding for rule in RULES if (finding := rule(facts)) is not None)
     return Explanation(facts.task_id, facts.now, found, _shown(facts))
 
 
-def _shown(facts: Facts) -> dict[str, Any]:
+def _shown(facts: TaskFacts) -> dict[str, Any]:
     row = facts.row
     of = {"member_of": facts.member_of, "callback_of": facts.callback_of}
     groups_ = {name: group.id for name, group in of.items() if group is not None}

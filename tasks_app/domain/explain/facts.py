@@ -1,4 +1,4 @@
-"""All that is known of one task at one moment, for rules to judge."""
+"""All that is known of one task at one moment; the rules read it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tasks_app.domain.coordination.groups import GroupProgress
-from tasks_app.domain.flow_control.circuit_breaker import Standing
+from tasks_app.domain.flow_control.circuit_breaker import BreakerStanding
 from tasks_app.domain.flow_control.limits import Limit
 from tasks_app.domain.queues.queue import Queue
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_AHEAD = 10_000
-"""So many tasks in front of it are counted, no more."""
+"""At most this many tasks in front of it are counted."""
+ANOTHER_LEADS_AFTER = timedelta(seconds=10)
+"""By then another process has taken the lead, if there is one."""
 HEARTBEAT_TAKES = timedelta(seconds=1)
-"""A heartbeat may be so late before its child is called silent."""
+"""How late a heartbeat may be before its child counts as silent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """The task's row, without its data."""
 
     id: int
@@ -44,23 +46,23 @@ class Row:
     error: str | None
     run_ms: int | None
     scan_at: datetime | None
-    """When the scan looks at it next; None: it is over."""
+    """When the scan reads it next; None: it is over."""
     at_most_once: bool | None
     order_key: str | None
     limit_key: str | None
     outages: int | None
-    """Attempts that met something which was down, uncharged."""
+    """Uncharged attempts that met something that was down."""
     outage_since: datetime | None
 
     @property
     def is_over(self) -> bool:
-        """Whether it lies in a terminal pool."""
+        """Whether it is in a terminal pool."""
         return pool_of(self.state) is not Pool.PENDING
 
 
 @dataclass(frozen=True, slots=True)
 class LastAttempt:
-    """The newest line of its history."""
+    """The newest row of its history."""
 
     attempt: int
     event: str
@@ -70,7 +72,6 @@ class LastAttempt:
 
     @property
     def cause(self) -> str:
-        """Kind and message in one line."""
         first = (self.message.splitlines() or [""])[0]
         return f"{self.kind}: {first}" if first else self.kind
 
@@ -89,62 +90,79 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A lock that its last run could not have."""
+    """A lock that its last run could not get."""
 
     resource: str
     by: str | None
-    """Who was in the way."""
+    """Who held it, or waited for it."""
     times: int
     since: datetime
     at: datetime
     held: bool
-    """Somebody holds it now."""
+    """Whether somebody holds it now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """The row of the ledger that holds it."""
+class LedgerMessage:
+    """The ledger's row of the message that has it."""
 
     id: int
     tasks: int
     created_at: datetime
     publishes: int
     publish_at: datetime
-    """When it goes out again, if nobody finishes it."""
+    """When it is published again, unless it is finished before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The living children, as their heartbeats tell."""
+    """The living children, from their heartbeats."""
 
     children: int = 0
-    """That serve the queue."""
+    """How many serve the queue."""
     knowing: int = 0
-    """That serve it and have a handler of this name."""
+    """How many of them have a handler of this name."""
     busy: int = 0
-    """That serve it and ran something at their last heartbeat."""
+    """How many of them ran something at their last heartbeat."""
     names: tuple[str, ...] = ()
-    """Handlers of those that serve the queue."""
+    """Handlers of the children that serve the queue."""
     elsewhere: tuple[str, ...] = ()
-    """Queues of those that have a handler of this name."""
+    """Queues of the children that have a handler of this name."""
     last_seen: datetime | None = None
-    """Of whoever served the queue, alive or not."""
+    """The last heartbeat of any child that served the queue, alive or not."""
+    heard_at: datetime | None = None
+    """The last heartbeat of any child."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Who looked for due tasks last."""
+    """The last scan for due tasks."""
 
     holder: str
     done_at: datetime | None
     refused_since: datetime | None = None
-    """Since when the broker takes no messages; None: it does."""
+    """Since when the broker takes no messages; None: it takes them."""
     refused_because: str = ""
+    held_until: datetime | None = None
+    """How long the lead is held; None: it was given back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """What the child that runs it said in its last heartbeat."""
+class ConnectionLimit:
+    """How many connections a role that may run tasks, or the database, is allowed."""
+
+    of: str
+    """Such as ``role app``."""
+    most: int
+    used: int
+
+    def is_tight(self, needed: int) -> bool:
+        return self.used >= self.most or needed > self.most
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedProgress:
+    """The run's progress in its child's last heartbeat."""
 
     node: str
     fraction: float | None = None
@@ -153,14 +171,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Who has the task's order key; None: nobody else."""
+    """The task that has the task's order key, by what it does; None: there is no such task."""
 
     running: int | None
     """It runs."""
     first: int | None
-    """It is due, or waits to be tried again, and has a lower id."""
+    """It has a lower id, and is due or waits for a retry."""
     failed: int | None
-    """It failed for good, has a lower id, and blocks."""
+    """It has a lower id, failed for good, and blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,29 +187,29 @@ class Shut:
 
     limit: Limit
     key: str
-    """Which queue, name or limit key it is of."""
+    """The queue, name or limit key that it counts."""
     running: int
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """One task, and what stands around it; ``row`` None: there is no such task."""
+class TaskFacts:
+    """One task and its surroundings; ``row`` None: there is no such task."""
 
     task_id: int
     now: datetime
     """The database's clock."""
-    row: Row | None
+    row: StoredRow | None
     last: LastAttempt | None = None
     stop: Stop | None = None
     denial: Denial | None = None
     queue: Queue | None = None
-    """What else is said of its queue."""
-    breaker: Standing | None = None
-    """That of what its handler depends on, unless it is closed."""
-    message: Message | None = None
+    """Its queue's settings, if it has any."""
+    breaker: BreakerStanding | None = None
+    """The breaker of its handler's dependency, unless it is closed."""
+    message: LedgerMessage | None = None
     service: Service = Service()
     scan: Scan | None = None
-    progress: Progress | None = None
+    progress: ReportedProgress | None = None
     heard_at: datetime | None = None
     """The last heartbeat of the child that runs it."""
     turn: Turn | None = None
@@ -199,34 +217,35 @@ class Facts:
     shut: tuple[Shut, ...] = ()
     member_of: GroupProgress | None = None
     callback_of: GroupProgress | None = None
-    """The group that called it, or will when its last member has ended."""
+    """The group whose callback it is."""
+    connections: tuple[ConnectionLimit, ...] = ()
+    """Limits of connections; read of a task that is due."""
     ahead: int | None = None
     """Tasks that go first; at most ``MOST_AHEAD`` + 1. None: not counted."""
     late_after: timedelta = timedelta(minutes=1)
-    """What is due for longer, or was not scanned for so long, is late."""
+    """A task that is due for longer is late; so is a scan."""
     beats_every: timedelta = timedelta(seconds=10)
-    """How often a child that lives is heard of."""
+    """The interval of a child's heartbeats."""
 
     @property
-    def waiting(self) -> Row | None:
-        """The row, if it is PENDING."""
+    def waiting(self) -> StoredRow | None:
         return self.row if self.row is not None and self.row.state is State.PENDING else None
 
     @property
-    def due(self) -> Row | None:
-        """The row, if it is PENDING, due and may run."""
+    def due(self) -> StoredRow | None:
+        """The row, if it is PENDING, due and not barred."""
         row = self.waiting
         return row if row and row.due_at <= self.now and not self.barred else None
 
     @property
-    def ready(self) -> Row | None:
+    def ready(self) -> StoredRow | None:
         """The row, if it is due and a living child may run it now."""
         stands_still = self.stop or self.breaker or (self.queue and not self.queue.runs)
         return self.due if self.service.knowing and not stands_still else None
 
     @property
     def barred(self) -> bool:
-        """Whether it will not run when it is looked at: disabled, or expired."""
+        """Whether the next scan ends it: it is disabled or expired."""
         row = self.row
         return row is not None and (
             not row.enabled or (row.expires_at is not None and row.expires_at <= self.now)
@@ -234,17 +253,28 @@ class Facts:
 
     @property
     def silent(self) -> timedelta | None:
-        """For how long a heartbeat of the child that runs it is missing; None: none is."""
+        """For how long its child's heartbeat has been missing; None: it is not."""
         span = self.now - self.heard_at if self.heard_at else timedelta(0)
         return span if span > self.beats_every + HEARTBEAT_TAKES else None
 
     @property
     def refused_since(self) -> datetime | None:
-        """Since when nothing is published, as who scans says; None: it is, or nobody scans."""
+        """Since when nothing is published, says the scan; None: it is, or nobody scans."""
         return None if self.unscanned or self.scan is None else self.scan.refused_since
 
     @property
     def unscanned(self) -> bool:
-        """Whether nobody has looked for due tasks lately."""
+        """Whether nobody has scanned lately, or nobody is left who could."""
         done_at = self.scan.done_at if self.scan else None
-        return done_at is None or self.now - done_at > self.late_after
+        return done_at is None or self.now - done_at > self.late_after or self.deserted
+
+    @property
+    def deserted(self) -> bool:
+        """Whether the lead is free, and no child has been heard of that could take it."""
+        scan, heard_at = self.scan, self.service.heard_at
+        if scan is None or scan.done_at is None:
+            return False
+        free_since = max(scan.done_at, scan.held_until or scan.done_at)
+        return self.now - free_since > ANOTHER_LEADS_AFTER and (
+            heard_at is None or self.now - heard_at > self.beats_every + HEARTBEAT_TAKES
+        )

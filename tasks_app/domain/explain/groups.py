@@ -1,15 +1,15 @@
-"""Rules for tasks that are waited for together, and for the task that their end calls."""
+"""Rules for members of groups, and for callbacks."""
 
 from __future__ import annotations
 
 from tasks_app.domain.coordination.groups import GroupProgress
-from tasks_app.domain.explain.facts import Facts
+from tasks_app.domain.explain.facts import TaskFacts
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.finding import Finding, ok
 
 
-def awaits_its_group(facts: Facts) -> Finding | None:
-    """It is a callback, and the group has not called."""
+def awaits_its_group(facts: TaskFacts) -> Finding | None:
+    """It is a callback that has no row: the group is not over, or its row is gone."""
     group = facts.callback_of
     if facts.row is not None or group is None:
         return None
@@ -25,8 +25,8 @@ def awaits_its_group(facts: Facts) -> Finding | None:
     return ok("callback", fact, f"{advice}: tasks-app groups show {group.id}")
 
 
-def member(facts: Facts) -> Finding | None:
-    """Others wait for its end."""
+def member(facts: TaskFacts) -> Finding | None:
+    """Its group waits for its end."""
     group = facts.member_of
     if facts.row is None or group is None:
         return None
@@ -34,8 +34,7 @@ def member(facts: Facts) -> Finding | None:
     return ok("group", fact, f"How far it is: tasks-app groups show {group.id}")
 
 
-def called(facts: Facts) -> Finding | None:
-    """A group has called it."""
+def called(facts: TaskFacts) -> Finding | None:
     group = facts.callback_of
     if facts.row is None or group is None:
         return None

@@ -1,8 +1,9 @@
-"""Rules for tasks that are over, or that were never there."""
+"""Rules for tasks that are over or unknown."""
 
 from __future__ import annotations
 
-from tasks_app.domain.explain.facts import Facts
+from tasks_app.domain.explain.facts import TaskFacts
+from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.explain.words import when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.handlers.settlement import OUTCOME_UNKNOWN
@@ -16,8 +17,7 @@ _ENDINGS = {
 }
 
 
-def unknown(facts: Facts) -> Finding | None:
-    """No pool has the id."""
+def unknown(facts: TaskFacts) -> Finding | None:
     if facts.row is not None or facts.callback_of is not None:
         return None
     return warn(
@@ -28,8 +28,7 @@ def unknown(facts: Facts) -> Finding | None:
     )
 
 
-def ended(facts: Facts) -> Finding | None:
-    """It lies in the completed pool."""
+def ended(facts: TaskFacts) -> Finding | None:
     row = facts.row
     if row is None or row.state not in _ENDINGS:
         return None
@@ -40,8 +39,7 @@ def ended(facts: Facts) -> Finding | None:
     return ok("ended", fact, f"Nothing to do; to run it once more: tasks-app requeue {row.id}")
 
 
-def failed(facts: Facts) -> Finding | None:
-    """It lies in the error pool."""
+def failed(facts: TaskFacts) -> Finding | None:
     row = facts.row
     if row is None or row.state is not State.FAILED:
         return None
@@ -53,5 +51,6 @@ def failed(facts: Facts) -> Finding | None:
     if cause.startswith(OUTCOME_UNKNOWN):
         advice = f"Look at the other side whether its effect took place; if it did not: {again}"
     else:
-        advice = f"Read tasks-app show {row.id}, mend the cause, then: {again}"
+        why = f"It was not tried again: {why_last(row, facts.last)}"
+        advice = f"{why}. Read tasks-app show {row.id}, mend the cause, then: {again}"
     return fail("failed", fact, advice)

@@ -1,16 +1,15 @@
-"""Rules for tasks that a worker holds."""
+"""Rules for tasks that are RUNNING."""
 
 from __future__ import annotations
 
-from tasks_app.domain.durations import rough
-from tasks_app.domain.explain.facts import Facts, Row
-from tasks_app.domain.explain.words import distance, exact, when
+from tasks_app.domain.explain.facts import StoredRow, TaskFacts
+from tasks_app.domain.explain.scans import START, nobody_scans
+from tasks_app.domain.explain.words import distance, exact, rough, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.tasks.states import State
 
 
-def lease_over(facts: Facts) -> Finding | None:
-    """Its worker renews its lease no more."""
+def lease_over(facts: TaskFacts) -> Finding | None:
     row = facts.row
     if row is None or row.state is not State.RUNNING:
         return None
@@ -21,12 +20,12 @@ def lease_over(facts: Facts) -> Finding | None:
         f"{when(row.lease_until, facts.now)}, and the task waits for its rescue"
     )
     if facts.unscanned:
-        return fail("lease over", fact, "Nobody scans, so nobody rescues: start beat or a worker.")
+        return fail("lease over", fact, f"{nobody_scans(facts)}, so nobody rescues it. {START}")
     return warn("lease over", fact, f"Nothing to do: the next scan {_takes_back(row)}.")
 
 
-def silent(facts: Facts) -> Finding | None:
-    """No heartbeat of its worker came in time; its lease is not over."""
+def silent(facts: TaskFacts) -> Finding | None:
+    """Its worker's heartbeat is missing; its lease is not over."""
     row, silence = facts.row, facts.silent
     if row is None or row.state is not State.RUNNING or silence is None or facts.heard_at is None:
         return None
@@ -36,13 +35,14 @@ def silent(facts: Facts) -> Finding | None:
         f"Its worker {row.owner} has been silent for {rough(silence)} ({exact(facts.heard_at)}); "
         f"one that lives is heard of every {rough(facts.beats_every)}"
     )
+    if facts.unscanned:
+        return fail("silent", fact, f"{nobody_scans(facts)}, so nobody will rescue it. {START}")
     end = distance(row.lease_until, facts.now)
     then = f"unless it is heard of before, its lease ends {end}, and the next scan after that"
     return warn("silent", fact, f"Nothing to do: {then} {_takes_back(row)}.")
 
 
-def cancel_requested(facts: Facts) -> Finding | None:
-    """Somebody asked for its end."""
+def cancel_requested(facts: TaskFacts) -> Finding | None:
     row = facts.row
     if row is None or row.state is not State.RUNNING or row.cancel_requested_at is None:
         return None
@@ -55,8 +55,7 @@ def cancel_requested(facts: Facts) -> Finding | None:
     )
 
 
-def running(facts: Facts) -> Finding | None:
-    """It runs, as far as anybody knows."""
+def running(facts: TaskFacts) -> Finding | None:
     row = facts.row
     if row is None or row.state is not State.RUNNING:
         return None
@@ -70,7 +69,7 @@ def running(facts: Facts) -> Finding | None:
     return ok("running", fact, f"Nothing to do; to stop it: tasks-app cancel {row.id}")
 
 
-def _progress(facts: Facts) -> str:
+def _progress(facts: TaskFacts) -> str:
     told = facts.progress
     if told is None or (told.fraction is None and not told.note):
         return ""
@@ -79,7 +78,7 @@ def _progress(facts: Facts) -> str:
     return f", and is at {', '.join(parts)}"
 
 
-def _takes_back(row: Row) -> str:
+def _takes_back(row: StoredRow) -> str:
     if row.cancel_requested_at:
         return "cancels it, as it was asked to"
     return "takes it back, uncharged"

@@ -1,18 +1,22 @@
-"""Rules for tasks that wait, whether they are due or not: what would stop them in any case."""
+"""Rules for tasks that are PENDING, due or not."""
 
 from __future__ import annotations
 
 import difflib
 
-from tasks_app.domain.explain.facts import Facts, Row
+from tasks_app.domain.explain.facts import StoredRow, TaskFacts
+from tasks_app.domain.explain.scans import START, nobody_scans
 from tasks_app.domain.explain.words import count, when
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.flow_control.circuit_breaker import Mode
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.domain.tasks.states import Event
 
+_LEAST = 2
+"""Connections that a child must have: one of its own, one for the running handler."""
+_LESS = "Raise it so, start fewer children, or put a pooler between."
 
-def disabled(facts: Facts) -> Finding | None:
-    """It shall not run."""
+
+def disabled(facts: TaskFacts) -> Finding | None:
     row = facts.waiting
     if row is None or row.enabled:
         return None
@@ -24,8 +28,7 @@ def disabled(facts: Facts) -> Finding | None:
     )
 
 
-def expired(facts: Facts) -> Finding | None:
-    """It came too late, or will."""
+def expired(facts: TaskFacts) -> Finding | None:
     row = facts.waiting
     if row is None or row.expires_at is None or row.expires_at > max(row.due_at, facts.now):
         return None
@@ -36,8 +39,7 @@ def expired(facts: Facts) -> Finding | None:
     return warn("expired", fact, advice)
 
 
-def lock_held(facts: Facts) -> Finding | None:
-    """Its last run could not have a lock."""
+def lock_held(facts: TaskFacts) -> Finding | None:
     row, denial = facts.waiting, facts.denial
     if row is None or denial is None:
         return None
@@ -51,8 +53,7 @@ def lock_held(facts: Facts) -> Finding | None:
     return ok("lock held", fact, advice)
 
 
-def not_due(facts: Facts) -> Finding | None:
-    """Its time has not come."""
+def not_due(facts: TaskFacts) -> Finding | None:
     row = facts.waiting
     if row is None or row.due_at <= facts.now:
         return None
@@ -61,7 +62,7 @@ def not_due(facts: Facts) -> Finding | None:
     return ok("not due", f"It is not due yet, but {at}: {_put_off(facts, row)}", advice)
 
 
-def _put_off(facts: Facts, row: Row) -> str:
+def _put_off(facts: TaskFacts, row: StoredRow) -> str:
     if row.attempt == 0:
         wait = "its policy waits before the first run" if row.retry_level else "it was created so"
         return f"{wait}, with run_at or delay" if not row.retry_level else wait
@@ -86,8 +87,7 @@ def _put_off(facts: Facts, row: Row) -> str:
     )
 
 
-def paused(facts: Facts) -> Finding | None:
-    """An operator stopped the queue."""
+def paused(facts: TaskFacts) -> Finding | None:
     stop = facts.stop
     if facts.waiting is None or stop is None:
         return None
@@ -102,8 +102,7 @@ def paused(facts: Facts) -> Finding | None:
     return warn("paused", fact, f"It goes on by itself {end}; to let it go on now: {command}")
 
 
-def closed(facts: Facts) -> Finding | None:
-    """None of the queue's windows is open."""
+def closed(facts: TaskFacts) -> Finding | None:
     queue = facts.queue
     if facts.waiting is None or queue is None or queue.is_open:
         return None
@@ -116,8 +115,7 @@ def closed(facts: Facts) -> Finding | None:
     return ok("closed", f"{fact}; {opens}", f"Nothing to do; to change them: {change}")
 
 
-def gate(facts: Facts) -> Finding | None:
-    """The queue gives way to others."""
+def gate(facts: TaskFacts) -> Finding | None:
     queue = facts.queue
     if facts.waiting is None or queue is None or queue.shut is None:
         return None
@@ -127,8 +125,7 @@ def gate(facts: Facts) -> Finding | None:
     return ok("gate", fact, f"Nothing to do; to let it run all the same: {advice}")
 
 
-def breaker(facts: Facts) -> Finding | None:
-    """What it depends on is down."""
+def breaker(facts: TaskFacts) -> Finding | None:
     standing = facts.breaker
     if facts.waiting is None or standing is None:
         return None
@@ -136,19 +133,38 @@ def breaker(facts: Facts) -> Finding | None:
     why = f": {standing.reason}" if standing.reason else ""
     held = f"it is held, uncharged, with {count(standing.held, 'task')} in all"
     fact = f"It depends on {name}, whose breaker is {standing.state} since {since}{why}; {held}"
-    if standing.mode is Mode.OPEN:
+    if standing.mode is BreakerMode.OPEN:
         return warn("breaker", fact, f"When it may go on: tasks-app breakers auto {name}")
     wait = "Nothing to do: some are let through to try, the others follow when these succeed"
     return warn("breaker", fact, f"{wait}; to let all go now: tasks-app breakers close {name}")
 
 
-def no_worker(facts: Facts) -> Finding | None:
-    """Nobody serves the queue."""
+def no_connection(facts: TaskFacts) -> Finding | None:
+    """A child that is refused its connections claims nothing, or cannot even say that it lives."""
+    if facts.due is None:
+        return None
+    children = facts.service.children
+    tight = [each for each in facts.connections if each.is_tight(_LEAST * children)]
+    if not tight:
+        return None
+    limit = tight[0]
+    fact = (
+        f"The connection limit of {limit.of} is {limit.most}, and {limit.used} are in use; each "
+        f"child needs {_LEAST}, and {count(children, 'child')} serve its queue: one that gets none "
+        "claims nothing"
+    )
+    what, _, name = limit.of.partition(" ")
+    return warn("no connection", fact, f"ALTER {what.upper()} {name} CONNECTION LIMIT … {_LESS}")
+
+
+def no_worker(facts: TaskFacts) -> Finding | None:
     row = facts.waiting
     if row is None or facts.service.children:
         return None
     seen = facts.service.last_seen
-    last = f"; the last one was seen {when(seen, facts.now)}" if seen else ""
+    last = ""
+    if seen:  # those that stop in order leave no trace
+        last = f"; one that was killed, or has lost the database, did until {when(seen, facts.now)}"
     other = ""
     if facts.service.elsewhere:
         other = f"Its handler lives in workers of {', '.join(facts.service.elsewhere)}. "
@@ -159,13 +175,12 @@ def no_worker(facts: Facts) -> Finding | None:
     )
 
 
-def no_handler(facts: Facts) -> Finding | None:
-    """Those who serve the queue do not know the name."""
+def no_handler(facts: TaskFacts) -> Finding | None:
     row, service = facts.waiting, facts.service
     if row is None or not service.children or service.knowing:
         return None
     near = difflib.get_close_matches(row.name, service.names, 3)
-    hint = f"; near to it: {', '.join(near)}" if near else ""
+    hint = f"; similar: {', '.join(near)}" if near else ""
     serve = (
         "1 live child serves"
         if service.children == 1
@@ -175,12 +190,12 @@ def no_handler(facts: Facts) -> Finding | None:
     if service.elsewhere:
         advice = f"Its handler lives in workers of {', '.join(service.elsewhere)}: one of them "
         return fail("no handler", fact, f"{advice}must serve {row.queue}, too.")
-    advice = "Name its module in the TASKS_APP_IMPORTS of a worker; the task burns no attempts."
+    advice = "Name its module in the TASKS_APP_IMPORTS of a worker; until then it waits, uncharged."
     return fail("no handler", fact, advice)
 
 
-def unpublished(facts: Facts) -> Finding | None:
-    """The broker takes no messages, whoever sends them."""
+def unpublished(facts: TaskFacts) -> Finding | None:
+    """The broker takes no messages from anybody."""
     since, scan = facts.refused_since, facts.scan
     if facts.waiting is None or since is None or scan is None:
         return None
@@ -190,24 +205,16 @@ def unpublished(facts: Facts) -> Finding | None:
     return fail("broker", fact, advice)
 
 
-def no_scan(facts: Facts) -> Finding | None:
-    """Nobody looks for what is due."""
+def no_scan(facts: TaskFacts) -> Finding | None:
     row = facts.waiting
-    if row is None or facts.now - row.due_at < facts.late_after or not facts.unscanned:
+    if row is None or row.due_at > facts.now or not facts.unscanned:
         return None
-    scan = facts.scan
-    if scan is None or scan.done_at is None:
-        fact = "Nobody has ever looked for due tasks"
-    else:
-        fact = (
-            f"Nobody looks for due tasks; {scan.holder} did last, {when(scan.done_at, facts.now)}"
-        )
-    return fail(
-        "no scan", fact, "Start beat, unless you run tasks-app work only, and read its log."
-    )
+    if facts.now - row.due_at < facts.late_after and not facts.deserted:
+        return None
+    return fail("no scan", nobody_scans(facts), START)
 
 
 RULES = (
     *(disabled, expired, lock_held, not_due, paused, closed, gate, breaker),
-    *(no_worker, no_handler, unpublished, no_scan),
+    *(no_connection, no_worker, no_handler, unpublished, no_scan),
 )

@@ -1,28 +1,33 @@
-"""Spans and instants in the reader's words, with the exact instant behind them."""
+"""Durations, instants and counts in words."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from tasks_app.domain.durations import rough
-
 _NOW = timedelta(seconds=1)
 
 
+def rough(span: timedelta) -> str:
+    """Return a span in the largest unit of which it has at least two."""
+    seconds = max(0, int(span.total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
 def exact(at: datetime) -> str:
-    """Return an instant to the second, in UTC."""
+    """Return ``2026-01-31 09:00:00Z``: UTC, to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def distance(at: datetime, now: datetime) -> str:
-    """Return how far away an instant is."""
     if abs(at - now) < _NOW:
         return "just now"
     return f"in {rough(at - now)}" if at > now else f"{rough(now - at)} ago"
 
 
 def when(at: datetime, now: datetime) -> str:
-    """Return both."""
     return f"{distance(at, now)} ({exact(at)})"
 
 

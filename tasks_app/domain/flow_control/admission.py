@@ -1,7 +1,7 @@
-"""Gates: what a task must pass before it may run, and who passes when there is room for some.
+"""Gates: what a task must pass before it may run, and which tasks pass when there is room.
 
-A gate is an order key, or what a limit is set for: a queue, a name, a limit key. The pool tells how
-each one stands; here is decided. Whatever else may hold a task back is one more kind of gate.
+A gate is an order key, or what a limit is set for: a queue, a name, a limit key. The pool reads how
+each stands; this decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limit
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 
 
 class Waiting(NamedTuple):
@@ -25,11 +25,11 @@ class Waiting(NamedTuple):
 NEVER = datetime.min  # noqa: DTZ901  nobody looked yet
 
 
-class Bucket(NamedTuple):
+class TokenBucket(NamedTuple):
     """What the row of a gate says of its bucket."""
 
     tokens: float | None
-    """So many were left; None: nothing was ever taken."""
+    """Left at ``since_s`` ago; None: nothing was ever taken."""
     since_s: float
     at: datetime
 
@@ -39,29 +39,28 @@ class Capacity:
     """How a gate stands at one moment."""
 
     free: float
-    """So many may pass; infinity: any number."""
+    """How many may pass; infinity: any number."""
     head: int | None = None
     """Of an order key: this one alone."""
     ordered: bool = False
     leaves_s: float = math.inf
-    """Until its head expires, which lets the next one pass."""
+    """Seconds until its head expires, which lets the next one pass."""
     tokens: float = math.inf
     """What its bucket holds."""
     running: int = 0
     since: datetime | None = None
-    """When the first of the running began; None: nobody runs."""
+    """When the oldest run began; None: nothing runs."""
     at: datetime = NEVER
 
     def admits(self, task_id: int) -> bool:
-        """Whether this task may pass now."""
         return self.free >= 1 and (not self.ordered or task_id == self.head)
 
 
 def room_of(
-    gate: Gate, limit: Limit | None, running: int, head: int | None, bucket: Bucket | None
+    gate: Gate, limit: Limit | None, running: int, head: int | None, bucket: TokenBucket | None
 ) -> Capacity:
-    """Return how a gate stands: so many run behind it, so much was left in its bucket."""
-    if gate.kind is Kind.ORDER:
+    """Return how a gate stands, from what runs behind it and what its bucket had left."""
+    if gate.kind is GateKind.ORDER:
         free = 1.0 if running == 0 and head is not None else 0.0
         return Capacity(free, head, ordered=True, running=running)
     if limit is None:
@@ -74,12 +73,12 @@ def room_of(
     return Capacity(max(0.0, min(free, math.floor(tokens))), tokens=tokens, running=running, at=at)
 
 
-_UNTOUCHED = Bucket(None, 0.0, NEVER)
+_UNTOUCHED = TokenBucket(None, 0.0, NEVER)
 
 
 @dataclass(slots=True)
 class Admission:
-    """Who may run, and who is held by which gate."""
+    """The tasks that may run, and those that each gate holds."""
 
     ids: list[int] = field(default_factory=list)
     held: dict[Gate, list[int]] = field(default_factory=dict)
@@ -87,13 +86,13 @@ class Admission:
     """All gates of those that are held."""
 
 
-def admit(wishes: Sequence[Waiting], rooms: Mapping[Gate, Capacity]) -> Admission:
+def admit(waiting: Sequence[Waiting], rooms: Mapping[Gate, Capacity]) -> Admission:
     """Let pass what finds room at all of its gates, in the order given; hold the others.
 
-    Who wishes for a gate that is not among the rooms is left out: it is looked at again.
+    A task that waits for a gate that is not among the rooms is left out: it is looked at again.
     """
     admission = Admission()
-    for task_id, gates in wishes:
+    for task_id, gates in waiting:
         passed: list[Capacity] = []
         for gate in gates:
             room = rooms.get(gate)

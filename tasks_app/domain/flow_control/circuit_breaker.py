@@ -1,8 +1,8 @@
-"""Breakers: what a dependency's failures lead to. Decisions only; the database keeps the state.
+"""Circuit breakers: what a dependency's failures lead to. Decisions only; the pool keeps the state.
 
-CLOSED: its tasks run. OPEN: they are held, uncharged, for ``open_for``. PROBING: so many are let
-through as declared, no more; one failure opens it again. RAMPING: more of them each second, until
-none is held: then it is CLOSED.
+CLOSED: its tasks run. OPEN: they are held, uncharged, for ``open_for``. PROBING: ``probes`` of them
+are let through; one failure opens it again. RAMPING: more are let through each second, until none
+is held: then it is CLOSED.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONGEST_RAMP = 2_000
 """Tasks a second; what is still held above that is let go at that rate."""
 FIRST_RAMP = 10
 LOST_AFTER = timedelta(seconds=10)
-"""A probe that neither waits, nor runs, nor was reported for so long is given up."""
+"""A probe that neither waits nor runs, and was not reported for this long, is given up."""
 
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}\Z")
@@ -34,7 +34,7 @@ class BreakerState(StrEnum):
     RAMPING = "ramping"
 
 
-class Mode(StrEnum):
+class BreakerMode(StrEnum):
     """Who decides."""
 
     AUTO = "auto"
@@ -46,7 +46,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """What code declares of a dependency, such as ``depends_on=Breaker("bank", probes=1)``."""
+    """What code declares of a dependency: ``depends_on=Breaker("bank", probes=1)``."""
 
     dependency: str
     ratio: float = 0.5
@@ -59,14 +59,14 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BreakerStanding:
     """A breaker as the database has it."""
 
     breaker: Breaker
     names: Sequence[str]
     """Handlers that depend on it."""
     state: BreakerState
-    mode: Mode
+    mode: BreakerMode
     since: datetime
     at: datetime
     """When this was read, by the database's clock."""
@@ -83,12 +83,12 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BreakerStep:
     """Where a breaker goes from here."""
 
     state: BreakerState
     look_in: timedelta | None
-    """When whoever scans looks at it again; None: not before something is reported."""
+    """When the leader looks at it again; None: not before something is reported."""
     reason: str = ""
 
 
@@ -116,48 +116,47 @@ def check_breaker(breaker: str | Breaker) -> Breaker:
     return found
 
 
-def judge(standing: Standing) -> Step | None:
+def judge(standing: BreakerStanding) -> BreakerStep | None:
     """Return what the outcomes so far lead to; None: nothing new."""
     breaker, good, bad = standing.breaker, standing.good, standing.bad
-    if standing.mode is not Mode.AUTO:
+    if standing.mode is not BreakerMode.AUTO:
         return None
     match standing.state:
         case BreakerState.OPEN:
             return None
         case BreakerState.PROBING:
             if bad:
-                return Step(BreakerState.OPEN, breaker.open_for, "a probe failed")
+                return BreakerStep(BreakerState.OPEN, breaker.open_for, "a probe failed")
             if good >= breaker.probes:
-                return Step(BreakerState.RAMPING, NOW)
+                return BreakerStep(BreakerState.RAMPING, NOW)
             return None
         case BreakerState.CLOSED | BreakerState.RAMPING:
             calls = good + bad
             if calls >= breaker.least and bad >= breaker.ratio * calls:
                 reason = f"{bad} of {calls} calls failed"
-                return Step(BreakerState.OPEN, breaker.open_for, reason)
+                return BreakerStep(BreakerState.OPEN, breaker.open_for, reason)
             return None
 
 
-def after_wait(standing: Standing) -> Step | None:
+def after_wait(standing: BreakerStanding) -> BreakerStep | None:
     """Return where an open breaker goes when its time is over; None: it stays."""
-    if standing.state is not BreakerState.OPEN or standing.mode is not Mode.AUTO:
+    if standing.state is not BreakerState.OPEN or standing.mode is not BreakerMode.AUTO:
         return None
     over = standing.at - standing.since >= standing.breaker.open_for
-    return Step(BreakerState.PROBING, NOW) if over else None
+    return BreakerStep(BreakerState.PROBING, NOW) if over else None
 
 
-def by_operator(mode: Mode, state: BreakerState) -> Step:
+def by_operator(mode: BreakerMode, state: BreakerState) -> BreakerStep:
     """Return where an operator's word leads; from open to the outcomes again: to probes."""
     match mode:
-        case Mode.OPEN:
-            return Step(BreakerState.OPEN, None, "by an operator")
-        case Mode.CLOSED:
-            return Step(BreakerState.CLOSED, NOW, "by an operator")
-        case Mode.AUTO:
+        case BreakerMode.OPEN:
+            return BreakerStep(BreakerState.OPEN, None, "by an operator")
+        case BreakerMode.CLOSED:
+            return BreakerStep(BreakerState.CLOSED, NOW, "by an operator")
+        case BreakerMode.AUTO:
             closed = state is BreakerState.CLOSED
-            return Step(BreakerState.CLOSED if closed else BreakerState.PROBING, NOW)
+            return BreakerStep(BreakerState.CLOSED if closed else BreakerState.PROBING, NOW)
 
 
 def next_ramp(let_through: int) -> int:
-    """Return how many are let through in the next second."""
     return min(LONGEST_RAMP, max(FIRST_RAMP, 2 * let_through))

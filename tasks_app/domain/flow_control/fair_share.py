@@ -1,8 +1,8 @@
-"""Shares: in which order tasks of a fair queue go, so that each key has its share of what is done.
+"""Fair shares: the order of a fair queue's tasks, so that each key has its share of what is done.
 
-Between keys by weight: whose work is furthest behind comes next. A key that was idle begins where
+Between keys by weight: the key that is furthest behind comes next. A key that was idle begins where
 the others are, and saves nothing up; what one leaves, the others have. Within a key by priority,
-but each priority that waits behind a better one has a floor: so much of what its key gets.
+but each priority that waits behind a better one is sure of a part of what its key gets.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 EVERY = 20
-"""One of so many tasks of a key goes to each priority that waits behind a better one: 5 %."""
+"""One of this many tasks of a key goes to each priority that waits behind a better one: 5 %."""
 
 REMEMBERED = 10_000
-"""Keys of a queue; whoever is forgotten begins where the others are."""
+"""Keys of a queue; a forgotten one begins where the others are."""
 
 
-class Share(NamedTuple):
+class FairLine(NamedTuple):
     """Tasks of one queue that wait behind each other."""
 
     key: str
@@ -31,7 +31,7 @@ class Pick(NamedTuple):
     """One task that is to go next."""
 
     id: int
-    line: Share
+    line: FairLine
     behind: tuple[int, ...]
     """Worse priorities of its key that had to wait for it."""
 
@@ -44,12 +44,12 @@ class Shares:
     """Of keys that do not have the weight 1."""
     _had: dict[str, float] = field(default_factory=dict)
     """Tasks by weight; only differences mean something."""
-    _owed: dict[Share, int] = field(default_factory=dict)
+    _owed: dict[FairLine, int] = field(default_factory=dict)
     """How many went while each priority waited, since it had its turn."""
     _at: float = 0.0
     """Where the last one stood whose turn it was."""
 
-    def order(self, waiting: Mapping[Share, Sequence[int]], most: int) -> list[Pick]:
+    def order(self, waiting: Mapping[FairLine, Sequence[int]], most: int) -> list[Pick]:
         """Return up to ``most`` of the ids, in the order in which they are to go.
 
         Nothing is charged for them before :meth:`went`.
@@ -85,7 +85,6 @@ class Shares:
         self._owed = {line: owed for line, owed in self._owed.items() if owed > 0}
 
     def share(self, key: str, keys: Iterable[str]) -> float:
-        """Return what of the whole a key gets while all of these have work."""
         return self._weight(key) / sum(map(self._weight, keys))
 
     def _price(self, key: str) -> float:
@@ -96,10 +95,10 @@ class Shares:
 
 
 def _next(
-    key: str, priorities: Sequence[int], owed: dict[Share, int]
-) -> tuple[Share, tuple[int, ...]]:
-    """Return the best priority's line, unless another is owed a task: then who is owed most."""
-    best, *behind = (Share(key, priority) for priority in priorities)
+    key: str, priorities: Sequence[int], owed: dict[FairLine, int]
+) -> tuple[FairLine, tuple[int, ...]]:
+    """Return the best priority's line, or the one that is owed most if it is owed a task."""
+    best, *behind = (FairLine(key, priority) for priority in priorities)
     line = max(behind, key=lambda one: owed.get(one, 0), default=best)
     if owed.get(line, 0) < EVERY:
         line = best
@@ -108,9 +107,9 @@ def _next(
     return line, waiting
 
 
-def _charge(line: Share, behind: Sequence[int], owed: dict[Share, int]) -> None:
+def _charge(line: FairLine, behind: Sequence[int], owed: dict[FairLine, int]) -> None:
     for priority in behind:
-        waiting = Share(line.key, priority)
+        waiting = FairLine(line.key, priority)
         owed[waiting] = owed.get(waiting, 0) + 1
     if line.priority in behind:
         owed[line] -= EVERY

@@ -1,1 +1,1 @@
-"""What a handler is, and what its end means for its task."""
+"""What a handler is, and how its run ends for the task."""

@@ -1,6 +1,6 @@
 """A cause in one line that anybody may read: in a log, in Flower.
 
-Of an exception's text the first line is shown, without any value of the payload: drivers put the
+It has the first line of the exception's text, without any value of the payload: drivers put the
 failing row behind the first line, and handlers put values into their messages.
 """
 
@@ -18,7 +18,7 @@ from tasks_app.domain.handlers.settlement import (
     PROCESS_DIED,
     VANISHED,
 )
-from tasks_app.domain.tasks.error_text import clean
+from tasks_app.domain.tasks.error_text import clean, printable
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.run import Cause
 
@@ -30,13 +30,13 @@ OUR_WORDS = (
     *(PROCESS_DIED, VANISHED, INTERRUPTED, CONNECTION_LOST, OUTCOME_UNKNOWN, BAD_OUTCOME),
     *("disabled", "expired"),
 )
-"""Causes whose text we wrote ourselves; no class of a handler's is called so."""
+"""Causes whose text is our own; no handler's exception has such a name."""
 
 
 def exception_text(cause: Cause, payload: str | None) -> str:
     """Return an exception's kind and first line, without values of the payload.
 
-    Without the payload, which is large or elsewhere, nobody can tell them: then the kind alone.
+    Without a payload, which may be large or elsewhere, its values are unknown: the kind alone.
     """
     line = cause.message.partition("\n")[0]
     if not line:
@@ -47,7 +47,7 @@ def exception_text(cause: Cause, payload: str | None) -> str:
 
 
 def masked(line: str, payload: str) -> str:
-    """Replace every value of the payload that stands in the line, the longest first."""
+    """Replace every value of the payload in the line, the longest first."""
     document = decoded(payload)
     if document is None:
         return HIDDEN
@@ -58,7 +58,7 @@ def masked(line: str, payload: str) -> str:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Yield all values of a JSON document as text; keys are no values."""
+    """Yield all values of a JSON document as text; keys are not values."""
     match value:
         case dict():
             for child in value.values():
@@ -69,6 +69,7 @@ def _leaves(value: Any) -> Iterator[str]:
         case str():
             yield value
             yield repr(value)[1:-1]
+            yield printable(value)
         case int() | float() if not isinstance(value, bool):
             yield str(value)
         case _:  # null, true and false tell nothing
@@ -76,7 +77,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def decoded(text: str) -> Any:
-    """Return what a JSON text of ours means; None: it cannot be read."""
+    """Return the value of a JSON text; None: it cannot be read."""
     try:
         return decode(text, "payload")
     except UnreadableTaskError:

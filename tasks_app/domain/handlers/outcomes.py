@@ -1,4 +1,4 @@
-"""What a handler may raise to say how its run ended. Returning means success."""
+"""What a handler may raise to decide how its run ends. Returning means success."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Outcome(Exception):  # noqa: N818  an ending, not an error
-    """The root of the endings below. What was written through ``ctx.session`` rolls back."""
+class Outcome(Exception):  # noqa: N818  an outcome, not an error
+    """The root of the outcomes below. Writes through ``ctx.session`` are rolled back."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -24,8 +24,8 @@ class Outcome(Exception):  # noqa: N818  an ending, not an error
 class Retry(Outcome):
     """Try again; charges one failure.
 
-    ``after`` overrides the policy's wait, ``max_attempts`` the task's limit, for this decision
-    alone. ``payload`` replaces the task's payload from the next attempt on.
+    ``after`` overrides the policy's wait, and ``max_attempts`` the task's limit, this time only.
+    ``payload`` replaces the task's payload from the next attempt on.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Retry(Outcome):
 
 
 class Snooze(Outcome):
-    """Run again after ``after``; charges nothing: the time was not ripe."""
+    """Run again after ``after``, because it is too early; charges nothing."""
 
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason)
@@ -51,9 +51,9 @@ class Snooze(Outcome):
 
 
 class DependencyDown(Outcome):
-    """What the task needs does not answer: later, charging nothing up to the handler's limit.
+    """What the task needs does not answer: run again, uncharged up to the handler's limit.
 
-    ``dependency`` names it where it is not the one that the handler ``depends_on``; ``retry_in``
+    ``dependency`` names it if it is not the one that the handler ``depends_on``; ``retry_in``
     overrides the wait.
     """
 
@@ -68,25 +68,25 @@ class DependencyDown(Outcome):
 
 
 class Fail(Outcome):
-    """Go to the error pool now; more attempts would not help."""
+    """Move the task to the error pool now; more attempts would not help."""
 
 
 class Cancel(Outcome):
-    """Stop on purpose: CANCELLED in the completed pool."""
+    """Stop the task on purpose: it is CANCELLED, in the completed pool."""
 
 
 class Skip(Outcome):
-    """Nothing to do: SKIPPED in the completed pool."""
+    """There is nothing to do: the task is SKIPPED, in the completed pool."""
 
 
 class Reaction(StrEnum):
-    """What the end of a run leads to, in a handler's ``on_error`` and ``on_interrupt``."""
+    """What follows an exception or an interrupt, in ``on_error`` and ``on_interrupt``."""
 
     RETRY = "retry"
-    """Again, charged. What happens without a rule."""
+    """Run again, charged. The default."""
     FAIL = "fail"
-    """The error pool at once."""
+    """Go to the error pool at once."""
     RETRY_FREE = "retry_free"
-    """Again after the policy's wait, without charging a failure."""
+    """Run again after the policy's wait, uncharged."""
     OUTAGE = "outage"
-    """As DependencyDown: again, without charging a failure, as long as the handler's limit says."""
+    """As DependencyDown: run again, uncharged up to the handler's limit."""

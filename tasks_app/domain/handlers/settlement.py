@@ -1,4 +1,4 @@
-"""What becomes of a run: pure decisions that the pool carries out under the fence."""
+"""How a run ends: pure decisions, which the pool carries out under the fence."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from random import Random
 
+    from tasks_app.domain.handlers.outages import Outages
     from tasks_app.domain.handlers.spec import HandlerSpec
     from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
@@ -35,7 +36,7 @@ BAD_OUTCOME = "outcome cannot be stored"
 def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
     """Return the task's own policy, else its handler's, else the default.
 
-    A policy that somebody wrote by hand and that cannot be read is passed over.
+    A policy that was written by hand and cannot be read is ignored.
     """
     if task.retry is not None:
         try:
@@ -45,8 +46,9 @@ def policy_of(task: ClaimedTask, spec: HandlerSpec | None) -> RetryPolicy:
     return spec.retry if spec else DEFAULT_POLICY
 
 
-def succeeded(task: ClaimedTask, result: str | None, run_ms: int) -> Settlement:
-    """The handler returned."""
+def succeeded(
+    task: ClaimedTask, result: str | None, run_ms: int, began: float | None = None
+) -> Settlement:
     return Settlement(  # by position: by name it takes half as long again
         task.fence,
         _SUCCEED,
@@ -58,6 +60,7 @@ def succeeded(task: ClaimedTask, result: str | None, run_ms: int) -> Settlement:
         None,
         run_ms,
         task,
+        began,
     )
 
 
@@ -68,25 +71,17 @@ def ended_by(
     cause: Cause,
     rng: Random,
 ) -> Settlement:
-    """The handler raised ``error``; ``cause`` is the same, fit to be stored."""
+    """The handler raised ``error``; ``cause`` is the same as storable text."""
     match error:
         case Skip():
-            return _over(task, Event.SKIP, cause)
+            return _uncharged(task, Event.SKIP, cause)
         case Cancel():
-            return _over(task, Event.CANCEL, cause)
+            return _uncharged(task, Event.CANCEL, cause)
         case Fail():
             return failed(task, cause)
         case Snooze():
-            return Settlement(
-                task.fence,
-                Event.SNOOZE,
-                task.failures,
-                task.retry_level,
-                wait=error.after,
-                cause=cause,
-                task=task,
-            )
-        case DependencyDown():  # beyond what is counted: see outage.py
+            return _uncharged(task, Event.SNOOZE, cause, error.after)
+        case DependencyDown():  # its outages could not be counted: see put_off
             return _by_rule(task, spec, Reaction.OUTAGE, cause, rng)
         case Retry():
             return charged(
@@ -105,7 +100,7 @@ def charged(
     after: timedelta | None = None,
     max_attempts: int | None = None,
 ) -> Settlement:
-    """One failure more: again after the policy's wait, or the error pool if it was the last."""
+    """One more failure: again after the policy's wait, or the error pool if it was the last."""
     failures = task.failures + 1
     if failures >= min(max_attempts or task.max_attempts, MOST_ATTEMPTS):
         return failed(task, cause)
@@ -115,15 +110,14 @@ def charged(
 
 
 def failed(task: ClaimedTask, cause: Cause) -> Settlement:
-    """The error pool, now."""
     failures = task.failures + 1
     return Settlement(task.fence, Event.FAIL, failures, task.retry_level, cause=cause, task=task)
 
 
 def died(task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random) -> Settlement:
-    """The task's process died while it ran, and only it ran there.
+    """The task's process died, and only this task ran there.
 
-    An ``at_most_once`` task is never run again: whether its effect took place, nobody knows.
+    An ``at_most_once`` task is never run again: nobody knows whether its effect took place.
     """
     if task.at_most_once:
         return failed(task, Cause(OUTCOME_UNKNOWN, cause.message))
@@ -131,7 +125,7 @@ def died(task: ClaimedTask, spec: HandlerSpec | None, cause: Cause, rng: Random)
 
 
 def interrupted(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Settlement:
-    """A worker that stops let go of the run; an ``at_most_once`` task is never run again."""
+    """A stopping worker gave the run up; an ``at_most_once`` task is never run again."""
     if task.at_most_once:
         return failed(task, Cause(OUTCOME_UNKNOWN, "The worker stopped while it ran."))
     cause = Cause(INTERRUPTED, "The worker stopped while it ran, and its grace was over.")
@@ -144,6 +138,32 @@ def interrupted(task: ClaimedTask, spec: HandlerSpec | None, rng: Random) -> Set
             return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level, task=task)
 
 
+def is_outage(spec: HandlerSpec, error: BaseException) -> bool:
+    return isinstance(error, DependencyDown) or spec.reaction(error) is Reaction.OUTAGE
+
+
+def put_off(
+    task: ClaimedTask,
+    spec: HandlerSpec,
+    error: BaseException,
+    cause: Cause,
+    rng: Random,
+    seen: Outages,
+) -> Settlement:
+    """A dependency is down: again later, uncharged; beyond the limit as the handler declares.
+
+    Only a task's first outage leaves a row in its history: there may be thousands.
+    """
+    rule = spec.outage
+    if rule.is_over(seen):
+        charge = rule.then is Reaction.RETRY
+        return charged(task, spec, cause, rng) if charge else failed(task, cause)
+    wait = error.retry_in if isinstance(error, DependencyDown) else None
+    if wait is None:
+        wait = rule.retry.wait(seen.number, rng)
+    return _uncharged(task, Event.RETRY if seen.number == 1 else Event.SNOOZE, cause, wait)
+
+
 def _by_rule(
     task: ClaimedTask,
     spec: HandlerSpec,
@@ -151,7 +171,7 @@ def _by_rule(
     cause: Cause,
     rng: Random,
 ) -> Settlement:
-    """An exception: the handler's rule for its class, else retry (at_most_once: fail)."""
+    """Follow the handler's rule for the exception; without one, retry (at_most_once: fail)."""
     if reaction is None:
         reaction = Reaction.FAIL if task.at_most_once else Reaction.RETRY
     match reaction:
@@ -162,16 +182,12 @@ def _by_rule(
         case Reaction.RETRY_FREE | Reaction.OUTAGE:
             level = max(1, task.retry_level)
             wait = policy_of(task, spec).wait(level, rng)
-            return Settlement(
-                task.fence,
-                Event.RETRY,
-                task.failures,
-                task.retry_level,
-                wait=wait,
-                cause=cause,
-                task=task,
-            )
+            return _uncharged(task, Event.RETRY, cause, wait)
 
 
-def _over(task: ClaimedTask, event: Event, cause: Cause) -> Settlement:
-    return Settlement(task.fence, event, task.failures, task.retry_level, cause=cause, task=task)
+def _uncharged(
+    task: ClaimedTask, event: Event, cause: Cause, wait: timedelta | None = None
+) -> Settlement:
+    return Settlement(
+        task.fence, event, task.failures, task.retry_level, wait, cause=cause, task=task
+    )

@@ -23,10 +23,10 @@ _MARKS = {
 
 
 def signature_of(function: Callable[..., Any], context: type) -> tuple[bool, PayloadType | None]:
-    """Return whether the handler takes a payload, and what checks it; None: it takes any object.
+    """Return whether the handler takes a payload, and what checks it (None: any object fits).
 
     Raises:
-        HandlerError: it could not be called with a ``context``, or its payloads not be checked.
+        HandlerError: it cannot be called with a ``context``, or its payloads cannot be checked.
     """
     where = place_of(function)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -51,11 +51,7 @@ def signature_of(function: Callable[..., Any], context: type) -> tuple[bool, Pay
 
 
 def place_of(function: Any) -> str:
-    """Return where a function is.
-
-    Raises:
-        HandlerError: it is none.
-    """
+    """Return ``module.qualname``; HandlerError if it is no function."""
     if inspect.isclass(function) or not (callable(function) and hasattr(function, "__qualname__")):
         kind = "a class" if inspect.isclass(function) else f"of type {type(function).__name__}"
         raise HandlerError(f"A handler must be a function, and this is {kind}. Declare a function.")
@@ -67,7 +63,7 @@ def _check_context(
 ) -> None:
     try:
         hint = _hint(function, parameter)
-    except Exception:  # of a module that only type checkers import: as good as none
+    except Exception:  # from a module that only type checkers import: as good as no annotation
         return
     if not _may_be(hint, context):
         raise HandlerError(
@@ -105,7 +101,7 @@ def _payload_type(
 
 
 def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Return the annotation of one parameter; others may not be resolvable."""
+    """Return the annotation of one parameter alone: others may not be resolvable."""
     alone = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     names = getattr(inspect.unwrap(function), "__globals__", {})
     return typing.get_type_hints(alone, names, include_extras=True)[parameter.name]

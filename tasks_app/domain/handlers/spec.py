@@ -1,4 +1,4 @@
-"""What a handler declares about itself."""
+"""The declaration of a handler."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandlerSpec:
-    """One handler and its defaults; a task's own options win over them.
+    """One handler and its defaults; a task's own options override them.
 
-    Two declarations are never equal, so that what was worked out for one can be remembered by it.
+    Two declarations are never equal, so that results can be cached by declaration.
     """
 
     name: str
@@ -39,7 +39,7 @@ class HandlerSpec:
     at_most_once: bool = False
     on_error: Rules = field(default_factory=dict)
     on_interrupt: Reaction = Reaction.RETRY_FREE
-    """When a worker that stops lets go of a run: here RETRY_FREE means again at once."""
+    """For a run that a stopping worker gives up; here RETRY_FREE means again at once."""
     payload_type: PayloadType | None = None
     """None: the handler takes the payload as a dict."""
     takes_payload: bool = True
@@ -47,23 +47,23 @@ class HandlerSpec:
     batched: bool = False
     """All its effects are in ``ctx.session``: several runs may share a transaction."""
     depends_on: Breaker | None = None
-    """What holds its tasks back when too many of them fail."""
+    """Holds its tasks back when too many of them fail."""
     outage: OutageRule = DEFAULT_RULE
-    """How its tasks wait for what they depend on."""
+    """How its tasks wait for a dependency that is down."""
     to_json: ToJson | None = None
-    """Writes values of payload and result that JSON does not know; None: they are refused."""
+    """Converts values of payload and result that JSON does not know; None: they are refused."""
     timeout_error: Callable[[float], BaseException] = HandlerTimeoutError
-    """What is raised in the handler after ``timeout`` seconds."""
+    """Makes what is raised in the handler after ``timeout`` seconds."""
 
     def reaction(self, error: BaseException) -> Reaction | None:
-        """Return the rule of the nearest class in the error's ancestry, or None without a rule."""
+        """Return the rule of the error's nearest ancestor that has one, or None."""
         for ancestor in type(error).__mro__:
             if ancestor in self.on_error:
                 return self.on_error[ancestor]
         return None
 
     def payload(self, value: Any) -> Any:
-        """Return what the handler is called with, from what the pool keeps.
+        """Return the handler's argument, from the stored JSON value.
 
         Raises:
             pydantic.ValidationError: the payload does not fit what the handler takes.
@@ -73,10 +73,10 @@ class HandlerSpec:
 
 
 class Handler(Generic[PayloadT_contra, ResultT_co]):
-    """A function with its declaration; calling it calls the function, as in a unit test.
+    """A function with its declaration; calling it calls the function, as a unit test does.
 
-    ``Handler[Payload, Result]``: what its tasks carry, None where it takes no payload, and what a
-    call returns, which of async functions is a coroutine.
+    ``Handler[Payload, Result]``: the type of its tasks' payloads (None if it takes none), and of
+    what a call returns (a coroutine if the function is async).
     """
 
     def __init__(self, spec: HandlerSpec, function: Callable[..., ResultT_co]) -> None:
@@ -95,10 +95,10 @@ class Handler(Generic[PayloadT_contra, ResultT_co]):
     def __repr__(self) -> str:
         return f"<handler {self.spec.name}>"
 
-    if not TYPE_CHECKING:  # to whom these names do not exist
+    if not TYPE_CHECKING:  # for type checkers these names do not exist
 
         def __getattr__(self, name: str) -> object:
-            """Tell who is used to Celery what to call instead."""
+            """Tell a user of Celery what to call instead."""
             if name in _OF_CELERY:
                 raise AttributeError(
                     f"{self.spec.name} is a handler, which has no {name}(). Create a task in your "

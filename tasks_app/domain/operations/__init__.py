@@ -1,1 +1,1 @@
-"""What operators ask for and are told."""
+"""What operators request."""

@@ -1,4 +1,4 @@
-"""Which tasks an operator means: a filter over one pool, and what is to be done to them."""
+"""Which tasks an operator means: a filter over one pool, and the actions on them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 from tasks_app.domain.durations import format_duration, parse_duration
 from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.tasks.fingerprint import parse_fingerprint
 from tasks_app.domain.tasks.states import Pool, State, pool_of
 
 MOST_IDS = 10_000
-"""Of one selection: they stand in the audit."""
+"""In one selection: the audit keeps them."""
 
 
 class Action(StrEnum):
-    """What can be done to many."""
+    """A bulk operation."""
 
     CANCEL = "cancel"
     REQUEUE = "requeue"
@@ -28,12 +29,12 @@ _POOLS = {
     Action.REQUEUE: (Pool.ERROR, Pool.COMPLETED),
     Action.EDIT: (Pool.PENDING, Pool.ERROR),
 }
-"""Where each finds its tasks; the first one unless a pool or state is given."""
+"""The pools of each action; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A task is meant if all that is given is true of it. Ages are those at the beginning."""
+    """A task is meant if every given field fits it. Ages count from the operation's beginning."""
 
     pool: Pool
     state: State | None = None
@@ -42,15 +43,17 @@ class Selection:
     biz_key: str | None = None
     error_kind: str | None = None
     """Class of the last error, with or without its module."""
+    fingerprint: str | None = None
+    """Of the error, as 16 hexadecimal digits; only in the error pool."""
     error_text: str | None = None
-    """Is part of the last error, in small letters or capitals."""
+    """A part of the last error's text; case does not matter."""
     older_than: timedelta | None = None
-    """Since it was created, or has finished."""
+    """Since its creation, or since its end."""
     newer_than: timedelta | None = None
     ids: tuple[int, ...] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return what is given, as JSON has it."""
+        """Return the given fields as JSON values."""
         return {name: _plain(value) for name, value in self.given().items()}
 
     def given(self) -> dict[str, Any]:
@@ -60,10 +63,10 @@ class Selection:
 
 
 def select(action: Action, given: dict[str, Any]) -> Selection:
-    """Return the selection for an action; spans may be text, ids any integers.
+    """Return the selection for an action; durations may be text, ids may be any integers.
 
     Raises:
-        InvalidSelectionError: it would mean everything, or what the action cannot be done to.
+        InvalidSelectionError: it would mean all tasks, or tasks that the action does not fit.
     """
     words = {name: value for name, value in given.items() if value not in (None, ())}
     unknown = words.keys() - {field.name for field in fields(Selection)}
@@ -73,6 +76,8 @@ def select(action: Action, given: dict[str, Any]) -> Selection:
         raise InvalidSelectionError("That would be everything. Say which: by name, queue, ids, …")
     state = _word(State, "state", words.get("state"))
     pool = _word(Pool, "pool", words.get("pool"))
+    if "fingerprint" in words:
+        words["fingerprint"], pool = _fingerprint(words["fingerprint"], pool)
     if pool is None:
         pool = _POOLS[action][0] if state is None else pool_of(state)
     if pool not in _POOLS[action] or (state and pool_of(state) is not pool):
@@ -96,6 +101,15 @@ def _word(kind: Any, what: str, word: Any) -> Any:
     if word is not None and str(word).lower() not in known:
         raise InvalidSelectionError(f"There is no {what} {word!r:.40}. Known: {', '.join(kind)}.")
     return known.get(str(word).lower())
+
+
+def _fingerprint(value: Any, pool: Pool | None) -> tuple[str, Pool]:
+    if pool not in {None, Pool.ERROR}:
+        raise InvalidSelectionError("Only tasks of the pool error are selected by fingerprint.")
+    try:
+        return parse_fingerprint(str(value)).hex(), Pool.ERROR
+    except ValueError as error:
+        raise InvalidSelectionError(str(error)) from None
 
 
 def _span(name: str, value: Any) -> timedelta | None:

@@ -1,4 +1,4 @@
-"""Amount: how many partitions, given or worked out from rows or bytes."""
+"""How many partitions, given or worked out from rows or bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tasks_app.domain.errors import PlanError
 
 MOST = 10_000
-"""Partitions of a program: more would cost more to keep than they even out."""
+"""Partitions of a program: to keep more would cost more than they even out."""
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KB|MB|GB)?\s*$", re.IGNORECASE)
 _BYTES = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
@@ -17,19 +17,19 @@ _BYTES = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How many partitions are wanted: one of the first three says it.
+    """How many partitions are wanted, by exactly one of the first three fields.
 
     Raises:
-        PlanError: none or several do, or a number is out of range.
+        PlanError: none or several are given, or a number is out of range.
     """
 
     parts: int | None = None
     rows: int | None = None
-    """In each partition, about."""
+    """About how many in each partition."""
     size: int | str | None = None
-    """Of each partition, about: bytes, or such as ``64MB``."""
+    """About how large each partition is: bytes, or text like ``64MB``."""
     over: int = 1
-    """So many times more partitions than asked for, so that who is done early takes another."""
+    """So many times more partitions, so that a worker that is done early takes another."""
 
     def __post_init__(self) -> None:
         given = [each for each in (self.parts, self.rows, self.size) if each is not None]
@@ -42,10 +42,10 @@ class Amount:
             parse_size(self.size)
 
     def number_for(self, rows: int | None, size_bytes: int | None) -> int:
-        """Return how many partitions so much makes, 1 .. ``MOST``.
+        """Return how many partitions a source makes, 1 .. ``MOST``.
 
         Raises:
-            PlanError: it hangs on rows or bytes, which nobody knows.
+            PlanError: it depends on rows or bytes, which are None.
         """
         if self.parts is not None:
             wanted = self.parts
@@ -60,12 +60,12 @@ def parse_size(size: int | str) -> int:
     """Return bytes.
 
     Raises:
-        PlanError: it is no size, or none.
+        PlanError: it is no size, or less than a byte.
     """
     found = _SIZE.match(str(size))
     number = math.floor(float(found[1]) * _BYTES[(found[2] or "").upper()]) if found else 0
     if number < 1:
-        raise PlanError(f"{size!r} is no size. Write bytes, or such as 64MB.")
+        raise PlanError(f"{size!r} is no size. Write bytes, or text like 64MB.")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Check: what is wrong with a plan. A plan without problems gives every row exactly one owner."""
+"""What is wrong with a plan. A plan without problems gives every row exactly one owner."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tasks_app.domain.partition.problems import (
     numbers,
 )
 from tasks_app.domain.partition.ranges import Range, quoted
-from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Plan
+from tasks_app.domain.partition.records import Extent, Facts, Partition, PartitionKind, Plan
 
 LONGEST_KEY = 2_000
-"""Bytes of a bound or value: indexes hold 2,700, of both bounds together 8,000."""
+"""Bytes of a bound or value. Indexes hold 2,700; 8,000 of both bounds together."""
 _ALIKE: dict[str, Callable[[Partition], object]] = {
     "kind": lambda each: each.kind,
     "column": lambda each: each.column,
     "modulus": lambda each: each.modulus,
     "source": lambda each: each.source is None,
 }
-"""What all partitions of a plan have in common."""
+"""What must be the same in all partitions of a plan."""
 
 
 def check(plan: Plan, facts: Facts) -> list[Problem]:
-    """Return what is wrong with a plan; ranges of wrong types are not compared with others."""
+    """Return all problems; ranges of wrong types are not compared with others."""
     problems = [*_count(plan, facts), *_kinds(plan), *_lengths(plan)]
     wrong = list(_types(plan, facts))
     if wrong or any(problem.kind is Wrong.MIXED for problem in problems):
@@ -92,7 +92,7 @@ def _types(plan: Plan, facts: Facts) -> Iterator[Problem]:
             numbers(plan.partitions),
         )
     for each in plan.partitions:
-        of_range = plan.key_type if each.kind is Kind.RANGE else KeyType.INTEGER
+        of_range = plan.key_type if each.kind is PartitionKind.RANGE else KeyType.INTEGER
         bad = [
             *(key for key in (each.range or Range()).bounds if not of_range.admits(key)),
             *(key for key in each.values if not plan.key_type.admits(key)),
@@ -109,7 +109,7 @@ def _types(plan: Plan, facts: Facts) -> Iterator[Problem]:
 
 
 def _sources(plan: Plan, facts: Facts) -> list[str | None]:
-    found = {each.source for each in plan.partitions if each.kind is not Kind.VALUES}
+    found = {each.source for each in plan.partitions if each.kind is not PartitionKind.VALUES}
     return sorted({*found, *facts.extents}, key=lambda source: source or "")
 
 
@@ -125,12 +125,16 @@ def _of_source(own: list[Partition], source: str | None, facts: Facts) -> Iterat
         yield Problem(Wrong.NO_SOURCE, what, numbers(own))
         return
     yield from _nulls(own, extent)
-    if {each.kind for each in own} <= {Kind.RANGE, Kind.HASH, Kind.SEGMENT}:
+    if {each.kind for each in own} <= {
+        PartitionKind.RANGE,
+        PartitionKind.HASH,
+        PartitionKind.SEGMENT,
+    }:
         yield from side_by_side(own, _to_cover(own, extent))
 
 
 def _to_cover(own: list[Partition], extent: Extent) -> Extent:
-    """Return what the ranges must cover: of hashes all buckets, and what a column has beside."""
+    """Return what the ranges must cover; for hashes all buckets, and what else a column holds."""
     moduli = [each.modulus for each in own if each.modulus is not None]
     if not moduli:
         return extent
@@ -146,7 +150,7 @@ def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
             f"Rows without a key belong to {named(owners)}. Let one of them own NULL.",
             numbers(owners),
         )
-    if extent.nulls and any(each.kind is Kind.MARKED for each in own):
+    if extent.nulls and any(each.kind is PartitionKind.MARKED for each in own):
         yield Problem(
             Wrong.UNOWNED, "There are rows without a key, which cannot be marked. Give them keys."
         )
@@ -159,7 +163,7 @@ def _nulls(own: list[Partition], extent: Extent) -> Iterator[Problem]:
 
 
 def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
-    listed = [each for each in plan.partitions if each.kind is Kind.VALUES]
+    listed = [each for each in plan.partitions if each.kind is PartitionKind.VALUES]
     if not listed:
         return
     owners: dict[Key, list[Partition]] = {}
@@ -177,7 +181,7 @@ def _values(plan: Plan, facts: Facts) -> Iterator[Problem]:
     if extent.below or extent.above:
         yield Problem(
             Wrong.UNOWNED,
-            "There are keys that cannot be listed, such as infinity. Split by ranges or by hash.",
+            "There are keys that cannot be listed, like infinity. Split by ranges or by hash.",
         )
     unowned = sorted(set(facts.values or ()) - set(owners), key=quoted)
     if unowned and facts.values is not None:

@@ -1,4 +1,4 @@
-"""Spans: whether the ranges of one source lie side by side, and cover all that there is."""
+"""Whether the ranges of one source lie side by side and cover all keys."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from tasks_app.domain.partition.problems import MOST_SHOWN, Problem, Wrong
 from tasks_app.domain.partition.ranges import Range, quoted
-from tasks_app.domain.partition.records import Extent, Kind, Partition, Physical
+from tasks_app.domain.partition.records import Extent, Partition, PartitionKind, PhysicalRange
 
 Spans = list[tuple[Partition, Range]]
 
 
 def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
-    """Yield what is wrong with the ranges of one source; ``extent`` is what they must cover."""
+    """Yield the problems of the ranges of one source; ``extent`` is what they must cover."""
     spans = [(each, each.range) for each in own if each.range is not None]
     for each, span in spans:
         if span.is_reversed or span.is_empty:
@@ -25,11 +25,13 @@ def side_by_side(own: Iterable[Partition], extent: Extent) -> Iterator[Problem]:
     yield from _coverage(good, extent)
 
 
-def aligned(partitions: Iterable[Partition], physical: Iterable[Physical]) -> Iterator[Problem]:
+def aligned(
+    partitions: Iterable[Partition], physical: Iterable[PhysicalRange]
+) -> Iterator[Problem]:
     """Yield the ranges that span two of the database's own partitions."""
     for each in partitions:
         span = each.range
-        if each.kind is not Kind.RANGE or each.source is not None or span is None:
+        if each.kind is not PartitionKind.RANGE or each.source is not None or span is None:
             continue
         met = [one for one in physical if one.range.overlaps(span)]
         if len({one.name for one in met}) > 1:
@@ -50,7 +52,7 @@ def _inverted(each: Partition, span: Range) -> Problem:
 
 
 def _neighbours(ordered: Spans) -> Iterator[Problem]:
-    """Compare each with the one that reaches furthest of those before it."""
+    """Compare each with the one before it that reaches furthest."""
     furthest: tuple[Partition, Range] | None = None
     for each, span in ordered:
         if furthest is not None:
@@ -125,7 +127,7 @@ def _reaches_further(span: Range, than: Range) -> bool:
 
 
 def _less(one: Any, other: Any) -> bool:
-    """Whether one is less; what is not there is not."""
+    """Whether one is less; None never is."""
     return one is not None and other is not None and bool(one < other)
 
 

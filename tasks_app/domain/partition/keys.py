@@ -26,12 +26,10 @@ class KeyType(StrEnum):
 
     @property
     def is_time(self) -> bool:
-        """Whether it is a day or an instant."""
         return self in (KeyType.DATE, KeyType.TIMESTAMP, KeyType.TIMESTAMPTZ)
 
     @property
     def is_number(self) -> bool:
-        """Whether it is counted."""
         return self in (KeyType.INTEGER, KeyType.NUMERIC)
 
     def admits(self, key: object) -> bool:
@@ -58,7 +56,7 @@ class KeyType(StrEnum):
         """Return the key that :meth:`write` wrote. Instants without a zone are of UTC.
 
         Raises:
-            ValueError: it is none of this type.
+            ValueError: it is not of this type.
         """
         match self:
             case KeyType.INTEGER:
@@ -93,9 +91,9 @@ def write_key(key: Key) -> str:
 
 
 def in_utc(key: Any) -> Any:
-    """Return a key as it is compared: Python takes two instants of one zone by their clocks.
+    """Return a key as it is compared: Python compares two times of one zone by their clocks.
 
-    So it would take those for one that a clock shows twice, when it is put back.
+    So two instants that a clock shows alike when it is put back would be equal.
     """
     if isinstance(key, datetime) and key.tzinfo is not None:
         return key.astimezone(UTC)
@@ -103,7 +101,7 @@ def in_utc(key: Any) -> Any:
 
 
 def plain(key: Decimal) -> str:
-    """Return a number with all its digits: Python rounds where it counts, as in normalize()."""
+    """Return a number with all its digits; normalize() and other arithmetic would round it."""
     if not key:
         return "0"  # there is no minus zero
     words = format(key, "f")

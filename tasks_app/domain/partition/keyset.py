@@ -1,4 +1,4 @@
-"""Keys at which a walk through a table goes on, as they are kept in a checkpoint."""
+"""Keys where a walk through a table goes on, as a checkpoint keeps them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "decimal": (Decimal, plain, Decimal),
     "uuid": (UUID, str, UUID),
 }
-"""How each is written and read, equal ones alike. Their order matters: a datetime is a date."""
+"""How each is written and read; equal keys are written alike. The order matters, as a datetime is
+a date."""
 _FLOAT = (
     "A key is a floating point number, which is not written as PostgreSQL compares it: rows would "
     "be given twice, or left out. Name a column of another type, or a numeric that it is cast to."
@@ -50,7 +51,7 @@ def unpack(packed: Sequence[Sequence[Any]]) -> Key:
 
 def _packed(part: Any) -> list[Any]:
     if part is None:
-        raise ValueError("A key is null. Name columns that never are, such as the primary key.")
+        raise ValueError("A key is null. Name columns that never are, like the primary key.")
     for kind, (type_, write, _) in _TYPES.items():
         if isinstance(part, type_) and not isinstance(part, bool):
             return [kind, write(part)]

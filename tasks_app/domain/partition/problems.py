@@ -1,4 +1,4 @@
-"""Problems: why a plan must not start."""
+"""Why a plan must not start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     message: str
     """What is wrong, with the ranges, and what to do."""
     numbers: tuple[int, ...] = ()
-    """The partitions that it is about."""
+    """The numbers of the partitions concerned."""
 
     def __str__(self) -> str:
         return self.message
@@ -59,7 +59,7 @@ class WrongPlanError(PlanError):
 
 
 def named(partitions: Iterable[Partition]) -> str:
-    """Return partitions with what they own, and not too many of them."""
+    """Return partitions with what they own, MOST_SHOWN of them at most."""
     shown = [str(each) for each in partitions]
     more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
     return ", ".join(shown[:MOST_SHOWN]) + more

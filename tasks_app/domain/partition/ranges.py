@@ -12,7 +12,7 @@ from tasks_app.domain.partition.keys import Key, in_utc, write_key
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What lies from ``low`` on and before ``high``; both of one type, which nobody checks here."""
+    """From ``low`` to before ``high``. That both have one type is not checked here."""
 
     low: Key | None = None
     high: Key | None = None
@@ -28,7 +28,7 @@ class Range:
         return self.words("key")
 
     def words(self, what: str) -> str:
-        """Return it as people write it; ``what`` is what lies in it."""
+        """Return it as people write it; ``what`` names what lies in it."""
         match self.low, self.high:
             case None, None:
                 return f"every {what}"
@@ -41,17 +41,14 @@ class Range:
 
     @property
     def bounds(self) -> tuple[Key, ...]:
-        """The bounds that it has."""
         return tuple(bound for bound in (self.low, self.high) if bound is not None)
 
     @property
     def is_reversed(self) -> bool:
-        """Whether it ends before it begins."""
         return self._compare(lambda low, high: low > high)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it ends where it begins."""
         return self._compare(lambda low, high: low == high)
 
     def overlaps(self, other: Range) -> bool:
@@ -63,13 +60,13 @@ class Range:
 
 
 def between(cuts: Iterable[Key]) -> list[Range]:
-    """Return the ranges that ascending cuts make of all keys: one more than there are cuts."""
+    """Return the ranges between ascending cuts, the outer ones without an outer bound."""
     bounds = [None, *cuts, None]
     return [Range(low, high) for low, high in pairwise(bounds)]
 
 
 def quoted(key: Key | None) -> str:
-    """Return a key as people read it; text in quotes, and not too much of it."""
+    """Return a key as people read it: text in quotes, shortened."""
     if key is None:
         return "NULL"
     if isinstance(key, str):

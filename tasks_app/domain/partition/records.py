@@ -1,4 +1,4 @@
-"""The records of partitions: what a planner makes, and what the repository keeps."""
+"""Records of partitions: what a planner makes, and what the repository keeps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tasks_app.domain.partition.keys import Key, KeyType, in_utc
 from tasks_app.domain.partition.ranges import Range, quoted
 
 
-class Kind(StrEnum):
-    """How it is known whose a row is."""
+class PartitionKind(StrEnum):
+    """How a row is known to belong to a partition."""
 
     RANGE = "range"
     """Its key lies in the range."""
@@ -24,16 +24,16 @@ class Kind(StrEnum):
     SEGMENT = "segment"
     """It begins within these bytes of the file."""
     MARKED = "marked"
-    """Whoever takes it first; it is marked then. All partitions read alike."""
+    """The first partition that takes it marks it. All partitions read the same rows."""
 
 
 class Status(StrEnum):
-    """How far a partition is."""
+    """The status of a partition."""
 
     PLANNED = "PLANNED"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
-    """At a border of a chunk; it goes on from its checkpoint."""
+    """Between two chunks; it goes on from its checkpoint."""
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     COMPENSATED = "COMPENSATED"
@@ -46,24 +46,24 @@ class Partition:
     """Which rows one instance of a program processes."""
 
     number: int
-    kind: Kind = Kind.RANGE
+    kind: PartitionKind = PartitionKind.RANGE
     range: Range | None = None
-    """Of keys, of hashes or of bytes; None: no key at all, or values."""
+    """The range of keys, hashes or bytes; None: no key at all, or values."""
     values: tuple[Key, ...] = ()
     owns_null: bool = False
     """Rows without a key are its own, too."""
     column: str | None = None
-    """The column of the key; None: the program's. Of a hash it is the one that holds the bucket."""
+    """The column of the key; None: the program's. For a hash the column of the bucket."""
     modulus: int | None = None
-    """Of a hash: so many buckets there are."""
+    """The number of buckets of a hash."""
     source: str | None = None
-    """The table or file that its rows lie in; None: the program's. Ranges are judged within it."""
+    """The table or file of its rows; None: the program's. Ranges are compared within one source."""
     view: str | None = None
-    """The view through which its rows are read, if one was made."""
+    """The view that its rows are read through, if one was made."""
     checksum: str | None = None
     """SHA-256 of a segment, in hexadecimal."""
     rows: int | None = None
-    """An estimate; None: nobody counted."""
+    """An estimate; None: not counted."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(map(in_utc, self.values)))
@@ -74,10 +74,10 @@ class Partition:
         return f"partition {self.number} ({' or '.join(owned) or 'nothing'}{within})"
 
     def _owned(self) -> list[str]:
-        words = {Kind.HASH: f"hash % {self.modulus}", Kind.SEGMENT: "byte"}
-        if self.kind is Kind.MARKED:
+        words = {PartitionKind.HASH: f"hash % {self.modulus}", PartitionKind.SEGMENT: "byte"}
+        if self.kind is PartitionKind.MARKED:
             return ["what it takes first"]
-        if self.kind is Kind.VALUES:
+        if self.kind is PartitionKind.VALUES:
             shown = ", ".join(quoted(value) for value in self.values[:_SHOWN])
             return [shown + (", …" if len(self.values) > _SHOWN else "")] if shown else []
         if self.range is None:
@@ -89,7 +89,7 @@ _SHOWN = 5
 
 
 class Extent(NamedTuple):
-    """What keys a source has."""
+    """Which keys a source has."""
 
     least: Key | None = None
     most: Key | None = None
@@ -98,15 +98,14 @@ class Extent(NamedTuple):
     """There are rows without a key."""
     below: bool = False
     above: bool = False
-    """There are keys that no bound can name, such as infinity: a range without one has them."""
+    """There are keys that no bound can name, like infinity; a range without a bound has them."""
 
     @property
     def has_keys(self) -> bool:
-        """Whether there is a row with a key."""
         return self.least is not None or self.below or self.above
 
 
-class Physical(NamedTuple):
+class PhysicalRange(NamedTuple):
     """A partition of the database's own, and the keys that it holds."""
 
     name: str
@@ -115,17 +114,17 @@ class Physical(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a plan is judged by."""
+    """What a plan is checked against."""
 
     key_type: KeyType
     extents: Mapping[str | None, Extent] = field(default_factory=dict)
     """By source; None is the program's own table. A source that is not named is not covered."""
     values: Mapping[Key, int] | None = None
-    """The keys that there are, and how many rows have each; None: nobody looked."""
-    physical: tuple[Physical, ...] = ()
+    """Each key, and how many rows have it; None: not counted."""
+    physical: tuple[PhysicalRange, ...] = ()
     """The database's own partitions, where a partition must not span two."""
     at_least: int = 0
-    """So many partitions there must be; one at least, unless there is nothing to own."""
+    """The smallest number of partitions; one, unless there is nothing to own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +135,13 @@ class Plan:
     key_type: KeyType
     partitions: tuple[Partition, ...]
     rows: int | None = None
-    """How many there are, as far as the planner knows."""
+    """How many there are; None: the planner does not know."""
     seconds: float = 0.0
     """How long the planner took."""
     warnings: tuple[str, ...] = ()
 
 
-class Counts(NamedTuple):
+class RowCounts(NamedTuple):
     """What became of rows."""
 
     read: int = 0
@@ -160,12 +159,12 @@ class StoredPartition:
     partition: Partition
     key_type: KeyType
     batch_id: int | None
-    """None: it is maintained by people, and no run of a job has it."""
+    """None: people maintain it, and no job runs it."""
     step: str | None
     status: Status
     checkpoint: Any
-    """What the last chunk left; None: none was committed."""
-    counts: Counts
+    """What the last chunk left; None: no chunk was committed."""
+    counts: RowCounts
     task_id: int | None
     started_at: datetime | None
     """When its first run started."""

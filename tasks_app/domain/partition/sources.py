@@ -30,10 +30,10 @@ class Table:
 
     @classmethod
     def named(cls, name: str, key: str) -> Self:
-        """Return the table that is called so in SQL, perhaps with its schema, perhaps in quotes.
+        """Return the table of a name in SQL, which may have a schema and quotes.
 
         Raises:
-            PlanError: that is no name.
+            PlanError: it is no name.
         """
         found = _NAME.fullmatch(name)
         if found is None:
@@ -79,13 +79,13 @@ Mark = str | int | None
 class Marker:
     """A column of the user's own table.
 
-    There is no mark for a row that is in somebody's hands: his lock on it says so, and ends with
-    his transaction, however that ends.
+    No mark says that somebody has a row in hand: the lock on it does, and ends with the
+    transaction, however that ends.
     """
 
     column: str
     waiting: Mark = None
-    """What rows have that nobody has processed."""
+    """The mark of rows that nobody has processed."""
     done: Mark = "done"
     error: Mark = "error"
-    """What skipped rows get."""
+    """The mark of rows that were left out."""

@@ -1,4 +1,4 @@
-"""The rules of a queue: when it is open, behind which gate, and what its tasks have by default."""
+"""The settings of a queue: its windows, its load gate, and defaults for its tasks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any, TypedDict
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.durations import Duration, format_duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.queues.time_window import (
@@ -26,27 +25,27 @@ _OF_TASKS = ("retry", "max_attempts", "timeout", "hard_timeout")
 
 
 class QueueOptions(TypedDict, total=False):
-    """What can be said of a queue; what is left out stays, None takes back."""
+    """The settings of a queue; what is left out stays, None removes a setting."""
 
     windows: Sequence[str | Window] | None
-    """It runs only then: ``mon-fri 22:00-06:00 Europe/Berlin not on de``."""
+    """Its tasks run only then: ``mon-fri 22:00-06:00 Europe/Berlin not on de``."""
     running_below: int | None
-    """It runs only while fewer tasks of other queues run."""
+    """Its tasks run only while fewer tasks of other queues run."""
     waiting_below: Duration | None
-    """It runs only while no due task of another queue has waited for so long."""
+    """Its tasks run only while no due task of another queue has waited this long."""
     retry: str | Sequence[Duration] | RetryPolicy | None
     max_attempts: int | None
     timeout: Duration | None
     hard_timeout: Duration | None
-    """What tasks have that say nothing of it themselves, whatever their handlers say."""
+    """The last four: for tasks that do not set them; they override the handler's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """A queue of which something is said, and how it stands."""
+    """A queue with settings or a pause, and whether it runs now."""
 
     queue: str
-    """``*``: every one."""
+    """``*``: every queue."""
     at: datetime
     """When this was read, by the database's clock."""
     paused_since: datetime | None = None
@@ -54,12 +53,12 @@ class Queue:
     resume_at: datetime | None = None
     windows: tuple[Window, ...] = ()
     is_open: bool = True
-    """By its windows."""
+    """Whether one of its windows is open."""
     holidays: dict[str, frozenset[date]] = field(default_factory=dict, repr=False)
     running_below: int | None = None
     waiting_below: timedelta | None = None
     shut: str | None = None
-    """Why its gate is shut: others are ``running``, or ``waiting``."""
+    """Why its load gate is shut: other queues' tasks are ``running``, or ``waiting``."""
     retry: str | None = None
     max_attempts: int | None = None
     timeout_ms: int | None = None
@@ -67,28 +66,27 @@ class Queue:
 
     @property
     def runs(self) -> bool:
-        """Whether its tasks may run now."""
         return self.paused_since is None and self.is_open and self.shut is None
 
     @property
     def has_rules(self) -> bool:
-        """Whether more is said of it than a pause."""
+        """Whether it has any setting but a pause."""
         return bool(self.windows or self.gate or self.defaults)
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What its tasks have that say nothing."""
+        """The settings for tasks that do not set them, by column."""
         names = ("retry", "max_attempts", "timeout_ms", "hard_timeout_ms")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
     def opens_at(self) -> datetime | None:
-        """When its next window opens; None: it is open, or none opens within a year."""
+        """When the next window opens; None: the queue is open, or none opens within a year."""
         return None if self.is_open else next_opening(self.windows, self.holidays, self.at)
 
     @property
     def gate(self) -> str:
-        """What its gate allows, in words."""
+        """The condition under which its load gate is open, in words."""
         parts = []
         if self.running_below is not None:
             parts.append(f"fewer than {self.running_below} tasks of other queues run")
@@ -99,11 +97,7 @@ class Queue:
 
 
 def check_options(options: QueueOptions) -> dict[str, Any]:
-    """Return what is said, by the columns of its table; the windows under ``windows``.
-
-    Raises:
-        InvalidTaskError: something is wrong with it.
-    """
+    """Return the values by column, and the windows under ``windows``; raises InvalidTaskError."""
     for word in options.keys() - QueueOptions.__annotations__.keys():
         allowed = ", ".join(sorted(QueueOptions.__annotations__))
         raise InvalidTaskError(f"options.{word}", "is unknown", allowed)
@@ -118,10 +112,10 @@ def check_options(options: QueueOptions) -> dict[str, Any]:
 
 
 def check_days(days: Sequence[date]) -> list[date]:
-    """Return the days of a calendar, each once.
+    """Return a calendar's days, sorted, each once.
 
     Raises:
-        InvalidTaskError: one is no day, or there are too many.
+        InvalidTaskError: one is not a date, or there are too many.
     """
     found = sorted({day for day in days if type(day) is date and 1970 < day.year < 9000})  # noqa: PLR2004
     if len(found) < len(set(days)):
@@ -162,7 +156,7 @@ def _span(value: Duration | None) -> timedelta | None:
 
 
 def _defaults(options: QueueOptions) -> dict[str, Any]:
-    """Return what tasks are to have: read as if one of them said so itself."""
+    """Return the defaults for tasks by column, checked as a task's own options are."""
     given: dict[str, Any] = {word: value for word, value in options.items() if word in _OF_TASKS}
     task: TaskOptions = {**given}  # type: ignore[typeddict-item]
     row = validate(NewTask("default", None, task), None, 100)

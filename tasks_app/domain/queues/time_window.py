@@ -1,9 +1,9 @@
-"""Windows: when a queue is open, as the clocks of a zone show it.
+"""Time windows: when a queue is open, by the wall clock of a time zone.
 
 Written ``mon-fri 22:00-06:00 Europe/Berlin not on de``: days, zone and calendar may be left out.
-A window belongs to the day on which it opens, also beyond midnight. It is open whenever the clock
-on the wall shows a time in it: an hour that the clock leaves out is not there, one that it shows
-twice counts twice.
+A window belongs to the day on which it opens, also beyond midnight. It is open whenever the wall
+clock shows a time in it: an hour that the clock skips is not there, one that it repeats counts
+twice.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ALLOWED = "such as 'mon-fri 22:00-06:00 Europe/Berlin not on de'"
 _DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
 _MINUTES_OF_A_DAY = 24 * 60
 _FARTHEST = 400
-"""Days that are looked at for the next opening: whoever keeps a queue shut for longer pauses it."""
+"""How many days ahead an opening is searched: a queue that is shut for longer is paused."""
 _ZONES_APART = 2
-"""Days by which the dates of two zones differ at most, rounded up."""
+"""Days by which the dates of two zones can differ, rounded up."""
 
 Holidays = Mapping[str, Collection[date]]
 """The days of each calendar."""
@@ -38,16 +38,16 @@ Holidays = Mapping[str, Collection[date]]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One stretch of some days. Equal times mean a whole day from there on."""
+    """A span of time on some days. Equal times mean 24 hours."""
 
     days: tuple[int, ...]
     """On which it opens: 1 is Monday, 7 Sunday."""
     opens: int
     closes: int
-    """In minutes since midnight; up to ``opens`` it is the next day's."""
+    """Both in minutes since midnight; up to ``opens`` it closes on the next day."""
     zone: str
     calendar: str | None = None
-    """It does not open on these days."""
+    """It does not open on this calendar's days."""
 
     def __str__(self) -> str:
         days = f"{_written_days(self.days)} " if self.days != _EVERY_DAY else ""
@@ -56,11 +56,11 @@ class Window:
 
     @property
     def times(self) -> tuple[str, str]:
-        """When it opens and closes, as the table has it."""
+        """When it opens and closes, as ``HH:MM``."""
         return _hands(self.opens), _hands(self.closes)
 
     def is_open(self, at: datetime, holidays: Holidays) -> bool:
-        """Tell whether the clock on the wall shows a time in it."""
+        """Whether the wall clock shows a time in it."""
         hands = at.astimezone(zone_of(self.zone)).replace(tzinfo=None)
         today = hands.date()
         return any(
@@ -71,7 +71,7 @@ class Window:
         )
 
     def edges(self, day: date, holidays: Holidays) -> Iterable[datetime]:
-        """Return the instants at which the window of this day may open."""
+        """Yield the instants at which the window of this day may open."""
         if self._opens_on(day, holidays):
             begins, _ = self._stretch(day)
             for fold in (0, 1):
@@ -87,11 +87,7 @@ class Window:
 
 
 def parse_window(text: object) -> Window:
-    """Return the window that is written.
-
-    Raises:
-        InvalidTaskError: it cannot be read, or its zone is unknown.
-    """
+    """Return the window; InvalidTaskError if the text cannot be read or the zone is unknown."""
     if isinstance(text, Window):
         return text
     found = _WRITTEN.match(" ".join(text.split())) if isinstance(text, str) else None
@@ -108,7 +104,7 @@ def parse_window(text: object) -> Window:
 
 
 def next_opening(windows: Sequence[Window], holidays: Holidays, at: datetime) -> datetime | None:
-    """Return when one of them opens next, if none is open now; None: not within a year."""
+    """Return when the first opens, if none is open now; None: not within a year."""
     today = at.astimezone(UTC).date()
     opens: datetime | None = None
     for ahead in range(-_ZONES_APART, _FARTHEST):
@@ -123,7 +119,7 @@ def next_opening(windows: Sequence[Window], holidays: Holidays, at: datetime) ->
 
 
 def _edges(windows: Sequence[Window], holidays: Holidays, day: date) -> set[datetime]:
-    """Return the instants of a day at which a window may open: what a gap hides, at its end."""
+    """Return the instants of a day at which a window may open: inside a skipped hour, its end."""
     edges = {edge for window in windows for edge in window.edges(day, holidays)}
     for zone in {zone_of(window.zone) for window in windows}:
         midnight = datetime.combine(day, time(), zone).astimezone(UTC)

@@ -1,1 +1,1 @@
-"""Schedules: when they fire, and what happens to what was missed."""
+"""Schedules: when they fire, and what becomes of missed instants."""

@@ -1,13 +1,11 @@
-"""Cron expressions in a time zone, by Debian cron's rules where the clock is changed.
+"""Cron expressions in a time zone; clock changes follow the rules of Debian's cron.
 
-The zone decides in one place, here: cronsim reads the expression and walks over the hands of a
-clock that nobody changes.
+Zones are handled here alone: cronsim reads the expression and yields naive local times.
 
-* An expression whose minute or hour begins with ``*`` runs in real time: whenever the clock on the
-  wall shows a time that matches. What the clock leaves out does not run; what it shows twice does
-  so twice.
-* Any other names times of the day. Each comes once a day: those that the clock leaves out run as
-  one right after the gap; those that it shows twice run the first time.
+* An expression whose minute or hour begins with ``*`` fires whenever the wall clock shows a time
+  that matches. A skipped time does not fire; a repeated one fires twice.
+* Any other expression names times of the day, which fire once a day: the skipped ones together
+  right after the gap, a repeated one the first time.
 """
 
 from __future__ import annotations
@@ -39,11 +37,7 @@ _TICK = timedelta(microseconds=1)
 
 
 def check_cron(expression: object) -> str:
-    """Return the expression, its fields one space apart.
-
-    Raises:
-        InvalidScheduleError: it is none.
-    """
+    """Return the expression, its fields one space apart; raises InvalidScheduleError."""
     if not isinstance(expression, str) or len(expression) > LONGEST:
         raise _refused("is no text of at most 255 characters")
     written = " ".join(expression.split())
@@ -52,20 +46,16 @@ def check_cron(expression: object) -> str:
         sim = _sim(written)
     except (AssertionError, TypeError, IndexError):
         raise _refused(f"is {shown}, which cannot be read") from None
-    except Exception as error:  # cronsim's own, of a module that is not imported before it is used
+    except Exception as error:  # cronsim's own error; cronsim is imported at its first use
         raise _refused(f"is {shown}: {str(error).lower()[:60]}") from None
-    if next(_hands(sim, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001  hands have no zone
+    if next(_hands(sim, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001  local times have no zone
         raise _refused(f"is {shown}, which is no day of any year")
     return written
 
 
 @lru_cache(256)
 def zone_of(name: str) -> ZoneInfo:
-    """Return the zone of this IANA name.
-
-    Raises:
-        InvalidScheduleError: there is none.
-    """
+    """Return the zone of an IANA name; InvalidScheduleError if there is none."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, TypeError, OSError):
@@ -75,7 +65,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Return the first instant, in UTC, that is later than ``after``; None: there is none."""
+    """Return the first instant after ``after``, in UTC; None: there is none."""
     sim, local = _sim(expression), after.astimezone(zone)
     try:
         if _is_wild(sim):
@@ -90,15 +80,14 @@ def next_cron(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
 
 
 def explain_cron(expression: str) -> str:
-    """Return the expression in words."""
     try:
         return str(_sim(expression).explain())
-    except Exception:  # words are lacking for a few that can be carried out
+    except Exception:  # cronsim has no words for a few valid expressions
         return f"By the cron expression {expression}"
 
 
 def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Walk from one change of the clock to the next; between them it is one that nobody changes."""
+    """Walk from one clock change to the next; between two of them the offset is constant."""
     at = after.astimezone(UTC)
     offset = _offset(zone, at)
     start = at + offset
@@ -115,7 +104,7 @@ def _real_time(sim: CronSim, zone: ZoneInfo, after: datetime) -> datetime | None
 
 
 def _first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
-    """Return when the clock shows this first; of what it leaves out, when it goes on."""
+    """Return when the clock first shows this local time; for a skipped one, the end of the gap."""
     local = hands.replace(tzinfo=zone)
     instant = local.astimezone(UTC)
     if instant.astimezone(zone).replace(tzinfo=None) == hands:
@@ -129,7 +118,7 @@ def _first_shown(hands: datetime, zone: ZoneInfo) -> datetime:
 
 
 def next_change(zone: ZoneInfo, since: datetime, until: datetime) -> datetime | None:
-    """Return when the clock is changed first, after ``since`` and not after ``until``."""
+    """Return the first clock change after ``since`` and up to ``until``."""
     low, offset = since.replace(microsecond=0), _offset(zone, since)
     while low < until:
         high = min(low + _DAY, until)
@@ -147,7 +136,7 @@ def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
 
 
 def _hands(sim: CronSim, start: datetime) -> Iterator[datetime]:
-    """Walk over what matches, later than ``start``, on a clock that nobody changes."""
+    """Yield the local times after ``start`` that match, without a zone."""
     walker = copy.copy(sim)
     walker.dt = start.replace(microsecond=0)
     return walker

@@ -1,4 +1,4 @@
-"""What becomes of instants at which nobody was there to fire: outages, long stops, lame leaders."""
+"""What becomes of instants at which no leader fired: after outages, long stops, slow leaders."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.timing import Timing, between
 
 ON_TIME = timedelta(minutes=1)
-"""What fires so late was not missed: a leader that died is replaced within seconds."""
+"""An instant that fires this late is not missed: a dead leader is replaced within seconds."""
 PER_PASS = 500
-"""Instants of one schedule in one transaction; the next pass goes on."""
+"""Instants of one schedule in one transaction; the next pass continues."""
 MOST = 10_000
 _ALL = re.compile(r"^fire_all(?:\((\d{1,5})(?:, ?([^),]+))?\))?$")
 _TICK = timedelta(microseconds=1)
 
 
 class MisfirePolicy(StrEnum):
-    """The two policies that are one word."""
+    """The two policies without parameters."""
 
     SKIP = "skip"
-    """None of them."""
+    """Fire no missed instant."""
     FIRE_ONCE = "fire_once"
-    """The newest, for all of them; none if one that is on time follows anyway."""
+    """Fire the newest for all of them; none if an instant that is on time follows anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class FireAll:
-    """Each of them: the newest ``most``, and none older than ``max_age``. Written as its text."""
+    """Fire each missed instant: the newest ``most``, none older than ``max_age``."""
 
     most: int = 100
     max_age: timedelta | None = None
@@ -43,13 +43,13 @@ class FireAll:
         return f"fire_all({self.most}{age})"
 
 
-class Due(NamedTuple):
-    """What a schedule has to fire now."""
+class DueInstants(NamedTuple):
+    """The instants that a schedule fires now."""
 
     instants: list[datetime]
     """Oldest first."""
     next_at: datetime | None
-    """When to look at it next; None: never again."""
+    """When to evaluate the schedule next; None: never again."""
 
 
 def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
@@ -67,11 +67,7 @@ def fire_all(most: int = 100, max_age: Duration | None = None) -> FireAll:
 
 
 def parse_missed(value: str | MisfirePolicy | FireAll) -> MisfirePolicy | FireAll:
-    """Return the policy that is written so.
-
-    Raises:
-        InvalidScheduleError: none is.
-    """
+    """Return the policy of this text; raises InvalidScheduleError."""
     if isinstance(value, FireAll):
         return fire_all(value.most, value.max_age)
     if value in list(MisfirePolicy):
@@ -89,10 +85,10 @@ def due_instants(
     since: datetime,
     now: datetime,
     until: datetime | None,
-) -> Due:
-    """Return what fires at ``now`` of what was to fire from ``since`` to ``until``, both included.
+) -> DueInstants:
+    """Return what fires at ``now`` of the instants from ``since`` to ``until``, both included.
 
-    A year of missed seconds takes no longer than one.
+    A year of missed seconds takes no longer than one missed second.
     """
     end = now if until is None else min(now, until)
     on_time_from = max(since, now - ON_TIME)
@@ -101,12 +97,12 @@ def due_instants(
     if missed != MisfirePolicy.FIRE_ONCE or not on_time:
         on_time = chosen + on_time
     if len(on_time) > PER_PASS:
-        return Due(on_time[:PER_PASS], on_time[PER_PASS])
-    return Due(on_time, next_at(timing, now, until))
+        return DueInstants(on_time[:PER_PASS], on_time[PER_PASS])
+    return DueInstants(on_time, next_at(timing, now, until))
 
 
 def next_at(timing: Timing, after: datetime, until: datetime | None) -> datetime | None:
-    """Return the first instant later than ``after`` that is not after the schedule's end."""
+    """Return the first instant after ``after``, unless it is after ``until``."""
     following = timing.next_after(after)
     return None if following is None or (until is not None and following > until) else following
 
@@ -114,7 +110,7 @@ def next_at(timing: Timing, after: datetime, until: datetime | None) -> datetime
 def first_at(
     timing: Timing, now: datetime, since: datetime | None, until: datetime | None
 ) -> datetime | None:
-    """Return the first instant later than ``now`` and not before ``since``."""
+    """Return the first instant after ``now`` and not before ``since``."""
     return next_at(timing, now if since is None else max(now, since - _TICK), until)
 
 
@@ -134,7 +130,7 @@ def _missed(
 
 
 def _newest(timing: Timing, first: datetime, end: datetime, most: int) -> list[datetime]:
-    """Return the last ``most`` instants of a span, looking back from its end, ever further."""
+    """Return the last ``most`` instants of a span; search backwards in growing steps."""
     span = ON_TIME
     while first < end:
         start = max(first, end - span)

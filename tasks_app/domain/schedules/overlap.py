@@ -1,4 +1,4 @@
-"""What becomes of an instant that finds a task of its schedule still waiting or running."""
+"""What becomes of an instant while an earlier task of its schedule waits or runs."""
 
 from __future__ import annotations
 
@@ -9,64 +9,66 @@ from enum import StrEnum
 
 
 class Overlap(StrEnum):
-    """The policies."""
+    """What to do while an earlier task waits or runs."""
 
     ALLOW = "allow"
-    """A task each time."""
+    """Make a task each time."""
     SKIP = "skip"
-    """No task while one of them waits or runs."""
+    """Make no task."""
     QUEUE = "queue"
-    """One instant waits until the task before it is over; more that come meanwhile are skipped."""
+    """One instant waits until the earlier task is over; further instants are skipped."""
     REPLACE = "replace"
-    """The old task is cancelled: at once if it waits, told if it runs. The new one is made."""
+    """Cancel the old task (at once if it waits; if it runs, ask it to stop). Make the new one."""
 
 
 class Fired(StrEnum):
-    """What became of an instant; a schedule's last outcome."""
+    """What became of an instant, as ``last_outcome`` stores it."""
 
     MADE = "made"
     """Its task was made."""
     QUEUED = "queued"
-    """Its task will be made when the one before it is over."""
+    """Its task will be made when the earlier one is over."""
     SKIPPED = "skipped"
-    """No task: an earlier one was there, or held its unique_key."""
+    """No task: there was an earlier one, or its unique_key was taken."""
     REPLACED = "replaced"
-    """No task: a later instant of the same moment replaces it."""
+    """No task: a later instant of the same pass replaces it."""
     MISSED = "missed"
-    """No task: nobody was there to fire, and the policy makes none up for it."""
+    """No task: no leader fired in time, and the misfire policy skips it."""
     BROKEN = "broken"
-    """The row cannot be read or its task cannot be written; it fires no more until it is mended."""
+    """The row cannot be read or its task not be written; it does not fire until it is repaired."""
 
 
 @dataclass(slots=True)
-class Verdict:
-    """What is to be done for the instants of one schedule."""
+class OverlapVerdict:
+    """What to do for the due instants of one schedule."""
 
     made: list[datetime] = field(default_factory=list)
     queued: datetime | None = None
     without: dict[datetime, Fired] = field(default_factory=dict)
     """Instants that get no task, and why."""
     cancels: bool = False
-    """The tasks that were there are to be cancelled."""
+    """Whether to cancel the earlier tasks."""
 
 
 def judge(
     overlap: Overlap, instants: Sequence[datetime], queued: datetime | None, *, busy: bool
-) -> Verdict:
-    """Return which instants get a task. ``busy``: one of the schedule's tasks is not over."""
+) -> OverlapVerdict:
+    """Decide which instants get a task. ``busy``: one of the schedule's tasks is not over."""
     every = [*([] if queued is None else [queued]), *instants]
     room = 0 if busy else 1
     match overlap:
         case Overlap.ALLOW:
-            return Verdict(made=every)
+            return OverlapVerdict(made=every)
         case Overlap.REPLACE:
             without = dict.fromkeys(every[:-1], Fired.REPLACED)
-            return Verdict(made=every[-1:], without=without, cancels=busy and bool(every))
+            return OverlapVerdict(made=every[-1:], without=without, cancels=busy and bool(every))
         case Overlap.SKIP:
-            return Verdict(made=every[:room], without=dict.fromkeys(every[room:], Fired.SKIPPED))
+            return OverlapVerdict(
+                made=every[:room], without=dict.fromkeys(every[room:], Fired.SKIPPED)
+            )
         case Overlap.QUEUE:
             behind = every[room:]
-            return Verdict(
+            return OverlapVerdict(
                 made=every[:room],
                 queued=behind[0] if behind else None,
                 without=dict.fromkeys(behind[1:], Fired.SKIPPED),

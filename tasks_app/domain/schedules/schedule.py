@@ -1,4 +1,4 @@
-"""The records of schedules: what one is told to do, and how it stands."""
+"""The records of a schedule: its plan, and its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tasks_app.domain.schedules.misfire import MisfirePolicy, parse_missed
 from tasks_app.domain.schedules.overlap import Overlap
 from tasks_app.domain.schedules.timing import UTC_NAME, Timing, check_instant, timing_of, written
 from tasks_app.domain.schedules.when import When
-from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 
 LONGEST_JITTER = timedelta(days=1)
@@ -23,13 +22,13 @@ _KEPT = (
     *("retry_level", "max_attempts", "retry", "timeout_ms", "hard_timeout_ms", "order_skips"),
     *("strict_order", "fair_key"),
 )
-"""Terms of a new task that a schedule keeps among its options beside keys, if they say a thing."""
+"""Columns of a task that a schedule keeps in its options, if they are set; keys come on top."""
 _UNTIMED = ("run_at", "expires_at")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a schedule is told to do: all that code or an operator may say of it."""
+class SchedulePlan:
+    """All that code or an operator may define of a schedule."""
 
     task: str
     queue: str
@@ -37,7 +36,7 @@ class Plan:
     payload: str
     """JSON text of an object."""
     options: str
-    """JSON text: what its tasks have beside queue and priority."""
+    """JSON text: its tasks' options other than queue and priority."""
     kind: str
     expression: str
     zone: str
@@ -49,22 +48,22 @@ class Plan:
     enabled: bool
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as values of JSON, to be compared."""
+        """Return all fields as JSON values, for comparison."""
         return {name: _plain(name, getattr(self, name)) for name in PLANNED}
 
 
-PLANNED = tuple(each.name for each in fields(Plan))
+PLANNED = tuple(each.name for each in fields(SchedulePlan))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Plan):
-    """A schedule as the database has it."""
+class Schedule(SchedulePlan):
+    """A schedule as stored in the database."""
 
     id: int
     name: str
     next_run_at: datetime | None
     queued_at: datetime | None
-    """The instant whose task waits until the one before it is over."""
+    """The instant whose task is made when the earlier one is over."""
     last_run_at: datetime | None
     """The newest instant that made a task."""
     last_task_id: int | None
@@ -72,28 +71,23 @@ class Schedule(Plan):
     remark: str | None
     """Why it is broken."""
     forgotten_until: datetime | None
-    """What was fired up to here is no longer known, so the past is not filled up before it."""
+    """What fired up to here is no longer known, so no backfill reaches before it."""
     declared: dict[str, Any] | None
-    """What code said last; None: made by an operator."""
+    """Its last declaration in code; None: an operator made it."""
     declared_in: str | None
-    """The module whose code said it."""
+    """The module that declares it."""
     retired: bool
-    """That module says it no more."""
+    """Whether that module no longer declares it."""
     changed_by: str
     created_at: datetime
 
     @cached_property
     def timing(self) -> Timing:
-        """When it fires.
-
-        Raises:
-            InvalidScheduleError: the row was written past the checks.
-        """
+        """When it fires; InvalidScheduleError if the row bypassed the checks."""
         anchor = self.starts_at or self.created_at
         return timing_of(self.kind, self.expression, self.zone, anchor)
 
     def explain(self) -> str:
-        """Say in words when it fires."""
         words = self.timing.explain()
         if self.starts_at:
             words += f", from {self.starts_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z on"
@@ -102,10 +96,10 @@ class Schedule(Plan):
         return words
 
     def task_row(self, fire_at: datetime, rng: Random) -> TaskRow:
-        """Return the task of one instant; its headers say of which.
+        """Return the task of one instant, which its headers name.
 
         Raises:
-            InvalidScheduleError: the options were written past the checks.
+            InvalidScheduleError: the options bypassed the checks.
         """
         try:
             options = json.loads(self.options)
@@ -132,11 +126,11 @@ class Schedule(Plan):
         return TaskRow(self.payload, **keys, terms=terms)
 
 
-def plan_of(row: TaskRow, when: When) -> Plan:
-    """Return the plan of a schedule; ``row`` is its task, checked.
+def plan_of(row: TaskRow, when: When) -> SchedulePlan:
+    """Return the plan of a schedule; ``row`` is its checked task.
 
     Raises:
-        InvalidScheduleError: something is wrong, or makes no sense for a task that is repeated.
+        InvalidScheduleError: a value is wrong, or makes no sense for a repeated task.
     """
     for name in _UNTIMED:
         if getattr(row.terms, name) is not None:
@@ -151,7 +145,7 @@ def plan_of(row: TaskRow, when: When) -> Plan:
     )
     if starts_at and ends_at and starts_at > ends_at:
         raise InvalidScheduleError("ends_at", "is before starts_at", "an instant after it")
-    return Plan(
+    return SchedulePlan(
         task=row.name,
         queue=row.terms.queue,
         priority=row.terms.priority,
@@ -167,15 +161,6 @@ def plan_of(row: TaskRow, when: When) -> Plan:
         ends_at=ends_at,
         enabled=_enabled(when.get("enabled")),
     )
-
-
-def check_schedule_name(name: object) -> str:
-    """Return a valid name of a schedule: the same as of tasks.
-
-    Raises:
-        InvalidTaskError: it is none.
-    """
-    return check_name(name)
 
 
 def _options(row: TaskRow) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """When a schedule fires: by a cron expression, at a fixed interval, or once.
 
-Each is a text of its kind, which is also what a row stores, and gives instants in UTC.
+A row stores each as its kind and a text. Instants are in UTC.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _EARLIEST, _LATEST = 1970, 9000
 _TICK = timedelta(microseconds=1)
 
 
-class Kind(StrEnum):
-    """How a schedule says when."""
+class TimingKind(StrEnum):
+    """The column ``kind`` of a schedule."""
 
     CRON = "cron"
     EVERY = "every"
@@ -33,37 +33,35 @@ class Timing(Protocol):
     """Any of the three below."""
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the first instant later than this one, in UTC; None: there is none."""
+        """Return the first instant after this one, in UTC; None: there is none."""
 
     def explain(self) -> str:
-        """Say it in words."""
+        """Return the timing in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression, as the clocks of a zone show it."""
+    """A cron expression, by the wall clock of a zone."""
 
     expression: str
     zone: str = UTC_NAME
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the next match; see ``schedules/cron.py`` for the days when clocks are changed."""
         return next_cron(self.expression, zone_of(self.zone), instant)
 
     def explain(self) -> str:
-        """Say it in words."""
         return f"{explain_cron(self.expression)}, by the clocks of {self.zone}"
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A fixed interval, counted from an instant: clocks that are changed do not matter."""
+    """A fixed interval, counted from an instant: clock changes do not matter."""
 
     interval: timedelta
     anchor: datetime
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return the next multiple; the anchor is the first."""
+        """Return the next multiple; the anchor itself is the first."""
         steps = max(0, (instant - self.anchor) // self.interval + 1)
         try:
             return self.anchor.astimezone(UTC) + steps * self.interval
@@ -71,7 +69,6 @@ class Every:
             return None
 
     def explain(self) -> str:
-        """Say it in words."""
         start = f"{self.anchor.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
         return f"Every {format_duration(self.interval)}, counted from {start}"
 
@@ -83,21 +80,19 @@ class Once:
     at: datetime
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """Return it, if it is still to come."""
         return self.at.astimezone(UTC) if self.at > instant else None
 
     def explain(self) -> str:
-        """Say it in words."""
         return f"Once, at {self.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def written(
     *, cron: str | None, every: Duration | None, at: datetime | None, zone: str
-) -> tuple[Kind, str]:
-    """Return kind and text of what was given.
+) -> tuple[TimingKind, str]:
+    """Return kind and text of the one that is given.
 
     Raises:
-        InvalidScheduleError: not exactly one of the three, or a wrong one.
+        InvalidScheduleError: it is wrong, or not exactly one is given.
     """
     zone_of(zone)
     given = [name for name, value in (("cron", cron), ("every", every), ("at", at)) if value]
@@ -105,21 +100,17 @@ def written(
         said = f"is given as {' and '.join(given)}" if given else "is not given"
         raise InvalidScheduleError("when", said, "one of cron=, every= and at=")
     if cron is not None and given == ["cron"]:
-        return Kind.CRON, check_cron(cron)
+        return TimingKind.CRON, check_cron(cron)
     if every is not None and given == ["every"]:
-        return Kind.EVERY, format_duration(_interval(every))
-    return Kind.ONCE, check_instant("at", at).isoformat()
+        return TimingKind.EVERY, format_duration(_interval(every))
+    return TimingKind.ONCE, check_instant("at", at).isoformat()
 
 
 def timing_of(kind: str, expression: str, zone: str, anchor: datetime) -> Timing:
-    """Return the timing that a row describes.
-
-    Raises:
-        InvalidScheduleError: it describes none: somebody wrote it past the checks.
-    """
-    if kind == Kind.CRON:
+    """Return a row's timing; InvalidScheduleError if the row bypassed the checks."""
+    if kind == TimingKind.CRON:
         return Cron(check_cron(expression), zone_of(zone).key)
-    if kind == Kind.EVERY:
+    if kind == TimingKind.EVERY:
         return Every(_interval(expression), anchor)
     try:
         return Once(check_instant("at", datetime.fromisoformat(expression)))
@@ -128,7 +119,7 @@ def timing_of(kind: str, expression: str, zone: str, anchor: datetime) -> Timing
 
 
 def between(timing: Timing, first: datetime, end: datetime) -> Iterator[datetime]:
-    """Walk over the instants from ``first`` on, which may be one, and before ``end``."""
+    """Yield the instants from ``first`` (included) to ``end`` (excluded)."""
     at = timing.next_after(first - _TICK)
     while at is not None and at < end:
         yield at
@@ -136,10 +127,10 @@ def between(timing: Timing, first: datetime, end: datetime) -> Iterator[datetime
 
 
 def check_instant(name: str, value: object) -> datetime:
-    """Return an aware instant in UTC.
+    """Return an aware datetime in UTC.
 
     Raises:
-        InvalidScheduleError: it is none that a database and all its drivers hold.
+        InvalidScheduleError: it is naive, or not every driver can hold it.
     """
     if not isinstance(value, datetime) or value.utcoffset() is None:
         said = "has no time zone" if isinstance(value, datetime) else "is no datetime"

@@ -1,4 +1,4 @@
-"""What a schedule says of when it fires; light to import, for handlers may say so, too."""
+"""The options of a schedule; light to import, because modules of handlers use it, too."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ if TYPE_CHECKING:
 
 
 class When(TypedDict, total=False):
-    """What a schedule says beside its task and that task's options."""
+    """The options of a schedule that are not its task's."""
 
     cron: str | None
-    """Five fields, or six with seconds first; names, steps, ``L``, ``MON#2`` and ``@daily``."""
+    """Five fields, or six with seconds first; with names, steps, ``L``, ``MON#2``, ``@daily``."""
     every: Duration | None
-    """A fixed interval, counted from ``starts_at`` or else from the creation."""
+    """A fixed interval, counted from ``starts_at`` or, without it, from the creation."""
     at: datetime | None
-    """One instant."""
+    """One instant, with a zone."""
     timezone: str
-    """The IANA zone whose clocks ``cron`` reads; default UTC."""
+    """The IANA time zone in which ``cron`` is read. Default: UTC."""
     missed: str | MisfirePolicy | FireAll
-    """``skip``, ``fire_once`` (default) or ``fire_all(max, max_age)``."""
+    """What becomes of missed instants: ``skip``, ``fire_once`` (default), ``fire_all(n, age)``."""
     overlap: Literal["allow", "skip", "queue", "replace"] | Overlap
-    """``allow`` (default), ``skip``, ``queue`` or ``replace``."""
+    """While the task before is not over: ``allow`` (default), ``skip``, ``queue``, ``replace``."""
     jitter: Duration | None
-    """Each task becomes due up to so much later, at random."""
+    """Each task becomes due up to this much later, at random."""
     starts_at: datetime | None
+    """No instant before this one fires."""
     ends_at: datetime | None
-    """The first and the last instant that may fire."""
+    """No instant after this one fires."""
     enabled: bool | None
+    """False: the schedule does not fire. Default: True."""

@@ -1,4 +1,4 @@
-"""The payload of a task whose function takes Python arguments, as Celery's do."""
+"""The payload of a task whose function takes Python arguments, as Celery's tasks do."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ class Call(BaseModel):
 
 
 CALL = PayloadType(Call)
-"""The payload of all such tasks."""
 
 
 class CeleryCall(Protocol):
-    """A task or signature of Celery, as type checkers know it."""
+    """A Celery task or signature, for type checkers: nothing else has ``apply_async``."""
 
-    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Only they have this."""
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -1,11 +1,15 @@
 """Exceptions as text that can always be stored: bounded, clean, without local variables.
 
-An exception may be hostile: its ``str()`` may raise, be huge, or hold what no column accepts.
+An exception may be hostile: its ``str()`` may raise, be huge, or hold characters that no column
+accepts.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import traceback
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,34 +24,57 @@ LONGEST_TRACEBACK = 8_000
 LONGEST_FRAME = 2_000
 MOST_FRAMES = 40
 _TRACEBACK = vars(BaseException)["__traceback__"]
-"""The real one: a class may have a property of that name, which raises."""
-_OURS = str(Path(__file__).parents[1])
-"""People look for their own frames; how we called them is always the same."""
+"""The real attribute: a class may have a property of that name, which raises."""
+_OURS = f"{Path(__file__).parents[2]}{os.sep}"
+"""Our own frames are left out: they are the same each time."""
+
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""C0, C1, what ends a line, and what turns the direction of text."""
 
 
 def cause_of(error: BaseException) -> Cause:
-    """Describe an exception; never raises."""
+    """Return an exception's kind, message and frames; never raises."""
     return Cause(
-        clean(_kind(type(error)), LONGEST_KIND),
-        clean(_message(error), LONGEST_MESSAGE),
+        _shown(_kind(type(error)), LONGEST_KIND, keep=""),
+        _shown(_message(error), LONGEST_MESSAGE),
         _frames(_TRACEBACK.__get__(error)),
     )
 
 
 def brief(error: BaseException) -> str:
-    """Name an error for a log: its first line, so neither SQL and parameters nor row contents.
+    """Return an error's first line for a log: no SQL, no parameters, no row.
 
-    A driver's error puts the failing row, payload and all, into the lines behind the first.
+    A driver puts the failing row with its payload behind the first line.
     """
     cause = getattr(error, "orig", None) or error
     lines = _message(cause).splitlines()
-    return clean(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200)
+    return _shown(f"{type(cause).__name__}: {lines[0] if lines else ''}", 200, keep="")
 
 
 def clean(text: str, longest: int) -> str:
     """Return ``text`` without NUL and lone surrogates, cut to ``longest`` characters."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return cut.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    r"""Return ``text`` with control characters but ``keep`` as in Python's source, e.g. ``\x1b``.
+
+    Raw ones would drive the terminal of whoever reads it, or forge a line of a log.
+    """
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else repr(found[0])[1:-1], text)
+
+
+def printable_json(text: str) -> str:
+    """Return a JSON text, of the same value, whose strings have no such characters."""
+    return _CONTROLS.sub(
+        lambda found: found[0] if found[0] == "\n" else dumps(found[0])[1:-1], text
+    )
+
+
+def _shown(text: str, longest: int, keep: str = "\n\t") -> str:
+    return clean(printable(clean(text, longest), keep=keep), longest)
 
 
 def _kind(of: type[BaseException]) -> str:
@@ -76,8 +103,8 @@ def _frames(trace: TracebackType | None) -> str | None:
             if not each[0].f_code.co_filename.startswith(_OURS)
         ]
         chosen = traceback.StackSummary.extract(iter(frames[-MOST_FRAMES:]))
-        lines = [clean(line, LONGEST_FRAME) for line in chosen.format()]
+        lines = [_shown(line, LONGEST_FRAME) for line in chosen.format()]
     except Exception:
         return None
-    text = "".join(lines)  # what is too long loses its beginning: the fault is at the end
+    text = "".join(lines)  # a long one loses its beginning: the fault is at the end
     return text if len(text) <= LONGEST_TRACEBACK else "…" + text[1 - LONGEST_TRACEBACK :]

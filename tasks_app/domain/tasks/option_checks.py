@@ -1,6 +1,6 @@
-"""Options: one option of a task, checked, out of those that a producer gave.
+"""Checks of a task's options, each by its name in what a producer gave.
 
-All raise InvalidTaskError with its path and what is allowed; None: it was not given.
+All raise InvalidTaskError with the option's path and what is allowed; None: it was not given.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 
 def key(options: Mapping[str, Any], name: str) -> str | None:
-    """Return a key, which the database can hold."""
     value = options.get(name)
     if value is None:
         return None
@@ -31,7 +30,6 @@ def key(options: Mapping[str, Any], name: str) -> str | None:
 
 
 def integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """Return a number that must be given."""
     value = options[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidTaskError(
@@ -41,7 +39,6 @@ def integer(options: Mapping[str, Any], name: str, least: int, most: int) -> int
 
 
 def boolean(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """Return True or False."""
     value = options.get(name, default)
     if not isinstance(value, bool):
         raise InvalidTaskError(f"options.{name}", f"is {shown(value)}", "True or False")
@@ -49,7 +46,6 @@ def boolean(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def moment(options: Mapping[str, Any], name: str) -> datetime | None:
-    """Return an instant that any driver can hold."""
     value = options.get(name)
     if value is None:
         return None
@@ -67,7 +63,6 @@ def moment(options: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def span(options: Mapping[str, Any], name: str) -> timedelta | None:
-    """Return a duration, however it was written."""
     value = options.get(name)
     if value is None:
         return None
@@ -75,7 +70,7 @@ def span(options: Mapping[str, Any], name: str) -> timedelta | None:
 
 
 def milliseconds(options: Mapping[str, Any], name: str) -> int | None:
-    """Return a duration of 1 ms to 24 days."""
+    """Return a duration of 1 ms to 24 days: the column is an integer."""
     lasts = span(options, name)
     if lasts is None:
         return None
@@ -86,7 +81,6 @@ def milliseconds(options: Mapping[str, Any], name: str) -> int | None:
 
 
 def tried(parse: Callable[[Any], T], value: Any, name: str, allowed: str) -> T:
-    """Return what a parser makes of a value."""
     try:
         return parse(value)
     except (ValueError, TypeError) as error:

@@ -1,8 +1,8 @@
 """Which JSON may enter the pool, and how it is read back.
 
-The limits are those beyond which PostgreSQL's jsonb, Python's reader or a person at a dashboard
-gives up: jsonb refuses NUL and lone surrogates, JSON has no NaN, 64 bits are what other languages
-read, and a reader of deep nesting runs out of stack.
+The limits are those of PostgreSQL's jsonb, of JSON readers and of people: jsonb refuses NUL and
+lone surrogates, JSON has no NaN, other languages read 64 bits, and a reader of deep nesting runs
+out of stack.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from tasks_app.domain.tasks.payload_checks import (
     dump_model,
     no_json,
 )
+from tasks_app.domain.tasks.payload_secrets import STARS, check_secrets
 
 DEEPEST_READABLE = 500
-"""Of what a stranger wrote; how deep Python's reader can go differs between its versions."""
+"""For rows that bypassed the checks; how deep Python's reader can go depends on its version."""
 _CONTAINERS = frozenset({dict, list, tuple})
 _NUL = "\\u0000"
 _DIGITS = re.compile(r'"\\u0000(-?\d+\.0)"')
 """A float that is written digit by digit, as text; no other text begins so: NUL is refused."""
 _DECODER = json.JSONDecoder()
-"""What ``json.loads`` uses, without its looking at each text for what a str cannot hold."""
+"""What ``json.loads`` uses, without its check for a byte order mark."""
 _SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
-"""And without the white space around it."""
+"""The same without white space around the value."""
 
 
 class Dataclass(Protocol):
@@ -47,7 +48,7 @@ class Dataclass(Protocol):
 
 
 Payload: TypeAlias = Mapping[str, Any] | BaseModel | Dataclass | None
-"""What a task carries whose handler is not known where it is created."""
+"""A payload for a task whose handler is unknown where it is created."""
 
 
 def encode_object(
@@ -59,12 +60,12 @@ def encode_object(
     """Return a JSON object as text; None is the empty object.
 
     Raises:
-        InvalidTaskError: with the path of the first bad value.
+        InvalidTaskError: with the path of the first bad value, or of a masked secret.
     """
     if value is None:
         return "{}"
-    if type(value) is dict:
-        return encode(value, path, limit, to_json)
+    if type(value) is dict and (text := encode_plain(value, limit)):
+        return text
     plain: Any = value
     if isinstance(value, BaseModel):
         plain = dump_model(value, path, round_trip=True)
@@ -76,7 +77,13 @@ def encode_object(
             f"is of type {type(plain).__name__}",
             "a dict with string keys, a pydantic model or a dataclass",
         )
-    return encode(plain, path, limit, to_json)
+    if type(value) is dict:
+        text = _encode_checked(plain, path, limit, to_json)
+    else:
+        text = encode(plain, path, limit, to_json)
+    if STARS in text:
+        check_secrets(value, text, path)
+    return text
 
 
 def encode(value: Any, path: str, limit: int, to_json: ToJson | None = None) -> str:
@@ -89,7 +96,7 @@ def encode(value: Any, path: str, limit: int, to_json: ToJson | None = None) -> 
 
 
 def encode_plain(value: Any, limit: int) -> str | None:
-    """Write what nearly all payloads are made of in a tenth of the time; None: look closer."""
+    """Write a plain payload, as nearly all are, in a tenth of the time; None: it is not plain."""
     if type(value) not in _CONTAINERS or _spare(value, limit, 1) < 0:
         return None
     try:
@@ -101,7 +108,7 @@ def encode_plain(value: Any, limit: int) -> str | None:
 
 
 def _spare(value: dict[Any, Any] | list[Any] | tuple[Any, ...], budget: int, depth: int) -> int:
-    """Return how many more values may come; below 0: something is too much, or not plain."""
+    """Return how many more values may follow; below 0: there are too many, or one is not plain."""
     budget -= len(value)
     items: Iterable[Any] = value
     if isinstance(value, dict):
@@ -125,7 +132,7 @@ def _spare(value: dict[Any, Any] | list[Any] | tuple[Any, ...], budget: int, dep
 
 
 def _encode_checked(value: Any, path: str, limit: int, to_json: ToJson | None) -> str:
-    """Look at every value, change what has to be written otherwise, and name what is refused."""
+    """Check every value, convert where JSON needs it, and name what is refused."""
     try:
         plain = PayloadCheck(iter(range(limit)), to_json).value(value, path, 1)
     except StopIteration:
@@ -148,10 +155,10 @@ def _encode_checked(value: Any, path: str, limit: int, to_json: ToJson | None) -
 
 
 def decode(text: str, what: str) -> Any:
-    """Return the value of JSON text that somebody may have written past the checks.
+    """Return the value of JSON text, which may have bypassed the checks.
 
     Raises:
-        UnreadableTaskError: too deep, a number too long, or no JSON.
+        UnreadableTaskError: it is too deep, has too long a number, or is no JSON.
     """
     try:
         value = _read(text)
@@ -166,10 +173,10 @@ def decode(text: str, what: str) -> Any:
 
 
 def _read(text: str) -> Any:
-    """Read JSON as PostgreSQL writes it, without anything around it; else as anybody may."""
+    """Read JSON as PostgreSQL writes it, without white space around it; if that fails, any."""
     try:
         value, end = _SCAN(text, 0)
-    except StopIteration:  # there is something before it
+    except StopIteration:  # the text begins with white space
         return _DECODER.decode(text)
     return value if end == len(text) else _DECODER.decode(text)
 

@@ -1,4 +1,4 @@
-"""What is looked at in each value of a payload, and how it is written instead."""
+"""The check of each value of a payload, and its conversion for JSON."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ from pydantic import BaseModel
 from tasks_app.domain.errors import InvalidTaskError
 
 DEEPEST = 32
-
-
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**63 - 1
-
-
 FLOATS_WITH_EXPONENT = 1e16
-"""From here on Python writes floats, which are whole numbers then, with an exponent."""
-
-
+"""From here on floats are whole numbers, and Python writes them with an exponent."""
 ToJson: TypeAlias = Callable[[Any], Any]
-"""Returns what stands for a value that JSON does not know; TypeError: nothing does."""
+"""Returns a JSON value for one that JSON does not know; TypeError: there is none."""
 
 
 def dump_model(model: BaseModel, path: str, *, round_trip: bool = False) -> Any:
-    """Return a pydantic model as plain values; ``round_trip`` leaves out what it computes itself.
+    """Return a pydantic model as plain values; ``round_trip`` leaves out computed fields.
 
     Raises:
         InvalidTaskError: it has a field that JSON cannot hold.
@@ -38,7 +32,7 @@ def dump_model(model: BaseModel, path: str, *, round_trip: bool = False) -> Any:
 
 
 def no_json(path: str, error: Exception) -> InvalidTaskError:
-    """Return what says so of a value that its own library could not write."""
+    """Return the refusal of a value whose own library could not write it."""
     kind = type(error).__name__
     return InvalidTaskError(
         path, f"cannot be written as JSON ({kind})", "fields that JSON can hold"
@@ -46,11 +40,7 @@ def no_json(path: str, error: Exception) -> InvalidTaskError:
 
 
 def check_text(value: str, path: str) -> str:
-    """Return ``value`` if PostgreSQL can store it.
-
-    Raises:
-        InvalidTaskError: it holds NUL or a lone surrogate.
-    """
+    """Return ``value``; InvalidTaskError if it has NUL or a lone surrogate."""
     if "\x00" in value:
         raise InvalidTaskError(path, "holds the character NUL", "text without \\u0000")
     try:
@@ -61,10 +51,10 @@ def check_text(value: str, path: str) -> str:
 
 
 class PayloadCheck:
-    """One walk through a value.
+    """One walk through a payload.
 
-    Each value in it takes a byte at least, so the limit is a budget of values, too: shared branches
-    may be many more than memory holds.
+    Each value takes at least one byte, so the limit in bytes also bounds the number of values:
+    shared branches may expand to more than memory holds.
     """
 
     def __init__(self, budget: Iterator[int], to_json: ToJson | None) -> None:
@@ -72,7 +62,6 @@ class PayloadCheck:
         self._to_json = to_json
 
     def value(self, value: Any, path: str, depth: int) -> Any:
-        """Return it as it is to be written."""
         next(self._budget)
         match value:
             case None | bool():
@@ -122,7 +111,7 @@ def _checked_key(key: Any, path: str) -> str:
 
 
 def _plain(value: str) -> str:
-    """Return the text itself; ``str()`` of an enumeration's member would be its name."""
+    """Return the text itself; ``str()`` of an enum's member would be its name."""
     return str.__str__(value)
 
 
@@ -135,6 +124,6 @@ def _checked_int(value: int, path: str) -> int:
 def _checked_float(value: float, path: str) -> float | str:
     if not math.isfinite(value):
         raise InvalidTaskError(path, f"is {value!r}", "finite numbers, or None")
-    # jsonb reads 1e23 as an exact decimal, which is not the float 1e23: write all its digits. And a
-    # fraction, which it keeps, so that a float is read again and no int.
+    # jsonb reads 1e23 as an exact decimal, which is not the float 1e23: write all its digits, and a
+    # fraction, which jsonb keeps, so that it is read back as a float and not as an int.
     return f"\0{int(value)}.0" if abs(value) >= FLOATS_WITH_EXPONENT else float(value)

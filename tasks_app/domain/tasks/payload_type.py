@@ -1,7 +1,7 @@
-"""What a handler takes as its payload: whatever pydantic can check, kept in the pool as an object.
+"""The type of a handler's payload: anything that pydantic can check, stored as a JSON object.
 
-The pool holds JSON objects. No payload at all is the empty one, and a value that is no object, such
-as a list, stands under one key: ``{"value": […]}``.
+No payload is the empty object. A value that is no object, for instance a list, is stored under one
+key: ``{"value": […]}``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError
 from tasks_app.domain.tasks.payload import encode, encode_object, encode_plain
 from tasks_app.domain.tasks.payload_checks import ToJson, dump_model
+from tasks_app.domain.tasks.payload_secrets import STARS, check_secrets
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -25,6 +26,9 @@ VALUE = "value"
 _WRAPPED = f'{{"{VALUE}":%s}}'
 _UNCHECKED = (inspect.Parameter.empty, Any, object, dict, Mapping, MutableMapping)
 _SCALARS = frozenset({str, int, bool, type(None)})
+_NO_SCHEMAS = frozenset({"default", "expected", "metadata", "serialization"})
+"""Keys of pydantic's schemas under which none lies, but perhaps what looks like one."""
+_LAZY = "an Iterable or Generator is checked only when it is read, and a list at once"
 _MODULES = re.compile(r"(?:[A-Za-z_<][\w<>]*\.)+")
 
 
@@ -32,19 +36,23 @@ class PayloadType:
     """An annotation that payloads must fit.
 
     Raises:
-        pydantic.errors.PydanticUserError: it cannot be checked, or not be written as JSON.
+        pydantic.errors.PydanticUserError: it cannot be checked, or cannot be written as JSON.
     """
 
     def __init__(self, annotation: Any) -> None:
         from pydantic import TypeAdapter  # noqa: PLC0415  many producers declare no handler
+        from pydantic.errors import PydanticUserError  # noqa: PLC0415
 
         self.name = shown(annotation)
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        complete = isinstance(self._adapter.core_schema, dict)  # a model's class may not be yet
+        if complete and _is_lazy(self._adapter.core_schema):
+            raise PydanticUserError(_LAZY, code=None)
         self.is_object, self.is_optional = True, False
-        if _is_model(annotation):  # which may not be complete yet
+        if _is_model(annotation):
             self._fields = annotation.model_fields
             return
-        with warnings.catch_warnings(action="ignore"):  # of defaults, which say nothing here
+        with warnings.catch_warnings(action="ignore"):  # about defaults, which do not matter here
             schema = self._adapter.json_schema()
         self._fields = schema.get("properties", {})
         kinds = _branches(schema, schema.get("$defs", {}))
@@ -53,11 +61,11 @@ class PayloadType:
 
     @property
     def fields(self) -> frozenset[str]:
-        """What it calls the parts of a payload, where it has names for them."""
+        """The names of a payload's fields, where the type has them."""
         return frozenset(self._fields)
 
     def write(self, payload: Any, limit: int, to_json: ToJson | None) -> str:
-        """Return a payload as the pool keeps it; one that is kept in this form is taken, too.
+        """Return a payload's JSON text as stored; a payload in the stored form is accepted, too.
 
         Raises:
             InvalidTaskError: it does not fit, or JSON cannot hold it.
@@ -65,7 +73,7 @@ class PayloadType:
         if not self.is_object:
             limit -= len(_WRAPPED)
             payload = payload[VALUE] if _is_wrapped(payload) else payload
-        text = encode_plain(payload, limit)
+        given, text = payload, encode_plain(payload, limit)
         if text is None and type(payload) not in _SCALARS and to_json is None:
             payload = self._plain(payload, limit)
         if payload is None and self.is_object and not self.is_optional:
@@ -73,16 +81,19 @@ class PayloadType:
         self._checked(payload)
         if payload is None and self.is_optional:
             return "{}"
-        if self.is_object:
-            return text or encode_object(payload, "payload", limit, to_json)
-        return _WRAPPED % (text or encode(payload, "payload", limit, to_json))
+        if text is None:
+            write = encode_object if self.is_object else encode
+            text = write(payload, "payload", limit, to_json)
+            if STARS in text:
+                check_secrets(self._checked(given), text, "payload")
+        return text if self.is_object else _WRAPPED % text
 
     def read(self, kept: Any) -> Any:
-        """Return what the handler is called with.
+        """Return the handler's argument, from the stored JSON value.
 
         Raises:
             pydantic.ValidationError: it does not fit.
-            UnreadableTaskError: it is not kept as such values are.
+            UnreadableTaskError: it is not stored in the form of this type.
         """
         if self.is_optional and kept == {}:
             return self._adapter.validate_python(None)
@@ -96,10 +107,10 @@ class PayloadType:
         return self._adapter.validate_python(kept[VALUE])
 
     def _plain(self, payload: Any, limit: int) -> Any:
-        """Return objects as JSON, written by their types."""
+        """Return objects as JSON values, written by their types."""
         if isinstance(payload, BaseModel):
             return dump_model(payload, "payload", round_trip=True)
-        if isinstance(payload, dict | list | tuple | float):  # no type makes a number of NaN
+        if isinstance(payload, dict | list | tuple | float):  # no type can write NaN
             encode(payload, "payload", limit, lambda _: None)
         value = self._checked(payload)
         try:
@@ -107,7 +118,7 @@ class PayloadType:
                 value, mode="json", by_alias=True, round_trip=True, warnings=False
             )
         except (ValueError, RecursionError):
-            return value  # whoever writes it says where it is no JSON
+            return value  # the encoder will name what is no JSON
 
     def _checked(self, payload: Any) -> Any:
         try:
@@ -118,10 +129,10 @@ class PayloadType:
 
 
 def payload_type_of(annotation: Any) -> PayloadType | None:
-    """Return what checks payloads of this annotation; None: any object fits, as a dict.
+    """Return the type of an annotation; None: any object fits, as a dict.
 
     Raises:
-        pydantic.errors.PydanticUserError: as :class:`PayloadType`.
+        pydantic.errors.PydanticUserError: see :class:`PayloadType`.
     """
     kind, parts = get_origin(annotation) or annotation, get_args(annotation)
     if any(kind is each for each in _UNCHECKED) and parts in [(), (str, Any), (str, object)]:
@@ -130,19 +141,34 @@ def payload_type_of(annotation: Any) -> PayloadType | None:
 
 
 def explain(error: ValidationError) -> tuple[str, str]:
-    """Return path and problem of the first fault, without the value itself."""
+    """Return path and problem of the first fault, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
     return f"payload{path}", f"is refused: {first['msg']}"
 
 
 def shown(annotation: Any) -> str:
-    """Write an annotation without the modules, as code does."""
+    """Return an annotation as in code, without modules."""
     return _MODULES.sub("", inspect.formatannotation(annotation))
 
 
+def _is_lazy(schema: Any) -> bool:
+    """Whether pydantic checks some value only when somebody reads it, which can be done once."""
+    match schema:
+        case {"type": "generator"}:
+            return True
+        case {"type": str()}:
+            parts = [part for key, part in schema.items() if key not in _NO_SCHEMAS]
+        case dict():  # parts by names of the user's
+            parts = list(schema.values())
+        case list() | tuple():
+            parts = list(schema)
+        case _:
+            return False
+    return any(map(_is_lazy, parts))
+
+
 def _is_model(annotation: Any) -> bool:
-    """Whether it is a model that is an object."""
     if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):
         return False
     return not annotation.__pydantic_root_model__
@@ -153,7 +179,7 @@ def _is_wrapped(payload: Any) -> bool:
 
 
 def _branches(schema: Mapping[str, Any], named: Mapping[str, Any]) -> set[str | None]:
-    """Return the kinds of JSON that a schema admits; None: any."""
+    """Return the JSON types that a schema admits; None: any."""
     if "$ref" in schema:
         return _branches(named[schema["$ref"].rpartition("/")[2]], named)
     branches = schema.get("anyOf") or schema.get("oneOf")

@@ -1,4 +1,4 @@
-"""The records that travel between the rooms."""
+"""A task's row before its insert, and the task and its attempts as read back."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from uuid import UUID
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from tasks_app.domain.tasks.states import State
     from tasks_app.domain.tasks.unique_key import KeyRule
 
-    P = TypeVar("P")
-
 HINT_WAIT = timedelta(seconds=3)
-"""How long the scan leaves a new row to its hint. Long enough for a worker that is busy just now,
-short enough that nobody misses the task whose hint was lost."""
+"""How long the scan leaves a new row to its hint. Long enough for a worker that is busy for a
+moment, short enough that nobody notices a lost hint."""
 
 
 class TaskId(int):
-    """A task's id that also says whether this call made the task.
+    """A task's id that also says whether this call created the task.
 
-    ``created`` is False when another task already holds the same name and unique_key; the id is
-    then that task's, and ``outcome`` says what became of it.
+    ``created`` is False if another task already has the same name and unique_key; then the id is
+    that task's, and ``outcome`` says what was done to it.
     """
 
     created: bool = True
@@ -34,7 +30,6 @@ class TaskId(int):
 
     @classmethod
     def held(cls, value: int, outcome: CreateOutcome = CreateOutcome.EXISTING) -> Self:
-        """Return the id of a task that was there before."""
         self = cls(value)
         self.created = False
         self.outcome = outcome
@@ -42,7 +37,7 @@ class TaskId(int):
 
 
 class RowTemplate(NamedTuple):
-    """What a task has in common with many others. Spans are from the insert on."""
+    """The columns that many rows share. Durations count from the insert."""
 
     name: str
     queue: str
@@ -59,23 +54,23 @@ class RowTemplate(NamedTuple):
     timeout_ms: int | None
     hard_timeout_ms: int | None
     hint_wait: timedelta = timedelta(0)
-    """How long the scan leaves the row alone, because a hint is on its way."""
+    """How long the scan leaves the row out, because a hint is on its way."""
     schedule_id: int | None = None
-    """Which schedule made it."""
+    """The schedule that made it."""
     batch_id: int | None = None
     """The group whose member it is."""
     fair_key: str | None = None
-    """Whose share of a fair queue it is part of."""
+    """Whose share of a fair queue it belongs to."""
     order_skips: bool | None = None
-    """The order_key's policy is ``skips``."""
+    """True: the order_key's policy is ``skips``."""
     strict_order: bool = False
     """Producers of the order_key take turns."""
     rule: KeyRule | None = None
-    """Scope and policy of the unique_key, where either was given."""
+    """Scope and policy of the unique_key, if either was given."""
 
 
 class TaskRow(NamedTuple):
-    """A checked task, ready to be inserted: what it has for itself, and its terms."""
+    """A checked task, ready for the insert: its own columns, and the shared ones."""
 
     payload: str
     """JSON text."""
@@ -84,21 +79,20 @@ class TaskRow(NamedTuple):
     order_key: str | None
     limit_key: str | None
     terms: RowTemplate
-    """Rows that were admitted on the same terms share one object."""
+    """Rows with the same options share one object."""
 
     @property
     def name(self) -> str:
-        """The task's name."""
         return self.terms.name
 
 
 KEYS = TaskRow._fields[1:-1]
-"""What a row may have for itself beside its payload."""
+"""A row's own columns but the payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as people see it, from whichever pool it lies in."""
+    """A task as people see it, in any pool."""
 
     id: int
     pool: str
@@ -127,17 +121,19 @@ class Task:
     owner: str | None
     lease_until: datetime | None
     parked: str | None
-    """Why a due row waits all the same, such as an unknown handler."""
+    """Why a due row waits, for instance an unknown handler."""
     result: Any
     error: str | None
     run_ms: int | None
     group_id: int | None = None
-    """The group that waits for it, as for others."""
+    """The group whose member it is."""
+    fingerprint: str | None = None
+    """Of its error, in the error pool: 16 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt that did not succeed, as the history keeps it."""
+    """A row of the history: an attempt that did not succeed."""
 
     task_id: int
     attempt: int
@@ -148,3 +144,5 @@ class Attempt:
     owner: str | None
     started_at: datetime | None
     ended_at: datetime
+    fingerprint: str | None = None
+    """Of its error; None: it was written by older code."""

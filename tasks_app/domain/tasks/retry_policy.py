@@ -22,7 +22,7 @@ from tasks_app.domain.durations import Duration, format_duration, parse_duration
 DEFAULT_MAX_ATTEMPTS = 3
 MOST_LEVELS = 100
 MOST_ATTEMPTS = 32_000
-"""Below what a smallint counts."""
+"""Fits into a smallint."""
 LARGEST_FACTOR = 1_000
 """Its 64th power is still a float."""
 
@@ -32,15 +32,15 @@ class RetryPolicy(Protocol):
 
     @property
     def max_attempts(self) -> int:
-        """How many charged failures lead to the error pool, unless the task says otherwise."""
+        """This many charged failures lead to the error pool, unless the task has its own number."""
 
     def wait(self, level: int, rng: Random) -> timedelta:
-        """Return the wait that belongs to ``level``, which is 1 after the first failure."""
+        """Return the wait of ``level``, which is 1 after the first failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """A table of waits; beyond its end the last one repeats."""
+    """A list of waits; the last one repeats."""
 
     waits: tuple[timedelta, ...]
 
@@ -49,8 +49,7 @@ class Levels:
         """One run before the first level and one after each."""
         return len(self.waits) + 1
 
-    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  a table has no chance in it
-        """Return the span in the table."""
+    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  nothing is random
         return self.waits[min(level, len(self.waits)) - 1]
 
     def __str__(self) -> str:
@@ -64,8 +63,7 @@ class Fixed:
     every: timedelta
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
 
-    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  the same each time
-        """Return the span."""
+    def wait(self, level: int, rng: Random) -> timedelta:  # noqa: ARG002  nothing is random
         return self.every
 
     def __str__(self) -> str:
@@ -85,7 +83,7 @@ class Exponential:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
 
     def wait(self, level: int, rng: Random) -> timedelta:
-        """Draw a span; the exponent is bounded so that high levels cannot overflow."""
+        """Draw a wait; the exponent is bounded so that high levels cannot overflow."""
         ceiling = self.base.total_seconds() * self.factor ** min(level - 1, 64)
         return timedelta(seconds=rng.uniform(0, min(ceiling, self.cap.total_seconds())))
 
@@ -101,10 +99,10 @@ _EXPONENTIAL = re.compile(r"^exponential (\S+) x(\d+(?:\.\d+)?) cap (\S+)$")
 
 
 def parse_policy(value: str | Sequence[Duration] | RetryPolicy) -> RetryPolicy:
-    """Return the policy that ``value`` describes; a sequence is a table of levels.
+    """Return the policy that ``value`` describes; a sequence is a list of waits.
 
     Raises:
-        ValueError: not a policy, or one whose text could not be read back from a row.
+        ValueError: it is no policy, or one whose text could not be read back from a row.
     """
     if isinstance(value, Levels | Fixed | Exponential):
         return _checked(value)
@@ -145,5 +143,5 @@ def _factor(written: str) -> float:
 
 
 def _plain(factor: float) -> str:
-    """Write a factor without an exponent, in the digits that make the same float again."""
+    """Write a factor without an exponent, in digits that read back as the same float."""
     return f"{Decimal(repr(factor)):f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""A run of a task: its fence, what was claimed, how it ended."""
+"""A run of a task: its fence, what was claimed, how it ends."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from tasks_app.domain.tasks.states import Event
-
-    P = TypeVar("P")
 
 
 class Run(NamedTuple):
-    """One attempt of one task; what a slot remembers."""
+    """One attempt of one task, as a slot of the scoreboard records it."""
 
     task_id: int
     attempt: int
 
 
 class Fence(NamedTuple):
-    """What every write of a run must match; a stale one changes nothing."""
+    """What every write of a run must match; with a stale fence a write changes nothing."""
 
     task_id: int
     attempt: int
@@ -31,9 +27,10 @@ class Fence(NamedTuple):
 
 
 class ClaimedTask(NamedTuple):
-    """A row that this child now owns, until its lease is over.
+    """A row that this child owns until its lease is over.
 
-    The order is that in which a claim returns them: a child makes tens of thousands a second.
+    The fields are in the order in which a claim returns them: a child makes tens of thousands of
+    these a second.
     """
 
     fence: Fence
@@ -41,7 +38,7 @@ class ClaimedTask(NamedTuple):
     queue: str
     biz_key: str | None
     payload: str | None
-    """JSON text; None when it is large and has to be fetched on its own."""
+    """JSON text; None: it is large and is fetched separately."""
     headers: str | None
     failures: int
     crashes: int
@@ -53,41 +50,36 @@ class ClaimedTask(NamedTuple):
     hard_timeout_ms: int | None
     key_text: str
     created_s: float
-    """Instants in seconds since 1970, and the key in its text: few handlers ask for them."""
+    """Instants are seconds since 1970, and the key is text: few handlers ask for them."""
     due_s: float
     cancel_requested: bool
     in_group: bool = False
-    """Its end is counted."""
+    """A group counts its end."""
 
     @property
     def idempotency_key(self) -> UUID:
-        """The same at every attempt."""
         return UUID(self.key_text)
 
     @property
     def created_at(self) -> datetime:
-        """When the task was created."""
         return datetime.fromtimestamp(self.created_s, UTC)
 
     @property
     def due_at(self) -> datetime:
-        """Since when this run could start."""
         return datetime.fromtimestamp(self.due_s, UTC)
 
     @property
     def task_id(self) -> int:
-        """The id alone."""
         return self.fence.task_id
 
     @property
     def runs_alone(self) -> bool:
-        """Whether nothing else may run in its process: its crash must have one suspect."""
+        """Whether nothing else may run in its process, so that a crash has one suspect."""
         return self.at_most_once or self.crashes > 0
 
     @property
     def run(self) -> Run:
-        """Which run of which task this is."""
-        return tuple.__new__(Run, self.fence[:2])  # each run asks, and the class takes longer
+        return tuple.__new__(Run, self.fence[:2])  # hot path: faster than calling the class
 
     def __repr__(self) -> str:
         return f"<claimed task {self.task_id} ({self.name}), attempt {self.fence.attempt}>"
@@ -98,16 +90,16 @@ class Cause:
     """Why an attempt did not succeed: clean text of bounded length, never a payload."""
 
     kind: str
-    """The exception's qualified name, or one of our own words such as ``process died``."""
+    """The exception's qualified name, or one of our own words, as ``process died``."""
     message: str
     traceback: str | None = None
     """Frames and lines without local variables."""
 
 
 class Settlement(NamedTuple):
-    """What is to become of one run, decided; the pool only carries it out under the fence.
+    """The decided end of one run; the pool carries it out under the fence.
 
-    A task whose cancellation was asked for meanwhile is CANCELLED instead of PENDING or FAILED.
+    A task whose cancellation was requested meanwhile is CANCELLED instead of PENDING or FAILED.
     """
 
     fence: Fence
@@ -115,13 +107,15 @@ class Settlement(NamedTuple):
     failures: int
     retry_level: int
     wait: timedelta | None = None
-    """For events that lead back to PENDING: from the write on, by the database's clock."""
+    """For events that lead back to PENDING: counted from the write, by the database's clock."""
     crashes: int | None = None
-    """None: as they are."""
+    """None: unchanged."""
     result: str | None = None
     """JSON text."""
     cause: Cause | None = None
     run_ms: int | None = None
     """How long the handler ran, by the worker's monotonic clock."""
     task: ClaimedTask | None = None
-    """Whose run it was, for those who are told of it; the write needs the fence alone."""
+    """For hooks, logs and counters; the write needs the fence alone."""
+    began: float | None = None
+    """When its handler was called, by the worker's monotonic clock; None: it did not return."""

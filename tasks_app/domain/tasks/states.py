@@ -1,6 +1,6 @@
-"""The life of a task: states, events, and the one table that says which leads where.
+"""The life of a task: states, events, and the one table of transitions.
 
-Guards in SQL, the diagram in ``docs/lifecycle.md`` and the CHECK constraints all come from here.
+Guards in SQL, the diagram in ``docs/lifecycle.md`` and the CHECK constraints are made of it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from tasks_app.domain.errors import IllegalTransitionError
 
 
 class State(StrEnum):
-    """Where a task is in its life; the words that the database stores."""
+    """The states of a task, as the database stores them."""
 
     PENDING = "PENDING"
-    """Waits to become due, or to be claimed."""
+    """Waits to become due or to be claimed."""
     RUNNING = "RUNNING"
     """Claimed by one worker child, under a lease."""
     SUCCEEDED = "SUCCEEDED"
     """Its handler returned."""
     SKIPPED = "SKIPPED"
-    """Nothing to do: its handler said so, or it was disabled when it became due."""
+    """There was nothing to do: its handler said so, or it was disabled when it became due."""
     CANCELLED = "CANCELLED"
     """Stopped on purpose."""
     EXPIRED = "EXPIRED"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 class Pool(StrEnum):
-    """The table a row lies in: half of its state."""
+    """The table that a row is in."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -47,15 +47,15 @@ class Event(StrEnum):
     EXPIRE = "expire"
     FAIL = "fail"
     RETRY = "retry"
-    """Again later; one failure is charged unless a rule says otherwise."""
+    """Again later; one failure is charged, unless a rule says otherwise."""
     SNOOZE = "snooze"
-    """Again later, because the handler asked for it; nothing is charged."""
+    """Again later at the handler's request; nothing is charged."""
     RELEASE = "release"
-    """Given back unstarted or through no fault of its own; nothing is charged."""
+    """Given back unstarted, or through no fault of its own; nothing is charged."""
     RESCUE = "rescue"
-    """Its lease is over, or its child or its connection died with it: the machine returns it."""
+    """Taken back by the system: its lease ended, or its child or its connection died."""
     REQUEUE = "requeue"
-    """An operator returns it."""
+    """Put back by an operator."""
 
 
 _P, _R = State.PENDING, State.RUNNING
@@ -87,11 +87,7 @@ _POOLS = {_P: Pool.PENDING, _R: Pool.PENDING, State.FAILED: Pool.ERROR}
 
 
 def next_state(state: State, event: Event) -> State:
-    """Return the state that ``event`` leads to.
-
-    Raises:
-        IllegalTransitionError: ``event`` is not admitted in ``state``.
-    """
+    """Return the state that ``event`` leads to, or raise IllegalTransitionError."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:
@@ -99,15 +95,13 @@ def next_state(state: State, event: Event) -> State:
 
 
 def sources(event: Event) -> tuple[State, ...]:
-    """Return the states in which ``event`` is admitted, in the order of the enumeration."""
+    """Return the states in which ``event`` is allowed, in the order of the enum."""
     return tuple(state for state in State if (state, event) in TRANSITIONS)
 
 
 def pool_of(state: State) -> Pool:
-    """Return the pool in which a row of this state lies."""
     return _POOLS.get(state, Pool.COMPLETED)
 
 
 def states_in(pool: Pool) -> tuple[State, ...]:
-    """Return the states that rows of this pool may have."""
     return tuple(state for state in State if pool_of(state) is pool)

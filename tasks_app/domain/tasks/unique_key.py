@@ -1,4 +1,4 @@
-"""Unique keys: for how long a key is taken, and what a create does that meets a taken one."""
+"""Unique keys: for how long a key is taken, and what a create does if it is."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Scope(StrEnum):
     """While it is PENDING: the key is free as soon as the task runs."""
     QUEUED_OR_RUNNING = "queued_or_running"
     UNTIL_TERMINAL = "until_terminal"
-    """While it is in the pending pool, which is the same: what is retried stays there."""
+    """The same: while it is in the pending pool, where retries stay, too."""
     FOR_PERIOD = "for_period"
-    """For a time from its creation on, whatever becomes of it."""
+    """For a time from its creation on, even if it ends earlier."""
     FOREVER = "forever"
 
 
 class OnConflict(StrEnum):
-    """What a create does whose key is taken."""
+    """What a create does if its key is taken."""
 
     RETURN_EXISTING = "return_existing"
     REPLACE_PAYLOAD = "replace_payload"
-    """Of the holder, if it is PENDING."""
+    """Replace the holder's payload, if the holder is PENDING."""
     RESCHEDULE = "reschedule"
-    """The holder, if it is PENDING: debounce."""
+    """Reschedule the holder, if it is PENDING (debounce)."""
     RAISE = "raise"
 
 
@@ -40,22 +40,22 @@ class CreateOutcome(StrEnum):
     EXISTING = "existing"
     """Nothing was written: the key is taken."""
     REPLACED = "replaced"
-    """The holder has this payload now."""
+    """The holder now has this payload."""
     RESCHEDULED = "rescheduled"
-    """The holder is due when this task would have been."""
+    """The holder is now due when this task would have been."""
 
 
 class KeyRule(NamedTuple):
-    """Which scope and policy a task's unique_key has."""
+    """Scope and conflict policy of a task's unique_key."""
 
     scope: Scope = Scope.UNTIL_TERMINAL
     on_conflict: OnConflict = OnConflict.RETURN_EXISTING
     period: timedelta | None = None
-    """Of ``for_period``."""
+    """For the scope ``for_period``."""
 
     @property
     def outlives_the_index(self) -> bool:
-        """Whether the key stands in the table of keys; the others are columns of their rows."""
+        """Whether the key is a row of the table of keys; other keys are columns of their tasks."""
         return self.scope in _IN_THE_TABLE
 
 
@@ -65,7 +65,7 @@ POLICIES = ", ".join(OnConflict)
 
 
 def parse_rule(scope: object, on_conflict: object) -> KeyRule | None:
-    """Return the rule; None: neither is given. ``for_period`` is followed by its time.
+    """Return the rule; None: neither is given. A time follows ``for_period``.
 
     Raises:
         ValueError: the first argument names the option, the second what is wrong with it.

@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 from pydantic import BaseModel, Field
 
-from tasks_app.domain.batch.chunk_size import FIRST, ChunkPace
 from tasks_app.domain.batch.decisions import (
     Move,
     after_compensation,
@@ -18,6 +17,8 @@ from tasks_app.domain.batch.decisions import (
 )
 from tasks_app.domain.batch.identity import checked_params, identity
 from tasks_app.domain.batch.policies import (
+    FIRST_ROWS,
+    ChunkPace,
     CommitEvery,
     parse_commit_every,
     parse_join,
@@ -186,7 +187,7 @@ def test_policies_of_aborts_that_are_none(word: object) -> None:
 
 def test_chunks_grow_to_what_fits_and_shrink_at_once() -> None:
     pace = ChunkPace(CommitEvery(2000))
-    assert pace.size == FIRST
+    assert pace.size == FIRST_ROWS
 
     pace.learn(100, 0.01)
     assert pace.size == 400
@@ -236,15 +237,15 @@ def test_parameters_that_do_not_fit_are_named() -> None:
 
 def test_what_is_few_chunks_or_few_seconds_is_not_worth_dividing() -> None:
     pace = ChunkPace(CommitEvery(100, timedelta(seconds=1)))
-    assert not pace.is_worth_dividing(1_000_000)  # nobody knows yet what a row costs
+    assert not pace.is_worth_dividing(1_000_000, 4.0)  # nobody knows yet what a row costs
     pace.learn(100, 0.5)
 
-    assert pace.is_worth_dividing(800)
-    assert not pace.is_worth_dividing(799)  # less than four seconds
+    assert pace.is_worth_dividing(800, 4.0)
+    assert not pace.is_worth_dividing(799, 4.0)  # less than four seconds
 
     pace.learn(100, 5.0)
     assert pace.size == 16
-    assert pace.is_worth_dividing(80)
+    assert pace.is_worth_dividing(80, 4.0)
     pace.learn(16, 160.0)
     assert pace.size == 1
-    assert not pace.is_worth_dividing(3)  # less than four chunks
+    assert not pace.is_worth_dividing(3, 4.0)  # less than four chunks

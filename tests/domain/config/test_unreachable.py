@@ -12,6 +12,7 @@ REFUSED = f"""{AT}Connection refused
 SOCKET = """connection is bad: connection to server on socket "/tmp/x/.s.PGSQL.5432" failed: \
 No such file or directory
 \tIs the server running locally?"""
+BOUNCER = "as PgBouncer in transaction mode does"
 NO_TLS = 'host "10.0.0.1", user "shop", database "shop"'
 MANY = f"""{REFUSED}
 Multiple connection attempts failed. All failures were:
@@ -32,6 +33,11 @@ Multiple connection attempts failed. All failures were:
             "failed to resolve host 'db.invalid': [Errno -2] Name or service not known",
             "is on host db.invalid, which has no address",
             True,
+        ),
+        (
+            f'{AT}FATAL:  database "a\nERROR \x1b[2J" does not exist',
+            r'server at 127.0.0.1:5432 has no database "a\nERROR \x1b[2J"',
+            False,
         ),
         (
             f'{AT}FATAL:  password authentication failed for user "shop"',
@@ -87,6 +93,16 @@ Multiple connection attempts failed. All failures were:
         (
             'invalid URI query parameter: "foo"',
             'cannot be asked: invalid URI query parameter: "foo"',
+            False,
+        ),
+        (
+            f"{AT}FATAL:  unsupported startup parameter: options",
+            f"at 127.0.0.1:5432 refuses the startup parameter options, {BOUNCER}",
+            False,
+        ),
+        (
+            f"{AT}FATAL:  unsupported startup parameter in options: jit",
+            f"at 127.0.0.1:5432 refuses the startup parameter jit, {BOUNCER}",
             False,
         ),
         ("connection timeout expired", "does not answer: timeout expired", True),

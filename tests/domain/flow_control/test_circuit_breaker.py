@@ -10,9 +10,9 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     FIRST_RAMP,
     LONGEST_RAMP,
     Breaker,
+    BreakerMode,
+    BreakerStanding,
     BreakerState,
-    Mode,
-    Standing,
     after_wait,
     check_breaker,
     judge,
@@ -23,9 +23,9 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 BANK = Breaker("bank", ratio=0.5, least=4, probes=2)
 
 
-def standing(state: BreakerState, good: int = 0, bad: int = 0, **given: object) -> Standing:
-    values = {"mode": Mode.AUTO, "since": NOON, "at": NOON, **given}
-    return Standing(
+def standing(state: BreakerState, good: int = 0, bad: int = 0, **given: object) -> BreakerStanding:
+    values = {"mode": BreakerMode.AUTO, "since": NOON, "at": NOON, **given}
+    return BreakerStanding(
         BANK, ["t"], state, look_at=None, good=good, bad=bad, let_through=0, let_at=None,
         reason="", **values,
     )  # fmt: skip
@@ -51,9 +51,9 @@ def test_outcomes(state: BreakerState, good: int, bad: int, goes_to: BreakerStat
     assert (step and step.state) == goes_to
 
 
-@pytest.mark.parametrize("mode", [Mode.OPEN, Mode.CLOSED])
+@pytest.mark.parametrize("mode", [BreakerMode.OPEN, BreakerMode.CLOSED])
 @pytest.mark.parametrize("state", list(BreakerState))
-def test_an_operators_word_outranks_all_outcomes(mode: Mode, state: BreakerState) -> None:
+def test_an_operators_word_outranks_all_outcomes(mode: BreakerMode, state: BreakerState) -> None:
     late = standing(state, 5, 99, mode=mode, at=NOON + timedelta(days=1))
 
     assert judge(late) is None

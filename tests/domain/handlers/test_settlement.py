@@ -76,41 +76,24 @@ NAMES = [type(ending[0]).__name__ for ending in ENDINGS]
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
-def test_an_ending_while_attempts_are_left(ending) -> None:
-    error, event, _, _, charges = ending
+@pytest.mark.parametrize(
+    ("task", "column"),
+    [
+        ({"failures": 1, "retry_level": 1}, 1),
+        ({"failures": 2, "retry_level": 2}, 2),
+        ({"at_most_once": True}, 3),
+        ({"at_most_once": True, "max_attempts": 1}, 2),
+    ],
+    ids=["attempts left", "last attempt", "at most once", "at most once, last attempt"],
+)
+def test_an_ending(ending: tuple, task: dict, column: int) -> None:
+    error, charges = ending[0], ending[-1]
 
-    decided = end(a_task(failures=1, retry_level=1), error)
+    decided = end(a_task(**task), error)
 
-    assert decided.event is event
-    assert decided.failures == (2 if charges else 1)
+    assert decided.event is ending[column]
+    assert decided.failures == task.get("failures", 0) + charges
     assert decided.cause == CAUSE
-
-
-@pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
-def test_an_ending_at_the_last_attempt(ending) -> None:
-    error, _, event, _, charges = ending
-
-    decided = end(a_task(failures=2, retry_level=2), error)
-
-    assert decided.event is event
-    assert decided.failures == (3 if charges else 2)
-
-
-@pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
-def test_an_ending_of_an_at_most_once_task(ending) -> None:
-    error, _, _, event, charges = ending
-
-    decided = end(a_task(at_most_once=True), error)
-
-    assert decided.event is event
-    assert decided.failures == (1 if charges else 0)
-
-
-@pytest.mark.parametrize("ending", ENDINGS, ids=NAMES)
-def test_an_ending_of_an_at_most_once_task_at_its_last_attempt(ending) -> None:
-    error, _, last, _, _ = ending
-
-    assert end(a_task(at_most_once=True, max_attempts=1), error).event is last
 
 
 def test_a_return_is_a_success_that_charges_nothing() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 
 from tasks_app.domain.errors import HandlerError
@@ -38,6 +38,16 @@ class HasLog(Protocol):
     log: Any
 
 
+class Totals(BaseModel):
+    type: str
+    default: dict[str, Iterable[int]] | None = None
+
+
+class Plain(BaseModel):
+    type: Literal["generator"] = "generator"
+    default: dict[str, Any] = Field(default={"type": "generator"}, json_schema_extra={"type": "x"})
+
+
 class Mine(TaskContext):
     """Of a user."""
 
@@ -55,6 +65,7 @@ def with_protocol(ctx: HasLog): ...
 def with_own(ctx: Mine): ...
 def with_either(ctx: TaskContext | None): ...
 def with_a_context_of_checkers(ctx: OnlyForCheckers, payload: Order): ...
+def with_the_word_generator(ctx, payload: Plain): ...
 def with_defaults(ctx, payload: Order | None = None): ...
 
 
@@ -74,6 +85,7 @@ def with_defaults(ctx, payload: Order | None = None): ...
         (with_own, False, None),
         (with_either, False, None),
         (with_a_context_of_checkers, True, "Order"),
+        (with_the_word_generator, True, "Plain"),
         (with_defaults, True, "Order | None"),
     ],
 )
@@ -108,6 +120,12 @@ async def async_generator(ctx) -> AsyncIterator[int]:
 
 def engine(ctx, payload: Engine): ...
 def function(ctx, payload: Callable[[int], str]): ...
+def iterable(ctx, numbers: Iterable[int]): ...
+def maybe_iterable(ctx, numbers: Annotated[Iterable[int] | None, Field()]): ...
+def any_iterator(ctx, numbers: Iterator[int]): ...
+def any_generator(ctx, numbers: Generator[int, None, None]): ...
+def lists_of_iterables(ctx, numbers: list[Iterable[int]]): ...
+def with_lazy_field(ctx, totals: Totals): ...
 
 
 @pytest.mark.parametrize(
@@ -128,6 +146,12 @@ def function(ctx, payload: Callable[[int], str]): ...
         (all_positions, "takes *args, which nobody gives it."),
         (generator, "is a generator, and nobody would run it. Take the yield out"),
         (async_generator, "is a generator, and nobody would run it."),
+        (iterable, "declares numbers: Iterable[int], which cannot be checked (an Iterable or Gen"),
+        (maybe_iterable, "which cannot be checked (an Iterable or Generator is checked only when"),
+        (any_iterator, "declares numbers: Iterator[int], which cannot be checked"),
+        (any_generator, "declares numbers: Generator[int, None, None], which cannot be checked"),
+        (lists_of_iterables, "declares numbers: list[Iterable[int]], which cannot be checked"),
+        (with_lazy_field, "declares totals: Totals, which cannot be checked (an Iterable or Gener"),
         (engine, "declares payload: Engine, which cannot be checked (Unable to generate"),
         (function, "declares payload: Callable[[int], str], which cannot be checked (Cannot gen"),
         (unresolvable, "cannot be resolved (name 'Decimal' is not defined). Import"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks_app.domain.batch.statistics import bar, figures_of
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Counts, Partition, Status, StoredPartition
+from tasks_app.domain.partition.records import Partition, RowCounts, Status, StoredPartition
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -23,7 +23,7 @@ def part(number: int, rows: int | None, read: int, status: Status, **more: Any) 
         "s",
         status,
         None,
-        Counts(read, read),
+        RowCounts(read, read),
         None,
         changed_at=NOON,
         error=None,

@@ -13,7 +13,14 @@ from tasks_app.domain.partition.check import check
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.problems import Wrong
 from tasks_app.domain.partition.ranges import Range, between
-from tasks_app.domain.partition.records import Extent, Facts, Kind, Partition, Physical, Plan
+from tasks_app.domain.partition.records import (
+    Extent,
+    Facts,
+    Partition,
+    PartitionKind,
+    PhysicalRange,
+    Plan,
+)
 
 
 def plan_of(*partitions: Partition | tuple, key_type: KeyType = KeyType.INTEGER) -> Plan:
@@ -156,8 +163,8 @@ def test_rows_without_a_key_have_one_owner() -> None:
 
 def test_values_that_nobody_or_two_own() -> None:
     plan = plan_of(
-        Partition(1, Kind.VALUES, values=("a", "b")),
-        Partition(2, Kind.VALUES, values=("b",)),
+        Partition(1, PartitionKind.VALUES, values=("a", "b")),
+        Partition(2, PartitionKind.VALUES, values=("b",)),
         key_type=KeyType.TEXT,
     )
     facts = Facts(KeyType.TEXT, {None: Extent()}, values={"a": 1, "c": 2, "d": 3})
@@ -173,7 +180,7 @@ def test_values_that_nobody_or_two_own() -> None:
 
 def test_hashes_cover_their_modulus_and_agree_on_it() -> None:
     def hashed(number: int, bucket: int, modulus: int = 3) -> Partition:
-        return Partition(number, Kind.HASH, Range(bucket, bucket + 1), modulus=modulus)
+        return Partition(number, PartitionKind.HASH, Range(bucket, bucket + 1), modulus=modulus)
 
     facts = Facts(KeyType.TEXT, {None: Extent()})
     text = KeyType.TEXT
@@ -186,8 +193,8 @@ def test_hashes_cover_their_modulus_and_agree_on_it() -> None:
 
 
 def test_bytes_of_a_file_are_covered() -> None:
-    first = Partition(1, Kind.SEGMENT, Range(0, 10), source="f")
-    rest = Partition(2, Kind.SEGMENT, Range(12, 20), source="f")
+    first = Partition(1, PartitionKind.SEGMENT, Range(0, 10), source="f")
+    rest = Partition(2, PartitionKind.SEGMENT, Range(12, 20), source="f")
     facts = Facts(KeyType.INTEGER, {"f": Extent(0, 19)})
 
     kind, message, _ = only(plan_of(first, rest), facts)
@@ -198,8 +205,8 @@ def test_bytes_of_a_file_are_covered() -> None:
 
 def test_a_partition_that_spans_two_of_the_database() -> None:
     physical = (
-        Physical("t_2025", Range(date(2025, 1, 1), date(2026, 1, 1))),
-        Physical("t_2026", Range(date(2026, 1, 1), date(2027, 1, 1))),
+        PhysicalRange("t_2025", Range(date(2025, 1, 1), date(2026, 1, 1))),
+        PhysicalRange("t_2026", Range(date(2026, 1, 1), date(2027, 1, 1))),
     )
     facts = Facts(KeyType.DATE, {None: Extent()}, physical=physical)
     july, new_year = date(2025, 7, 1), date(2026, 1, 1)

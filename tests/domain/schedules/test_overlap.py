@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks_app.domain.schedules.overlap import Fired, Overlap, Verdict, judge
+from tasks_app.domain.schedules.overlap import Fired, Overlap, OverlapVerdict, judge
 
 A, B, C = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3))
 
@@ -14,31 +14,31 @@ A, B, C = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3))
 @pytest.mark.parametrize(
     ("policy", "busy", "expected"),
     [
-        ("allow", False, Verdict(made=[A, B])),
-        ("allow", True, Verdict(made=[A, B])),
-        ("skip", False, Verdict(made=[A], without={B: Fired.SKIPPED})),
-        ("skip", True, Verdict(without={A: Fired.SKIPPED, B: Fired.SKIPPED})),
-        ("queue", False, Verdict(made=[A], queued=B)),
-        ("queue", True, Verdict(queued=A, without={B: Fired.SKIPPED})),
-        ("replace", False, Verdict(made=[B], without={A: Fired.REPLACED})),
-        ("replace", True, Verdict(made=[B], without={A: Fired.REPLACED}, cancels=True)),
+        ("allow", False, OverlapVerdict(made=[A, B])),
+        ("allow", True, OverlapVerdict(made=[A, B])),
+        ("skip", False, OverlapVerdict(made=[A], without={B: Fired.SKIPPED})),
+        ("skip", True, OverlapVerdict(without={A: Fired.SKIPPED, B: Fired.SKIPPED})),
+        ("queue", False, OverlapVerdict(made=[A], queued=B)),
+        ("queue", True, OverlapVerdict(queued=A, without={B: Fired.SKIPPED})),
+        ("replace", False, OverlapVerdict(made=[B], without={A: Fired.REPLACED})),
+        ("replace", True, OverlapVerdict(made=[B], without={A: Fired.REPLACED}, cancels=True)),
     ],
 )
-def test_two_instants(policy: str, busy: bool, expected: Verdict) -> None:
+def test_two_instants(policy: str, busy: bool, expected: OverlapVerdict) -> None:
     assert judge(Overlap(policy), [A, B], None, busy=busy) == expected
 
 
 @pytest.mark.parametrize(
     ("policy", "busy", "expected"),
     [
-        ("allow", True, Verdict(made=[A, B])),
-        ("skip", True, Verdict(without={A: Fired.SKIPPED, B: Fired.SKIPPED})),
-        ("queue", False, Verdict(made=[A], queued=B)),
-        ("queue", True, Verdict(queued=A, without={B: Fired.SKIPPED})),
-        ("replace", True, Verdict(made=[B], without={A: Fired.REPLACED}, cancels=True)),
+        ("allow", True, OverlapVerdict(made=[A, B])),
+        ("skip", True, OverlapVerdict(without={A: Fired.SKIPPED, B: Fired.SKIPPED})),
+        ("queue", False, OverlapVerdict(made=[A], queued=B)),
+        ("queue", True, OverlapVerdict(queued=A, without={B: Fired.SKIPPED})),
+        ("replace", True, OverlapVerdict(made=[B], without={A: Fired.REPLACED}, cancels=True)),
     ],
 )
-def test_one_that_was_queued_goes_first(policy: str, busy: bool, expected: Verdict) -> None:
+def test_one_that_was_queued_goes_first(policy: str, busy: bool, expected: OverlapVerdict) -> None:
     assert judge(Overlap(policy), [B], A, busy=busy) == expected
 
 
@@ -51,4 +51,4 @@ def test_no_instant_is_lost_and_nothing_is_made_of_nothing(policy: Overlap, busy
 
     queued = [] if verdict.queued is None else [verdict.queued]
     assert sorted([*verdict.made, *queued, *verdict.without]) == instants
-    assert judge(policy, [], None, busy=busy) == Verdict()
+    assert judge(policy, [], None, busy=busy) == OverlapVerdict()

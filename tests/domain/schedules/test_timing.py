@@ -7,7 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from tasks_app.domain.errors import InvalidScheduleError
-from tasks_app.domain.schedules.timing import Cron, Every, Kind, Once, between, timing_of, written
+from tasks_app.domain.schedules.timing import (
+    Cron,
+    Every,
+    Once,
+    TimingKind,
+    between,
+    timing_of,
+    written,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 S, H = timedelta(seconds=1), timedelta(hours=1)
@@ -45,19 +53,19 @@ def test_between_includes_its_start_and_not_its_end() -> None:
 @pytest.mark.parametrize(
     ("when", "kind", "text"),
     [
-        ({"cron": " 0  3 * * * "}, Kind.CRON, "0 3 * * *"),
-        ({"every": 90}, Kind.EVERY, "90s"),
-        ({"every": timedelta(hours=2)}, Kind.EVERY, "2h"),
-        ({"at": NOON}, Kind.ONCE, "2026-01-01T12:00:00+00:00"),
+        ({"cron": " 0  3 * * * "}, TimingKind.CRON, "0 3 * * *"),
+        ({"every": 90}, TimingKind.EVERY, "90s"),
+        ({"every": timedelta(hours=2)}, TimingKind.EVERY, "2h"),
+        ({"at": NOON}, TimingKind.ONCE, "2026-01-01T12:00:00+00:00"),
     ],
 )
-def test_what_is_written_is_read_as_the_same(when: dict, kind: Kind, text: str) -> None:
+def test_what_is_written_is_read_as_the_same(when: dict, kind: TimingKind, text: str) -> None:
     given = {"cron": None, "every": None, "at": None, **when}
 
     assert written(**given, zone="UTC") == (kind, text)
 
     timing = timing_of(kind, text, "Europe/Berlin", NOON)
-    again = {Kind.CRON: Cron, Kind.EVERY: Every, Kind.ONCE: Once}
+    again = {TimingKind.CRON: Cron, TimingKind.EVERY: Every, TimingKind.ONCE: Once}
     assert type(timing) is again[kind]
     assert timing.next_after(NOON - H) is not None
     assert timing.explain()

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from tasks_app.domain.tasks.error_text import LONGEST_MESSAGE, LONGEST_TRACEBACK, cause_of, clean
+from tasks_app.domain.tasks.error_text import (
+    LONGEST_MESSAGE,
+    LONGEST_TRACEBACK,
+    brief,
+    cause_of,
+    clean,
+    printable,
+)
 from tasks_app.domain.tasks.run import Cause
 
 
@@ -187,3 +194,39 @@ def test_an_exception_that_was_never_raised_has_no_traceback() -> None:
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 12, 1000])
 def test_cleaning_never_exceeds_the_length(length: int) -> None:
     assert len(clean("\x00" * length, 10)) == min(length, 10)
+
+
+HOSTILE = "one\x1b]0;owned\x07\x1b[2Jtwo\rINFO fake\x9b31m \u202e\u2028é\xa0😀\ttab"
+TAMED = r"one\x1b]0;owned\x07\x1b[2Jtwo\rINFO fake\x9b31m \u202e\u2028é" + "\xa0😀\ttab"
+
+
+def test_no_part_of_a_cause_drives_a_terminal_or_begins_a_line_of_the_log() -> None:
+    forger = type("x\nERROR forged\x1b[2J", (Exception,), {"__module__": "builtins"})
+
+    cause = raised(forger(f"{HOSTILE}\nsecond line"))
+
+    assert cause.kind == r"x\nERROR forged\x1b[2J"
+    assert cause.message == f"{TAMED}\nsecond line"
+    assert brief(forger("a\x1bb\nc")) == r"x\nERROR forged\x1b[2J: a\x1bb"
+
+
+def test_a_traceback_keeps_its_lines_and_escapes_the_rest() -> None:
+    import linecache
+
+    source = "def f():  # \x1b[2J\n\traise ValueError  # \x9b\u202e\n"
+    linecache.cache["<esc>"] = (len(source), None, source.splitlines(keepends=True), "<esc>")
+    rooms: dict = {}
+    exec(compile(source, "<esc>", "exec"), rooms)
+
+    try:
+        rooms["f"]()
+    except ValueError as error:
+        trace = cause_of(error).traceback or ""
+
+    assert r"\x9b\u202e" in trace
+    assert trace == printable(trace)
+    assert len(trace.splitlines()) > 2
+
+
+def test_a_message_of_escapes_alone_stays_within_its_length() -> None:
+    assert_storable(raised(ValueError("\x1b" * LONGEST_MESSAGE)))

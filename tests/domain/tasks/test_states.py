@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tasks_app.domain.errors import IllegalTransitionError
-from tasks_app.domain.tasks.lifecycle import page
 from tasks_app.domain.tasks.states import (
     TERMINAL,
     TRANSITIONS,
@@ -82,15 +81,3 @@ def test_the_sources_of_an_event_are_the_states_that_admit_it() -> None:
     assert sources(Event.CANCEL) == (State.PENDING, State.RUNNING)
     assert sources(Event.REQUEUE) == TERMINAL
     assert sources(Event.SUCCEED) == (State.RUNNING,)
-
-
-def test_the_page_about_the_life_of_a_task_is_the_one_that_the_code_writes(project) -> None:
-    written = (project / "docs" / "lifecycle.md").read_text(encoding="utf-8")
-
-    assert written == page(), "run: make docs"
-
-
-def test_the_page_names_every_move() -> None:
-    text = page()
-
-    assert all(f"{state} --> {to}: {event}" in text for state, event, to in LEGAL)

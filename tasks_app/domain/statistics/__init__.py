@@ -1,0 +1,1 @@
+"""What is counted of tasks, and how: outcomes, and histograms of milliseconds."""

@@ -1,0 +1,54 @@
+"""What is counted: how runs and tasks ended, each with a number that never changes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tasks_app.domain.tasks.states import Event, State
+
+
+class Outcome(IntEnum):
+    """As the database stores them. 10 is kept for tasks that were created."""
+
+    DONE = 1
+    SKIPPED = 2
+    CANCELLED = 3
+    EXPIRED = 4
+    FAILED = 5
+    RETRIED = 6
+    RELEASED = 7
+    """Went back before it started, or through no fault of its own."""
+    RESCUED = 8
+    """Went back because its process, or its connection, was gone."""
+    SNOOZED = 9
+
+
+_OVER = {
+    State.SUCCEEDED: Outcome.DONE,
+    State.SKIPPED: Outcome.SKIPPED,
+    State.CANCELLED: Outcome.CANCELLED,
+    State.EXPIRED: Outcome.EXPIRED,
+    State.FAILED: Outcome.FAILED,
+}
+_AGAIN = {
+    Event.RETRY: Outcome.RETRIED,
+    Event.RELEASE: Outcome.RELEASED,
+    Event.RESCUE: Outcome.RESCUED,
+    Event.SNOOZE: Outcome.SNOOZED,
+}
+FINAL = tuple(_OVER.values())
+OTHER = "(other)"
+"""The name and queue of what was over ``MOST_KEYS`` in a minute."""
+MOST_KEYS = 500
+"""Names, queues and outcomes in a minute that have a row of their own."""
+
+
+def outcome_of(state: State, event: Event) -> Outcome:
+    """Return what a run came to that led to ``state``; ``event`` says why it is pending again."""
+    over = _OVER.get(state)
+    return _AGAIN[event] if over is None else over
+
+
+def state_of(outcome: Outcome) -> State | None:
+    """Return the state of a task that is over by this outcome; None: it is not over."""
+    return next((state for state, found in _OVER.items() if found is outcome), None)

@@ -1,0 +1,70 @@
+"""Buckets, sums and percentiles of histograms."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks_app.domain.statistics.histogram import (
+    BOUNDS_MS,
+    BUCKETS,
+    LAST,
+    bucket_of,
+    merged,
+    percentile,
+    trimmed,
+)
+
+HISTOGRAMS = st.lists(st.integers(0, 1000), max_size=BUCKETS)
+
+
+@pytest.mark.parametrize(
+    ("ms", "bucket"),
+    [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11), (1 << 23, 24), (1 << 40, 24)],
+)
+def test_the_bucket_of(ms: int, bucket: int) -> None:
+    assert bucket_of(ms) == bucket
+
+
+@given(st.integers(0, 1 << 30))
+def test_a_bucket_lies_between_its_bounds(ms: int) -> None:
+    bucket = bucket_of(ms)
+    assert bucket == LAST or ms < BOUNDS_MS[bucket]
+    assert bucket == 0 or ms >= BOUNDS_MS[bucket - 1]
+
+
+@given(HISTOGRAMS, HISTOGRAMS)
+def test_merging_loses_nothing(one: list[int], other: list[int]) -> None:
+    assert sum(merged(one, other)) == sum(one) + sum(other)
+    assert merged(one, other) == merged(other, one)
+    assert trimmed(merged(one, other)) == trimmed(merged(trimmed(one), trimmed(other)))
+
+
+def test_nothing_has_no_percentile() -> None:
+    assert percentile([], 0.5) is None
+    assert percentile([0, 0], 0.5) is None
+
+
+def test_a_percentile_is_interpolated() -> None:
+    assert percentile([0, 0, 0, 10], 0.5) == 6  # the middle of 4 .. 8
+    assert percentile([10, 0, 0, 10], 0.5) == 1
+    assert percentile([10, 0, 0, 10], 1.0) == 8
+
+
+def test_the_last_bucket_has_no_upper_bound() -> None:
+    assert percentile([0] * LAST + [3], 0.99) == 1 << 23
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
+def test_a_percentile_is_off_by_less_than_twice(share: float) -> None:
+    rng = random.Random(7)
+    values = sorted(int(rng.lognormvariate(5, 1.5)) + 1 for _ in range(10_000))
+    histogram = [0] * BUCKETS
+    for value in values:
+        histogram[bucket_of(value)] += 1
+    true, found = values[int(share * len(values)) - 1], percentile(histogram, share)
+    assert found is not None
+    assert true / 2 < found < true * 2
