@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.config.refusals import READ_ONLY
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.tables import VERSION
 
@@ -23,10 +24,6 @@ _READABLE = text(f"SELECT has_table_privilege(to_regclass('{VERSION}'), 'SELECT'
 # The column is younger than the table: this reads it where it is.
 _VERSION = text(f"SELECT version_num, to_jsonb(v) ->> 'oldest_code' FROM {VERSION} v")
 _READS = text("SHOW transaction_read_only")
-READ_ONLY = (
-    "The database lets this role only read: it is a standby, or default_transaction_read_only is "
-    "on for the role or the database. Connect to the primary, or set it off."
-)
 _TURN = text("SELECT pg_try_advisory_xact_lock(7246101957004331002)")
 _LOOK_EVERY_S = 0.1
 _UNHURRIED = text("""
@@ -62,14 +59,21 @@ def upgrade(connection: Connection, say: Say = lambda _: None) -> None:
     command.upgrade(config, "head")
 
 
-def take_turn(connection: Connection, say: Say = lambda _: None) -> None:
+def take_turn(
+    connection: Connection,
+    say: Say = lambda _: None,
+    refused: Callable[[], None] = lambda: None,
+) -> None:
     """Wait until nobody else migrates; the turn is the transaction's until it ends.
 
-    It asks again and again. A statement that waited would hold a snapshot, and CREATE INDEX
-    CONCURRENTLY of the one before waits for all snapshots: for ever, and no deadlock is found.
+    It asks again and again, and calls ``refused`` each time before it waits. A statement that
+    waited would hold a snapshot, and so may the transaction in which one has been refused. CREATE
+    INDEX CONCURRENTLY of the one before waits for all snapshots: for ever, and no deadlock is
+    found. Hence ``refused`` ends the transaction where the other may build an index so.
     """
     told = False
     while not connection.execute(_TURN).scalar_one():
+        refused()
         if not told:
             say("Another migrate is at work; this one waits for it.")
             told = True
@@ -82,7 +86,6 @@ def be_patient(connection: Connection) -> None:
 
 
 def migration_sql() -> str:
-    """Return the SQL of all migrations, for a DBA to run."""
     from alembic import command  # noqa: PLC0415
 
     output = io.StringIO()
@@ -97,7 +100,6 @@ def current(connection: Connection) -> str | None:
 
 
 def newest() -> str:
-    """Return the version that this code was written for."""
     return max(_versions())
 
 

@@ -18,6 +18,7 @@ PENDING = table("task_pending")
 COMPLETED = table("task_completed")
 ERROR = table("task_error")
 ATTEMPT = table("task_attempt")
+FINGERPRINT = table("task_fingerprint")
 DISPATCH = table("task_dispatch")
 WORKER = table("task_worker")
 LEASE = table("task_lease")
@@ -55,15 +56,31 @@ PROGRESS = table("task_progress")
 BATCH = table("task_batch")
 BATCH_STEP = table("task_batch_step")
 BATCH_SKIP = table("task_batch_skip")
+COUNT = table("task_count")
+COUNT_PART = table("task_count_part")
 ALL = table("task_all")
 VERSION = table("tasks_app_version")
 TABLES = frozenset(
     name.rpartition(".")[2]
     for name in (
-        *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, WORKER, LEASE, PACE, KEY, AUDIT, VERSION),
+        *(
+            PENDING,
+            COMPLETED,
+            ERROR,
+            ATTEMPT,
+            FINGERPRINT,
+            DISPATCH,
+            WORKER,
+            LEASE,
+            PACE,
+            KEY,
+            AUDIT,
+            VERSION,
+        ),
         *(PAUSE, QUEUE, WINDOW, CALENDAR, LIMIT, GATE, FAIR, BREAKER, CALLS, HELD, SCHEDULE, FIRE),
         *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, GROUP, GROUP_IDS, PROGRESS),
         *(PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP),
+        *(COUNT, COUNT_PART),
     )
 )
 """The bare names of all tables; the partitions of the completed pool come and go."""
@@ -132,7 +149,6 @@ def has_pending(queue: str, after: str = "'-infinity'") -> str:
 
 
 def quoted(*states: State) -> str:
-    """Return states as a SQL list."""
     return ", ".join(f"'{state}'" for state in states)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.retention.partitions import Partition, add_partition, partitions
+from tasks_app.pool.retention.partitions import DayPartition, add_partition, partitions
 from tasks_app.pool.runs.settle import settle_one
 from tests.factory import claimed_task, ending
 
@@ -18,13 +18,13 @@ ONE = timedelta(days=1)
 NAME = "task_completed_p20200506"
 
 
-def old_day(connection: Connection, day: datetime = DAY) -> Partition:
+def old_day(connection: Connection, day: datetime = DAY) -> DayPartition:
     """Make the partition of a day that is over."""
     add_partition(connection, day)
     return day_of(connection, f"task_completed_p{day:%Y%m%d}")
 
 
-def day_of(connection: Connection, name: str = NAME) -> Partition:
+def day_of(connection: Connection, name: str = NAME) -> DayPartition:
     """A day as the database has it."""
     (found,) = [day for day in partitions(connection)[0] if day.name == name]
     return found

@@ -26,6 +26,8 @@ class Plan:
     buffers: int
     """Pages that it looked at."""
     indexes: frozenset[str]
+    nodes: tuple[str, ...]
+    """Each way in which it reads or writes a pool or the ledger, with the index or the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,15 @@ def prepared(connection: Connection, name: str, verb: Callable[[Connection], Any
     return Statement(name, {name: values[name] for name in used})
 
 
+def sent_by(connection: Connection, verb: Callable[[Connection], Any]) -> str:
+    """Return the one statement on tasks that ``verb`` sends; undo what it did."""
+    with _heard(connection) as sent, connection.begin_nested() as savepoint:
+        verb(connection)
+        savepoint.rollback()
+    ((statement, _),) = [each for each in sent if "task_" in each[0]]
+    return statement
+
+
 @contextmanager
 def _heard(connection: Connection) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     sent: list[tuple[str, dict[str, Any]]] = []
@@ -86,6 +97,7 @@ def _read(root: dict[str, Any]) -> Plan:
         rows=round(sum(map(_rows, steps))),
         buffers=root["Shared Hit Blocks"] + root["Shared Read Blocks"],
         indexes=frozenset(s["Index Name"] for s in steps if s.get("Index Name")),
+        nodes=tuple(sorted({node for node in map(_node, steps) if node})),
     )
 
 
@@ -93,6 +105,15 @@ def _steps(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield node
     for child in node.get("Plans", ()):
         yield from _steps(child)
+
+
+def _node(step: dict[str, Any]) -> str | None:
+    """Of tables that hold a row for a task or a message; others have a few rows, or none."""
+    table = step.get("Relation Name", step.get("Index Name", ""))
+    if not table.startswith((*POOLS, "task_dispatch")):
+        return None
+    how = step["Operation"] if step["Node Type"] == "ModifyTable" else step["Node Type"]
+    return f"{how} {step.get('Index Name', table)}"
 
 
 def _rows(step: dict[str, Any]) -> float:

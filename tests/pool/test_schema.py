@@ -29,7 +29,7 @@ from tasks_app.pool.schema import (
 )
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database
-from tests.factory import claimed_task, pending_task, pool_of_task
+from tests.factory import claimed_task, pending_task, pool_of_task, tables
 from tests.pool.interleave import PATIENCE_S, pid_of, two
 from tests.servers import Databases
 from tests.waiting import until
@@ -79,11 +79,6 @@ def database(empty: Engine) -> Iterator[Connection]:
 
 def picture(connection: Connection) -> tuple:
     return connection.execute(CATALOGUE).all(), connection.execute(CHECKS).all()
-
-
-def tables(connection: Connection) -> set[str]:
-    query = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE tablename LIKE 'task%'"
-    return set(connection.exec_driver_sql(query.replace("%", "%%")).scalars())
 
 
 def test_an_empty_database_is_brought_to_the_newest_version(database: Connection) -> None:
@@ -309,7 +304,7 @@ from tasks_app.pool import schema
 from tasks_app.pool.retention import partitions
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import validate
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.runtime import migration
 from tasks_app.runtime.db.database import Database

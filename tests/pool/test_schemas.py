@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from tasks_app.pool.schema import newest
-from tests.pool.test_schema import tables
+from tests.factory import tables
 from tests.servers import Databases
 
 POOL = """

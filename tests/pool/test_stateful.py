@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
@@ -12,12 +11,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import Engine, create_engine, text
 
+from tests.pool.stateful.effort import EXAMPLES, STEPS
 from tests.pool.stateful.promises import Promises
 
-EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
-"""So many at random, from the seed that is told; 0: always the same ones, in every `make test`."""
 QUICK = 60
-STEPS = 40
 MANY = 500
 """Of so many examples no rule is without an effect."""
 READS = {"look", "scan"}

@@ -11,8 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import Engine
 
 from tasks_app.runtime.db.database import Database
+from tests.pool.stateful.effort import EXAMPLES, STEPS
 from tests.pool.stateful.rules_of_crowds import RulesOfCrowds
-from tests.pool.test_stateful import EXAMPLES, STEPS
 
 FEW = 20
 

@@ -1,4 +1,4 @@
-"""Divide: a partition gives up the end of its range, which others are to own in the same commit."""
+"""A partition gives up the end of its range, which others own from the same commit on."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _END_AT = text(f"""
 def lock_waiting(
     connection: Connection, program: str, only: Iterable[int] | None = None
 ) -> list[int]:
-    """Lock the partitions that no run has started, or of them those numbers; return theirs."""
+    """Lock the partitions that no run has started (``only``: of these numbers); return numbers."""
     values = {"program": program, "only": None if only is None else sorted(only)}
     return sorted(connection.execute(_LOCK_WAITING, values).scalars())
 
 
 def shorten(connection: Connection, partition_id: int, kept: Partition, key_type: KeyType) -> None:
-    """Let a range end where ``kept`` does; a run of it must know, or not have begun.
+    """Let a range end where ``kept`` does; its run must know, or not have begun.
 
-    Insert who owns the rest afterwards: the database refuses what overlaps.
+    Insert the owners of the rest afterwards: the database refuses what overlaps.
     """
     high = None if kept.range is None else kept.range.high
     assert high is not None  # noqa: S101  else nothing is given up
@@ -59,5 +59,5 @@ def shorten(connection: Connection, partition_id: int, kept: Partition, key_type
 
 
 def end_at(connection: Connection, partition_ids: Sequence[int], until: Any) -> None:
-    """Let new partitions end where the one ends that they were part of."""
+    """Let new partitions end where the one ended that they were part of."""
     connection.execute(_END_AT, {"ids": list(partition_ids), "until": json.dumps(until)})

@@ -1,4 +1,4 @@
-"""Instances of batch jobs. Whoever decides about one locks its row first."""
+"""Instances of batch jobs. A transaction that decides about one locks its row first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.batch.records import Batch, BatchStatus
-from tasks_app.pool.tables import BATCH, NOW, PENDING
+from tasks_app.pool.tables import BATCH, PENDING
 
 _COLUMNS = "id, job, params, status, run, created_at, started_at, ended_at, error"
 _ADD = text(f"""
     INSERT INTO {BATCH} (job, identity, params, created_at, started_at)
-    VALUES (:job, :identity, CAST(:params AS jsonb), {NOW}, {NOW})
+    VALUES (:job, :identity, CAST(:params AS jsonb), statement_timestamp(), statement_timestamp())
     ON CONFLICT (job, identity) WHERE status <> 'ABANDONED' DO NOTHING
     RETURNING {_COLUMNS}
 """)
@@ -34,12 +34,12 @@ _LIST = text(f"""
 """)
 _CHANGE = text(f"""
     UPDATE {BATCH} SET status = :status, error = :error,
-        ended_at = CASE WHEN :status IN ('RUNNING', 'STOPPING') THEN NULL ELSE {NOW} END
+        ended_at = CASE WHEN :status NOT IN ('RUNNING', 'STOPPING') THEN statement_timestamp() END
     WHERE id = :id
 """)
 _AGAIN = text(f"""
-    UPDATE {BATCH} SET status = 'RUNNING', run = run + 1, started_at = {NOW}, ended_at = NULL,
-        error = NULL, params = CAST(:params AS jsonb)
+    UPDATE {BATCH} SET status = 'RUNNING', run = run + 1, started_at = statement_timestamp(),
+        ended_at = NULL, error = NULL, params = CAST(:params AS jsonb)
     WHERE id = :id RETURNING {_COLUMNS}
 """)
 _ALIVE = text(f"SELECT p.id FROM {PENDING} p WHERE p.biz_key = :key ORDER BY p.id LIMIT :most")
@@ -55,7 +55,6 @@ MOST_ALIVE = 100_000
 
 
 def biz_key(batch_id: int) -> str:
-    """Return what all tasks of an instance have in common."""
     return f"batch:{batch_id}"
 
 
@@ -64,16 +63,13 @@ def add(
     job: str,
     identity: str,
     params: Mapping[str, Any],
-    *,
-    now: datetime | None = None,
 ) -> Batch | None:
-    """Insert an instance; None: there is one already. Waits for who inserts the same just now."""
-    values = {"job": job, "identity": identity, "params": json.dumps(dict(params)), "now": now}
+    """Insert an instance; None: there is one. Waits for a transaction that inserts the same."""
+    values = {"job": job, "identity": identity, "params": json.dumps(dict(params))}
     return _batch(connection.execute(_ADD, values).first())
 
 
 def lock_same(connection: Connection, job: str, identity: str) -> Batch | None:
-    """Return the instance with this identity, locked; None: there is none."""
     return _batch(connection.execute(_LOCK_SAME, {"job": job, "identity": identity}).first())
 
 
@@ -83,19 +79,17 @@ def lock(connection: Connection, batch_id: int) -> Batch | None:
 
 
 def lock_if_free(connection: Connection, batch_id: int) -> Batch | None:
-    """Return an instance, locked; None: there is none, or somebody else decides about it now."""
+    """Return an instance, locked; None: there is none, or somebody has locked it."""
     return _batch(connection.execute(_LOCK_IF_FREE, {"id": batch_id}).first())
 
 
 def get(connection: Connection, batch_id: int) -> Batch | None:
-    """Return an instance; None: there is none."""
     return _batch(connection.execute(_GET, {"id": batch_id}).first())
 
 
 def find(
     connection: Connection, *, job: str | None = None, status: str | None = None, most: int = 50
 ) -> list[Batch]:
-    """Return instances, newest first."""
     rows = connection.execute(_LIST, {"job": job, "status": status, "most": most})
     return [batch for row in rows if (batch := _batch(row)) is not None]
 
@@ -105,22 +99,17 @@ def change(
     batch_id: int,
     status: BatchStatus,
     error: str | None = None,
-    *,
-    now: datetime | None = None,
 ) -> None:
-    """Set how an instance stands."""
-    connection.execute(_CHANGE, {"id": batch_id, "status": str(status), "error": error, "now": now})
+    connection.execute(_CHANGE, {"id": batch_id, "status": str(status), "error": error})
 
 
 def begin_again(
     connection: Connection,
     batch_id: int,
     params: Mapping[str, Any],
-    *,
-    now: datetime | None = None,
 ) -> Batch:
-    """Start the next run; parameters that do not identify may be new."""
-    values = {"id": batch_id, "params": json.dumps(dict(params)), "now": now}
+    """Start the next run; parameters that do not identify the instance may change."""
+    values = {"id": batch_id, "params": json.dumps(dict(params))}
     begun = _batch(connection.execute(_AGAIN, values).one())
     assert begun is not None  # noqa: S101  one() raised otherwise
     return begun
@@ -133,18 +122,16 @@ def alive(connection: Connection, batch_id: int, most: int = MOST_ALIVE) -> list
 
 
 def running(connection: Connection, batch_id: int) -> int:
-    """Return how many tasks of an instance run."""
     return int(connection.execute(_RUNNING, {"key": biz_key(batch_id)}).scalar_one())
 
 
 def clock(connection: Connection) -> datetime:
-    """Return the database's time."""
     at: datetime = connection.execute(_CLOCK).scalar_one()
     return at
 
 
 def waiting(connection: Connection, batch_id: int) -> list[int]:
-    """Return the tasks of an instance that wait, lowest first; not those that decide about it."""
+    """Return the tasks of an instance that wait, lowest first; not its joins."""
     values = {"key": biz_key(batch_id), "deciding": ":join"}
     return list(connection.execute(_WAITING, values).scalars())
 
@@ -152,14 +139,4 @@ def waiting(connection: Connection, batch_id: int) -> list[int]:
 def _batch(row: Row[Any] | None) -> Batch | None:
     if row is None:
         return None
-    return Batch(
-        row.id,
-        row.job,
-        row.params,
-        BatchStatus(row.status),
-        row.run,
-        row.created_at,
-        row.started_at,
-        row.ended_at,
-        row.error,
-    )
+    return Batch(**{**row._asdict(), "status": BatchStatus(row.status)})

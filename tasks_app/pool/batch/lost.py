@@ -1,9 +1,8 @@
-"""Lost: steps that say that they are under way, and of which no task is left.
+"""Lost steps: they are under way by their status, and no task of theirs is left.
 
-Their join is in the error pool, was cancelled, or swept: whoever would have said how they ended did
-not. All tasks of a step follow each other without a gap: the last of one kind leaves in the
-statement that inserts the next, or under the lock of the instance. So what one look, under that
-lock, finds without any stays without.
+Their join failed, was cancelled or swept, so nobody wrote how they ended. The tasks of a step
+follow each other without a gap: the last of one kind leaves in the statement that inserts the next,
+or under the lock of the instance. So a step that has no task under that lock will never have one.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ _CAUSE = text(f"""
 """)
 
 
-class Cause(NamedTuple):
-    """The task around the partitions that did not succeed, of this run the last."""
+class LostCause(NamedTuple):
+    """The last plan, join or reduce of this run that did not succeed."""
 
     name: str
     state: State
@@ -61,22 +60,22 @@ class Cause(NamedTuple):
 
 
 def suspects(connection: Connection, most: int) -> list[int]:
-    """Return instances of which something seems to be lost; look again under their lock."""
+    """Return instances that seem to have lost steps; check again under their lock."""
     return list(connection.execute(_SUSPECTS, {"most": most}).scalars())
 
 
 def hold(connection: Connection, batch_id: int) -> BatchStatus | None:
-    """Lock an instance that goes on; None: it has ended, or somebody decides about it just now."""
+    """Lock an instance that has not ended; None: it has, or somebody else has locked it."""
     status = connection.execute(_HOLD, {"batch_id": batch_id}).scalar()
     return None if status is None else BatchStatus(status)
 
 
 def steps(connection: Connection, batch_id: int) -> list[str]:
-    """Return the steps of an instance, which the caller has locked, that nobody works for."""
+    """Return the lost steps of an instance that the caller has locked."""
     return list(connection.execute(_STEPS, {"batch_id": batch_id}).scalars())
 
 
-def cause(connection: Connection, batch_id: int, step: str) -> Cause | None:
-    """Return why a step does not go on, as far as the pools know."""
+def cause(connection: Connection, batch_id: int, step: str) -> LostCause | None:
+    """Return why a step does not go on; None: the pools do not know."""
     row = connection.execute(_CAUSE, {"batch_id": batch_id, "step": step}).first()
-    return None if row is None else Cause(row.name, State(row.state), row.error)
+    return None if row is None else LostCause(row.name, State(row.state), row.error)

@@ -1,31 +1,30 @@
-"""Progress: a run says how far its partition is.
+"""How far partitions are, as their runs write it.
 
-Each write carries the fence of its task, and stands in one transaction with the rows that it
-tells of. Whoever commits looks at the fence last of all; this keeps a run that lost it
-from working on.
+Each write carries the fence of its task, and is in one transaction with the rows that it counts.
+The fence is checked last before a COMMIT; that keeps a run that lost it from going on.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, text
 
 from tasks_app.domain.batch.records import BatchStatus, StepStatus
-from tasks_app.domain.partition.records import Counts, Status
+from tasks_app.domain.partition.records import RowCounts, Status
 from tasks_app.domain.tasks.run import Fence
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import BATCH, BATCH_STEP, NOW, PARTITION, PENDING
+from tasks_app.pool.tables import BATCH, BATCH_STEP, PARTITION, PENDING
 
 LONGEST_ERROR = 2000
+_IMMEDIATE = text("SET CONSTRAINTS ALL IMMEDIATE")
 
 
 class Word(StrEnum):
-    """What a run learns of its instance whenever it writes."""
+    """What a run learns about its instance from each write."""
 
     GO_ON = "go on"
     STOP = "stop"
@@ -51,17 +50,18 @@ _FENCED = f"""EXISTS (
 _OURS = f"t.id = :id AND t.task_id = :task_id AND t.status = '{Status.RUNNING}' AND {_FENCED}"
 _START = text(f"""
     UPDATE {PARTITION} t SET status = '{Status.RUNNING}', task_id = :task_id,
-        started_at = coalesce(t.started_at, {NOW}), changed_at = {NOW}, ended_at = NULL,
-        error = NULL
+        started_at = coalesce(t.started_at, statement_timestamp()),
+        changed_at = statement_timestamp(), ended_at = NULL, error = NULL
     WHERE t.id = :id AND (t.batch_id IS NULL OR t.task_id = :task_id) AND {_FENCED}
       AND (t.status IN ('{Status.PLANNED}', '{Status.RUNNING}')
         OR t.status IN ('{Status.STOPPED}', '{Status.FAILED}') AND {_WORD} = '{Word.GO_ON}')
     RETURNING {_WORD}
 """)
 _TELL = f"""
-    UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb), changed_at = {NOW},
-        read_rows = t.read_rows + :read, written_rows = t.written_rows + :written,
-        skipped_rows = t.skipped_rows + :skipped, failed_rows = t.failed_rows + :failed
+    UPDATE {PARTITION} t SET checkpoint = CAST(:checkpoint AS jsonb),
+        changed_at = statement_timestamp(), read_rows = t.read_rows + :read,
+        written_rows = t.written_rows + :written, skipped_rows = t.skipped_rows + :skipped,
+        failed_rows = t.failed_rows + :failed
     WHERE t.id = :id AND t.task_id = :task_id AND t.status = '{Status.RUNNING}'"""
 _LAST = text(f"{_TELL} RETURNING {_WORD}")
 _PROGRESS = text(f"""
@@ -73,8 +73,9 @@ _PROGRESS = text(f"""
     FOR NO KEY UPDATE OF p
 """)
 _END = text(f"""
-    UPDATE {PARTITION} t SET status = :status, changed_at = {NOW}, error = CAST(:error AS text),
-        ended_at = CASE WHEN :status = '{Status.STOPPED}' THEN NULL ELSE {NOW} END
+    UPDATE {PARTITION} t SET status = :status, error = CAST(:error AS text),
+        changed_at = statement_timestamp(),
+        ended_at = CASE WHEN :status <> '{Status.STOPPED}' THEN statement_timestamp() END
     WHERE {_OURS}
 """)
 _MARK = text(f"""
@@ -82,21 +83,19 @@ _MARK = text(f"""
         SELECT t.id FROM {PARTITION} t
         WHERE t.id = ANY(CAST(:ids AS bigint[])) AND t.status = ANY(CAST(:those AS text[]))
         ORDER BY t.id FOR NO KEY UPDATE)
-    UPDATE {PARTITION} t SET status = :status, changed_at = {NOW},
+    UPDATE {PARTITION} t SET status = :status, changed_at = statement_timestamp(),
         error = coalesce(CAST(:error AS text), t.error)
     FROM chosen c WHERE t.id = c.id RETURNING t.id
 """)
 
 
-def start(
-    connection: Connection, partition_id: int, fence: Fence, *, now: datetime | None = None
-) -> Word | None:
-    """Let the run have the partition; its checkpoint and counts stay as the last run left them.
+def start(connection: Connection, partition_id: int, fence: Fence) -> Word | None:
+    """Give the run the partition; checkpoint and counts stay as the last run left them.
 
-    None: it lost its fence, another task has the partition, or that is done with. So is one that
-    was stopped or has failed, when its step has ended: only a restart goes on with it.
+    None: the run lost its fence, another task has the partition, or the partition is over. One that
+    was stopped or has failed is over when its step has ended: only a restart goes on with it.
     """
-    word = _write(connection, _START, partition_id, fence, {"now": now}).scalar()
+    word = _write(connection, _START, partition_id, fence, {}).scalar()
     return None if word is None else Word(word)
 
 
@@ -104,22 +103,21 @@ def progress(
     connection: Connection,
     partition_id: int,
     fence: Fence,
-    counts: Counts,
+    counts: RowCounts,
     checkpoint: Any,
     *,
     last: bool = False,
-    now: datetime | None = None,
 ) -> Word | None:
-    """Add what became of a chunk's rows, and set the checkpoint; None: it is not the run's own.
+    """Add a chunk's counts, and set the checkpoint; None: the partition is not the run's own.
 
-    Then roll back: another run has the partition, or will have it. Else commit at once: the row of
-    the task is locked, behind that of the partition, as by whoever cancels. Who was cancelled is
-    told to stop.
+    After None roll back: another run has the partition, or will have it. Else commit at once: the
+    rows of the partition and of the task are locked, in this order, as a cancel locks them. A run
+    whose task was cancelled is told to stop.
 
-    ``last``: what follows settles the task in the same transaction. That looks at the fence, and
+    ``last``: the task is settled next, in the same transaction. The settle checks the fence, and
     locks the task's group before its row; so the row is not locked here.
     """
-    values = {**counts._asdict(), "checkpoint": json.dumps(checkpoint), "now": now}
+    values = {**counts._asdict(), "checkpoint": json.dumps(checkpoint)}
     statement = _LAST if last else _PROGRESS
     word = _write(connection, statement, partition_id, fence, values).scalar()
     return None if word is None else Word(word)
@@ -131,11 +129,9 @@ def end(
     fence: Fence,
     status: Status,
     error: str | None = None,
-    *,
-    now: datetime | None = None,
 ) -> bool:
-    """Say how the run ended; STOPPED goes on later. False: it is not the run's own."""
-    values = {"status": str(status), "error": error and error[:LONGEST_ERROR], "now": now}
+    """Set how the run ended; STOPPED goes on later. False: the partition is not the run's own."""
+    values = {"status": str(status), "error": error and error[:LONGEST_ERROR]}
     return _write(connection, _END, partition_id, fence, values).rowcount == 1
 
 
@@ -146,15 +142,13 @@ def mark(
     *,
     those: Iterable[Status],
     error: str | None = None,
-    now: datetime | None = None,
 ) -> list[int]:
-    """Set the status of partitions that no run has, where it is one of ``those``; return whose."""
+    """Set the status of partitions that no run has, where it is one of ``those``; return ids."""
     values = {
         "ids": sorted(partition_ids),
         "status": str(status),
         "those": [str(each) for each in those],
         "error": error and error[:LONGEST_ERROR],
-        "now": now,
     }
     return sorted(connection.execute(_MARK, values).scalars())
 
@@ -165,3 +159,20 @@ def _write(
     task_id, attempt, token = fence
     of_run = {"id": partition_id, "task_id": task_id, "attempt": attempt, "token": token}
     return connection.execute(statement, {**values, **of_run})
+
+
+def check_deferred(connection: Connection) -> None:
+    """Check now what was deferred to the COMMIT, while a refused chunk can still be tried again.
+
+    Nothing is deferred for the rest of the transaction.
+    """
+    connection.execute(_IMMEDIATE)
+
+
+def try_deferred(connection: Connection) -> None:
+    """Do as ``check_deferred``, and roll that back: everything is deferred again."""
+    savepoint = connection.begin_nested()
+    try:
+        check_deferred(connection)
+    finally:
+        savepoint.rollback()

@@ -1,21 +1,19 @@
 """Runs: which tasks have the partitions of a step, how they ended, and what they leave.
 
-A restart gives a partition to another task, so that a run that was left behind cannot write any
-more, whatever it believes.
+A restart gives a partition to another task, so that a run that was left behind cannot write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import PartResult, PartTally
-from tasks_app.domain.partition.records import Counts, Status
+from tasks_app.domain.partition.records import RowCounts, Status
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import BATCH_SKIP, ERROR, NOW, PARTITION, PARTITIONS, PENDING
+from tasks_app.pool.tables import BATCH_SKIP, ERROR, PARTITION, PARTITIONS, PENDING
 
 _OF_STEP = "p.batch_id = :batch_id AND p.step = :step"
 _FIND = text(f"""
@@ -44,7 +42,7 @@ _CLOSE = text(f"""
         WHERE NOT EXISTS (SELECT FROM {PENDING} t WHERE t.id = o.task_id))
     UPDATE {PARTITION} p SET
         status = CASE WHEN e.error IS NULL THEN :left ELSE '{Status.FAILED}' END,
-        error = e.error, changed_at = {NOW}, ended_at = {NOW}
+        error = e.error, changed_at = statement_timestamp(), ended_at = statement_timestamp()
     FROM ended e WHERE p.id = e.id
 """)
 _TALLY = text(f"""
@@ -67,7 +65,8 @@ _RESULTS = text(f"""
 """)
 _UNDO = text(f"""
     UPDATE {PARTITION} p SET status = '{Status.COMPENSATED}', checkpoint = NULL, read_rows = 0,
-        written_rows = 0, skipped_rows = 0, failed_rows = 0, changed_at = {NOW}, ended_at = {NOW}
+        written_rows = 0, skipped_rows = 0, failed_rows = 0,
+        changed_at = statement_timestamp(), ended_at = statement_timestamp()
     WHERE p.id = :id AND p.status = '{Status.FAILED}' RETURNING p.batch_id, p.step, p.partition_no
 """)
 _UNSKIP = text(f"""
@@ -80,13 +79,13 @@ PAGE = 500
 def find(
     connection: Connection, batch_id: int, step: str, *statuses: Status
 ) -> list[tuple[int, int]]:
-    """Return id and number of a step's partitions that stand so, by number."""
+    """Return id and number of a step's partitions with one of these statuses, by number."""
     values = {"batch_id": batch_id, "step": step, "statuses": list(map(str, statuses))}
     return [(row.id, row.partition_no) for row in connection.execute(_FIND, values)]
 
 
 def lock_tasks(connection: Connection, batch_id: int, step: str) -> list[int]:
-    """Return the tasks that have partitions that are not over, whose rows are locked."""
+    """Lock the partitions that are not over; return their tasks."""
     return list(connection.execute(_TASKS, {"batch_id": batch_id, "step": step}).scalars())
 
 
@@ -104,43 +103,41 @@ def close(
     batch_id: int,
     step: str,
     left: Status = Status.STOPPED,
-    *,
-    now: datetime | None = None,
 ) -> None:
-    """Write down how those ended whose tasks are over without a word: FAILED, or else ``left``."""
-    values = {"batch_id": batch_id, "step": step, "left": str(left), "now": now}
+    """End the partitions whose tasks ended without writing it: FAILED by an error, or ``left``."""
+    values = {"batch_id": batch_id, "step": step, "left": str(left)}
     connection.execute(_CLOSE, values)
 
 
 def tallies(connection: Connection, batch_id: int) -> dict[str, PartTally]:
-    """Return how the partitions of each step stand; a step without any is not in it."""
+    """Return the tallies by step; a step without partitions is not in it."""
     rows = connection.execute(_TALLY, {"batch_id": batch_id})
     found: dict[str, PartTally] = {}
     for step, total, completed, failed, running, compensated, *counts in rows:
-        found[step] = PartTally(total, completed, failed, running, compensated, Counts(*counts))
+        found[step] = PartTally(total, completed, failed, running, compensated, RowCounts(*counts))
     return found
 
 
 def results(
     connection: Connection, batch_id: int, step: str, status: Status | None = None
 ) -> Iterator[PartResult]:
-    """Yield what partitions leave, by number, some hundred at a time; None: of all."""
+    """Yield what partitions leave, by number, read some hundred at a time; None: of any status."""
     after = -1
     while True:
         values = {"batch_id": batch_id, "step": step, "after": after, "most": PAGE}
         rows = connection.execute(_RESULTS, {**values, "status": status and str(status)}).all()
         for row in rows:
             state = (row.checkpoint or {}).get("state") or {}
-            of: Any = (*row[:3], Status(row.status), state, Counts(*row[5:]))
+            of: Any = (*row[:3], Status(row.status), state, RowCounts(*row[5:]))
             yield PartResult(*of)
         if len(rows) < PAGE:
             return
         after = rows[-1].partition_no
 
 
-def undo(connection: Connection, partition_id: int, *, now: datetime | None = None) -> bool:
-    """Write that a failed partition was compensated: it is as if never started."""
-    row = connection.execute(_UNDO, {"id": partition_id, "now": now}).first()
+def undo(connection: Connection, partition_id: int) -> bool:
+    """Reset a failed partition that was compensated, as if it had never started."""
+    row = connection.execute(_UNDO, {"id": partition_id}).first()
     if row is not None:
         connection.execute(_UNSKIP, row._asdict())
     return row is not None

@@ -1,4 +1,4 @@
-"""Put the partitions of a plan into the repository, or take out what has not started."""
+"""The partition repository: plans go in, partitions come out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.partition.keys import Key, KeyType, write_key
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.records import (
-    Counts,
-    Kind,
     Partition,
+    PartitionKind,
     Plan,
+    RowCounts,
     Status,
     StoredPartition,
 )
@@ -83,15 +83,15 @@ def insert(
 
 
 def assign(connection: Connection, tasks: Mapping[int, int]) -> None:
-    """Write down which task is to run which partition: ids of tasks by ids of partitions."""
+    """Write which task runs which partition: ids of tasks by ids of partitions."""
     rows = [{"id": partition, "task_id": task} for partition, task in sorted(tasks.items())]
     connection.execute(_ASSIGN, {"rows": json.dumps(rows)})
 
 
 def remove(connection: Connection, program: str, *, started: bool = False) -> list[int]:
-    """Remove the partitions that have not started, or all; return their numbers, ascending.
+    """Remove the partitions that have not started, or all (``started``); return their numbers.
 
-    So the rest of a program is planned anew: remove, and insert what covers the same keys.
+    To plan the rest of a program again, insert what covers the same keys.
     """
     values = {"program": program, "started": started}
     return sorted(connection.execute(_REMOVE, values).scalars())
@@ -115,8 +115,8 @@ def _row(partition: Partition, key_type: KeyType) -> dict[str, Any]:
     }
 
 
-def _line(kind: Kind, key_type: KeyType) -> str:
-    if kind is not Kind.RANGE or key_type.is_number:
+def _line(kind: PartitionKind, key_type: KeyType) -> str:
+    if kind is not PartitionKind.RANGE or key_type.is_number:
         return "num"
     return "time" if key_type.is_time else "text"
 
@@ -127,22 +127,14 @@ COLUMNS = """
     s.checksum, s.estimated_rows, s.status, s.checkpoint, s.read_rows, s.written_rows,
     s.skipped_rows, s.failed_rows, s.task_id, s.started_at, s.changed_at, s.ended_at, s.error
 """
-
-
 _OF_PROGRAM = text(f"""
     SELECT {COLUMNS} FROM {PARTITIONS} s WHERE s.program_id = :program ORDER BY s.partition_no
 """)
-
-
 _OF_BATCH = text(f"""
     SELECT {COLUMNS} FROM {PARTITIONS} s WHERE s.batch_id = :batch_id
     ORDER BY s.program_id, s.partition_no
 """)
-
-
 _ONE = text(f"SELECT {COLUMNS} FROM {PARTITIONS} s WHERE s.id = :id")
-
-
 _PROGRAMS = text(f"""
     SELECT s.program_id, count(*) AS partitions FROM {PARTITIONS} s WHERE s.batch_id IS NULL
     GROUP BY s.program_id ORDER BY s.program_id
@@ -150,30 +142,28 @@ _PROGRAMS = text(f"""
 
 
 def of_program(connection: Connection, program: str) -> list[StoredPartition]:
-    """Return the partitions of a program by number; none: it is unknown."""
+    """Return the partitions of a program by number; empty: it is unknown."""
     return [stored(row) for row in connection.execute(_OF_PROGRAM, {"program": program})]
 
 
 def of_batch(connection: Connection, batch_id: int) -> list[StoredPartition]:
-    """Return the partitions of a run of a job, by program and number."""
+    """Return the partitions of an instance, by program and number."""
     return [stored(row) for row in connection.execute(_OF_BATCH, {"batch_id": batch_id})]
 
 
 def one(connection: Connection, partition_id: int) -> StoredPartition | None:
-    """Return one partition."""
     row = connection.execute(_ONE, {"id": partition_id}).one_or_none()
     return None if row is None else stored(row)
 
 
 def programs(connection: Connection) -> dict[str, int]:
-    """Return how many partitions each program has that people maintain."""
+    """Return the programs that people maintain, and how many partitions each has."""
     return {row.program_id: row.partitions for row in connection.execute(_PROGRAMS)}
 
 
 def stored(row: Any) -> StoredPartition:
-    """Return the record of a row of ``COLUMNS``."""
-    kind, key_type = Kind(row.kind), KeyType(row.key_type)
-    of_range = key_type if kind is Kind.RANGE else KeyType.INTEGER
+    kind, key_type = PartitionKind(row.kind), KeyType(row.key_type)
+    of_range = key_type if kind is PartitionKind.RANGE else KeyType.INTEGER
     span = Range(_key(of_range, row.low_key), _key(of_range, row.high_key))
     partition = Partition(
         row.partition_no,
@@ -197,7 +187,7 @@ def stored(row: Any) -> StoredPartition:
         row.step,
         Status(row.status),
         row.checkpoint,
-        Counts(row.read_rows, row.written_rows, row.skipped_rows, row.failed_rows),
+        RowCounts(row.read_rows, row.written_rows, row.skipped_rows, row.failed_rows),
         row.task_id,
         row.started_at,
         row.changed_at,
@@ -211,7 +201,7 @@ def _key(key_type: KeyType, text: str | None) -> Key | None:
 
 
 def _present(key_type: KeyType, text: str) -> Key:
-    """Return the key, or the text that is none: whoever checks the plan will say so."""
+    """Return the key, or the text that is none, which the check of the plan reports."""
     try:
         return key_type.parse(text)
     except ValueError:

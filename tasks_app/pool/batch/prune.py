@@ -1,7 +1,7 @@
-"""Prune: instances that were over long ago go, with all that they left in our tables.
+"""Instances that ended long ago are deleted, with all that they left in our tables.
 
-What has failed or was stopped stays, since it can go on; so does what has tasks. Partitions that
-people keep are of no instance.
+One that failed or was stopped stays, since it can go on; so does one that has tasks. Partitions
+that people keep belong to no instance.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARTS = tuple(
         (PARTITION, f"p.ctid AS place FROM {_ITS_PARTITIONS}"),
     )
 )
-"""From what there may be most of, to what the others hang on."""
+"""The largest first; the one that others refer to last."""
 _DELETE = text(f"DELETE FROM {BATCH} b WHERE b.id = :id")
 _COUNT = text(f"""
     SELECT count(*) AS n, sum(pg_column_size(b)
@@ -57,7 +57,7 @@ _COUNT = text(f"""
 def too_old_ones(
     connection: Connection, keep: Keep, after: int, most: int, *, now: datetime | None = None
 ) -> list[int]:
-    """Return instances behind ``after`` that are to go, lowest first."""
+    """Return ids above ``after`` that are old enough, lowest first."""
     if keep.shortest is None:
         return []
     values = {**ages(keep), "shortest": keep.shortest, "after": after, "most": most, "now": now}
@@ -65,9 +65,9 @@ def too_old_ones(
 
 
 def delete_some(connection: Connection, batch_id: int) -> bool | None:
-    """Delete some rows of an instance, it last; True: all of it is gone, False: more is left.
+    """Delete some rows of an instance, its own last; True: all are gone, False: more are left.
 
-    None: it is in use, or not over any more.
+    None: it is locked, or not over any more.
     """
     if connection.execute(_HOLD, {"id": batch_id}).first() is None:
         return None
@@ -81,7 +81,7 @@ def delete_some(connection: Connection, batch_id: int) -> bool | None:
 def count_old(
     connection: Connection, keep: Keep, *, now: datetime | None = None
 ) -> tuple[int, int]:
-    """Return how many instances are to go, and the bytes of their rows and of what they left."""
+    """Return how many instances are old enough, and the bytes of all their rows."""
     if keep.shortest is None:
         return 0, 0
     row = connection.execute(_COUNT, {**ages(keep), "shortest": keep.shortest, "now": now}).one()

@@ -35,7 +35,7 @@ def add(
     partition_no: int,
     rows: Sequence[tuple[str, str]],
 ) -> None:
-    """Write keys with their reasons, in the transaction of the chunk that left them out."""
+    """Write keys with their reasons."""
     values = {
         "batch_id": batch_id,
         "step": step,
@@ -47,15 +47,15 @@ def add(
 
 
 def count(connection: Connection, batch_id: int, step: str) -> int:
-    """Return how many rows of a step were left out, as far as that is committed."""
+    """Return how many rows of a step were left out, as far as this transaction sees."""
     return int(connection.execute(_COUNT, {"batch_id": batch_id, "step": step}).scalar_one())
 
 
 def count_alone(connection: Connection, batch_id: int, step: str) -> int:
-    """Do so with this transaction's own, while nobody else can commit any until it ends.
+    """Return the count, and keep others from committing any until this transaction ends.
 
-    Who asks has left out some, and so keeps all from the instance who decide about it, and about
-    its steps.
+    The lock on the step also keeps away those who decide about the instance. So ask only in a
+    chunk that leaves rows out.
     """
     connection.execute(_ALONE, {"batch_id": batch_id, "step": step})
     return count(connection, batch_id, step)
@@ -64,6 +64,6 @@ def count_alone(connection: Connection, batch_id: int, step: str) -> int:
 def find(
     connection: Connection, batch_id: int, *, step: str | None = None, most: int = 100
 ) -> list[Skipped]:
-    """Return what was left out, in the order of the commits' inserts."""
+    """Return what was left out, in the order of the inserts."""
     rows = connection.execute(_FIND, {"batch_id": batch_id, "step": step, "most": most})
     return [Skipped(*row) for row in rows]

@@ -17,5 +17,4 @@ def tell(connection: Connection, *, now: datetime | None = None) -> float:
 
 
 def instant(connection: Connection) -> datetime:
-    """Return the same as an instant."""
     return datetime.fromtimestamp(tell(connection), UTC)

@@ -39,7 +39,6 @@ def commits_itself(connection: Connection | Raw) -> bool:
 
 
 def carry_out(connection: Connection | Raw, plan: Statements[T]) -> T:
-    """Do what the plan says, and return what it returns."""
     do = _DOERS.get(type(connection)) or _learn(connection)
     lack = ""
     try:

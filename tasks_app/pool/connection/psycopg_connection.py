@@ -59,7 +59,6 @@ class _OnAsyncPsycopg:
 
 
 def on_psycopg(raw: Raw | AsyncRaw) -> Connection:
-    """Return what verbs take for a Connection."""
     kind = _OnAsyncPsycopg if isinstance(raw, psycopg.AsyncConnection) else _OnPsycopg
     connection = cast("Connection", kind(raw))  # type: ignore[arg-type]
     if not is_readable(raw):

@@ -27,7 +27,6 @@ def is_in_pipeline(connection: Raw | AsyncRaw) -> bool:
 
 
 def do(connection: Raw, step: Statement | Copy) -> Rows:
-    """Carry out a step of a plan."""
     cursor = vars(connection).pop(_AT_HAND, None)  # by one thread at a time
     if cursor is None:
         cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # whatever theirs is
@@ -54,7 +53,6 @@ def _unspeakable(error: UnicodeEncodeError) -> TasksError:
 
 
 async def ado(connection: AsyncRaw, step: Statement | Copy) -> Rows:
-    """Carry out a step of a plan, on an async connection."""
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         if isinstance(step, Statement):
             try:

@@ -1,4 +1,4 @@
-"""Transactions: how long they wait, which this is, and what became of one that nobody answered."""
+"""Transactions: how long they wait for locks, their number, and whether one has committed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ _VERDICTS = {"committed": True, "aborted": False}
 
 
 def this_transaction(connection: Connection) -> str:
-    """Return the number of the open transaction."""
     return str(connection.execute(_THIS).scalar_one())
 
 
@@ -22,5 +21,5 @@ def has_committed(connection: Connection, transaction: str) -> bool | None:
 
 
 def wait_for_locks(connection: Connection, span: str) -> None:
-    """Let the statements of this transaction wait so long for a lock, and then fail."""
+    """Let statements of this transaction fail after waiting ``span`` for a lock."""
     connection.execute(_PATIENCE, {"span": span})

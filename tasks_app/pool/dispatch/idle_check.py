@@ -15,13 +15,14 @@ from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.dispatch.set_aside import BARRED
 from tasks_app.pool.fragments.availability import runs
+from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE
 from tasks_app.pool.fragments.queue_probe import HAS_GATE, WAITS
 from tasks_app.pool.tables import BREAKER, DISPATCH, GATE, NOW, PENDING, QUEUE, SCHEDULE
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """What a pool looks like from afar."""
+class IdleCheck:
+    """What one cheap read tells of a pool."""
 
     out: bool
     """A message is in the ledger."""
@@ -39,18 +40,18 @@ class Glance:
     breakers: bool = False
     """A breaker is to be looked at."""
     barred: bool = False
-    """A task is to be swept."""
+    """A task is to be swept, or was parked by code of 0.1.0."""
 
     at_s: float = field(default=0.0, compare=False)
     """When that was, in seconds since 1970."""
 
     def is_quiet(self, within: timedelta) -> bool:
-        """Tell whether nobody has anything to do for so long."""
+        """Tell whether no queue has work for this long."""
         near = self.next_due is not None and self.next_due <= within
         return not (self.out or self.expired or self.barred or near)
 
 
-_GLANCE = in_psycopgs_words(f"""
+_IDLE_CHECK = in_psycopgs_words(f"""
     WITH RECURSIVE {WAITS}
     SELECT EXISTS (SELECT FROM {DISPATCH}) AS out,
         EXISTS (SELECT FROM {PENDING} p
@@ -62,12 +63,12 @@ _GLANCE = in_psycopgs_words(f"""
             - {NOW}) AS float) AS next_look_s,
         EXISTS (SELECT FROM {QUEUE} g WHERE {HAS_GATE}) AS gates,
         EXISTS (SELECT FROM {BREAKER} b WHERE b.look_at <= {NOW}) AS breakers,
-        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED}) AS barred,
+        EXISTS (SELECT FROM {PENDING} p WHERE {BARRED})
+            OR EXISTS (SELECT FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE}) AS barred,
         CAST(EXTRACT(EPOCH FROM {NOW}) AS float) AS at_s
 """)
 
 
-def glance(connection: Connection, *, now: datetime | None = None) -> Glance:
-    """Look from afar."""
-    (row,) = ask(connection, Statement(_GLANCE, {"now": now}))
-    return Glance(*row)
+def check_idle(connection: Connection, *, now: datetime | None = None) -> IdleCheck:
+    (row,) = ask(connection, Statement(_IDLE_CHECK, {"now": now}))
+    return IdleCheck(*row)

@@ -1,4 +1,4 @@
-"""Leases of duties: who scans, who maintains, until when; one row each, by the database clock.
+"""Leases of duties: which process scans or maintains, until when; by the database's clock.
 
 Leadership is an economy. Two leaders at once do double work and no harm: the scan has its own lock,
 and a task is claimed once. So a lease may be short, and nobody waits for one.
@@ -28,7 +28,7 @@ STRANGERS = "tasks_app: strangers"
 class Rank(IntEnum):
     """Who outranks whom: the higher one need not wait until the lower one's lease is over."""
 
-    DEPUTY = 1
+    STANDBY = 1
     """A worker that stands in."""
     BEAT = 2
     """Beat, or another scheduler."""
@@ -135,7 +135,7 @@ def hold(
 ) -> Lease | None:
     """Take or renew the lease; None: somebody else holds it.
 
-    One statement: it waits for whoever writes the row just now, and judges what that one left.
+    One statement: it waits for a concurrent writer of the row, and judges what that one left.
     """
     values = {"holder": holder, "token": token, "rank": int(rank), "ttl": ttl}
     return _lease(ask(connection, Statement(_HOLD, {"name": name, **values, "now": now})))
@@ -154,7 +154,7 @@ def done(
     *,
     now: datetime | None = None,
 ) -> bool:
-    """Write down that the duty was done just now, whoever did it; True: he holds the lease.
+    """Write down that the duty was done just now, by any owner; True: this one holds the lease.
 
     It is renewed with that, so that a duty which is done often costs one write each time.
     """
@@ -171,7 +171,7 @@ def note(connection: Connection, name: str, token: UUID, notes: Mapping[str, str
 def refused(
     connection: Connection, name: str, why: str, *, now: datetime | None = None
 ) -> str | None:
-    """Write down that the broker refuses messages, and why; return since when, whoever led."""
+    """Write down that the broker refuses messages, and why; return since when, under any leader."""
     values = {"name": name, "note": REFUSED, "why": why, "now": now}
     return connection.execute(_REFUSED, values).scalar()
 

@@ -1,7 +1,7 @@
-"""The ledger: one row per message that is, as far as we know, in the broker or in a child's hands.
+"""The ledger: one row for each message that we believe to be in the broker or with a child.
 
-It hides the message's ids from the scan, so that the hot table is not written to dispatch. A row
-that outlives its time is published again under the same id, waiting twice as long each time.
+The row hides the message's ids from the scan, so dispatch writes nothing to the hot table. A row
+that outlives its time is published again under the same id, after twice the wait each time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 from zlib import crc32
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import array
@@ -21,10 +21,11 @@ from tasks_app.pool.tables import DISPATCH, NOW, PENDING, SCHEMA, admits_by_id
 
 LONGEST_WAIT = timedelta(minutes=10)
 SOONER = 10
-"""So many times sooner than one that may still lie in its queue is a message published again of
-which the broker, asked, has no trace."""
+"""A message that the broker does not have, when asked, is published again this many times sooner
+than one that may still be in its queue."""
 _SCANNER = 7_246_101_957_004_331_001 + crc32((SCHEMA or "").encode())
-"""Key of the advisory lock that keeps two scanners of a pool apart: an economy, no safety in it."""
+"""Key of the advisory lock that keeps two scanners of a pool apart. It saves work; no promise
+depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +64,31 @@ _UNTAKEN = text(f"""
             WHERE p.id = ANY(d.ids) AND {admits_by_id(Event.CLAIM)}
               AND p.scan_at <= d.created_at AND p.name = ANY(CAST(:names AS text[]))))
 """)
-_AGAIN = f"""
-    UPDATE {DISPATCH} d
-    SET publishes = d.publishes + 1,
-        publish_at = {NOW} + least(CAST(:wait AS interval) * 2 ^ least(d.publishes, 20),
-                                   CAST(:longest AS interval))
-"""
-_OVERDUE = text(f"""
+
+
+def _again(which: str) -> TextClause:
+    return text(f"""
     WITH late AS MATERIALIZED (
-        SELECT id FROM {DISPATCH}
-        WHERE publish_at <= {NOW} AND queue = ANY(CAST(:queues AS text[]))
-        ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
-    {_AGAIN} FROM late WHERE d.id = late.id RETURNING d.id, d.queue, d.ids, d.created_at
-""")
+        SELECT d.id FROM {DISPATCH} d
+        WHERE {which} AND d.queue = ANY(CAST(:queues AS text[]))
+        ORDER BY d.id LIMIT :most FOR UPDATE SKIP LOCKED)
+    UPDATE {DISPATCH} d
+    SET publishes = d.publishes + 1, publish_at = {NOW} + {_wait("d.publishes")}
+    FROM late WHERE d.id = late.id RETURNING d.id, d.queue, d.ids, d.created_at
+    """)
+
+
+def _wait(publishes: str) -> str:
+    return f"""least(CAST(:wait AS interval) * 2 ^ least({publishes}, 20),
+                               CAST(:longest AS interval))"""
+
+
 # Published a while ago, and its first task, with which every child begins, is untouched.
-_UNTOUCHED = f"""
-    d.publish_at - least(CAST(:wait AS interval) * 2 ^ least(d.publishes - 1, 20),
-                         CAST(:longest AS interval)) * {1 - 1 / SOONER} <= {NOW}
-    AND EXISTS (SELECT FROM {PENDING} p WHERE p.id = d.ids[1]
-                AND p.state = '{State.PENDING}' AND p.scan_at <= d.created_at)
-"""
+_UNTOUCHED = f"""d.publish_at - {_wait("d.publishes - 1")} * {1 - 1 / SOONER} <= {NOW}
+          AND EXISTS (SELECT FROM {PENDING} p WHERE p.id = d.ids[1]
+                      AND p.state = '{State.PENDING}' AND p.scan_at <= d.created_at)"""
+_OVERDUE, _LOST = _again(f"d.publish_at <= {NOW}"), _again(_UNTOUCHED)
 _STALLED = text(f"SELECT DISTINCT queue FROM {DISPATCH} d WHERE {_UNTOUCHED} ORDER BY queue")
-_MISSED = text(f"""
-    WITH missed AS MATERIALIZED (
-        SELECT id FROM {DISPATCH} d
-        WHERE queue = ANY(CAST(:queues AS text[])) AND {_UNTOUCHED}
-        ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
-    {_AGAIN} FROM missed WHERE d.id = missed.id RETURNING d.id, d.queue, d.ids, d.created_at
-""")
 
 
 def scanner_lock(connection: Connection) -> bool:
@@ -142,9 +140,9 @@ def add_all(
 
 
 def finish(connection: Connection, *dispatch_ids: int) -> None:
-    """Forget messages: finished, given back, never published, or their child is reaped.
+    """Forget messages: finished, given back, never published, or their child was reaped.
 
-    The transaction's COMMIT does not wait for the disk then: a message that a crash of the database
+    The transaction's COMMIT does not wait for the disk: a message that a crash of the database
     brings back is published again, and finds nothing to claim.
     """
     connection.execute(_FINISH, {"ids": list(dispatch_ids)})
@@ -167,9 +165,9 @@ def untaken(
     *,
     now: datetime | None = None,
 ) -> bool:
-    """Tell whether a message of these queues was published twice, and its tasks wait still.
+    """Tell whether a message of these queues was published twice and its tasks still wait.
 
-    A child that is idle all that time would have had it, if its worker listened to the broker.
+    A child that was idle all that time would have received it if its worker listened to the broker.
     """
     values = {"queues": list(queues), "names": list(names), "older": older, "now": now}
     return bool(connection.execute(_UNTAKEN, values).scalar())
@@ -180,10 +178,14 @@ def overdue(
     queues: Sequence[str],
     wait: timedelta,
     *,
+    lost: bool = False,
     most: int = 100,
     now: datetime | None = None,
 ) -> list[Dispatch]:
-    """Return messages to publish again, and put off their next time; COMMIT before publishing."""
+    """Return messages to publish again, and put off their next time; COMMIT before publishing.
+
+    With ``lost`` the queues are empty in the broker: what nobody has begun with comes sooner.
+    """
     values = {
         "queues": list(queues),
         "wait": wait,
@@ -191,7 +193,7 @@ def overdue(
         "most": most,
         "now": now,
     }
-    return list(map(_dispatch, connection.execute(_OVERDUE, values)))
+    return list(map(_dispatch, connection.execute(_LOST if lost else _OVERDUE, values)))
 
 
 def stalled(connection: Connection, wait: timedelta, *, now: datetime | None = None) -> list[str]:
@@ -201,25 +203,6 @@ def stalled(connection: Connection, wait: timedelta, *, now: datetime | None = N
     """
     values = {"wait": wait, "longest": LONGEST_WAIT, "now": now}
     return list(connection.execute(_STALLED, values).scalars())
-
-
-def missed(
-    connection: Connection,
-    queues: Sequence[str],
-    wait: timedelta,
-    *,
-    most: int = 100,
-    now: datetime | None = None,
-) -> list[Dispatch]:
-    """As :func:`overdue`, for queues that are empty in the broker: what nobody has begun with."""
-    values = {
-        "queues": list(queues),
-        "wait": wait,
-        "longest": LONGEST_WAIT,
-        "most": most,
-        "now": now,
-    }
-    return list(map(_dispatch, connection.execute(_MISSED, values)))
 
 
 def _dispatch(row: Any) -> Dispatch:

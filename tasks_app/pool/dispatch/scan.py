@@ -1,7 +1,7 @@
-"""Scan: which rows are due, in the order in which they shall run. Reads only.
+"""Scan: which rows are due, in the order in which they run. Reads only.
 
-A whole pass starts from the front of the index: a watermark would miss rows that commit late. One
-probe per priority keeps it cheap when millions of rows wait for a later day, on any version.
+A whole pass starts at the front of the index: a watermark would miss rows that commit late. One
+probe for each priority keeps it cheap while millions of rows wait for a later day, on any version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks_app.pool.tables import NOW, PENDING, UNGATED, has_pending
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueRows:
     """Due rows of one queue, column by column: a pass may read twenty thousand."""
 
     queue: str
@@ -55,7 +55,7 @@ _DUE = text(f"""
             {NUMBERED}
             CROSS JOIN LATERAL (
                 SELECT p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.priority, p.queue,
-                    p.order_key, p.limit_key, p.parked
+                    p.order_key, p.limit_key, p.parked_kind
                 FROM {PENDING} p
                 WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
                   AND p.scan_at <= {NOW}
@@ -73,17 +73,17 @@ def due(
     after: Places | None = None,
     within: timedelta | None = None,
     now: datetime | None = None,
-) -> list[Due]:
-    """Return up to so many due rows of each queue: by priority, then scan_at, then id.
+) -> list[DueRows]:
+    """Return up to ``wanted`` due rows of each queue, by priority, then scan_at, then id.
 
-    Queues without any are left out, and those that stand still. ``after`` says for queues and
-    priorities where to begin. ``within`` leaves out what is due for longer, and does not read it.
+    Queues that have none or stand still are left out. The rows of a queue and priority begin behind
+    ``after``. What is due for longer than ``within`` is not read.
     """
     queues = list(wanted)
     values = {"queues": queues, "most": list(wanted.values()), "within": within, "now": now}
     values |= place_values(queues, after)
     return [
-        Due(
+        DueRows(
             row.queue,
             row.ids,
             row.names,

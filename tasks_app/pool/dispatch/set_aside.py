@@ -7,8 +7,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, leave
+from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
+from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
+from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits, admits_by_id
 
 
@@ -21,7 +24,7 @@ def _held(which: str) -> str:
         CASE WHEN NOT p.enabled THEN 'The task was disabled when it became due.'
              ELSE 'The task became due, or was to be tried again, after its expires_at.' END
             AS message,
-        NULL AS traceback, NULL::integer AS run_ms, NULL AS event
+        NULL AS traceback, NULL::bytea AS fingerprint, NULL::integer AS run_ms, NULL AS event
     FROM {PENDING} p WHERE {which} {SKIP_LOCKED}
     """
 
@@ -31,30 +34,30 @@ _THESE = leave(
       AND (NOT p.enabled AND {admits(Event.SKIP)}
            OR p.expires_at <= {NOW} AND {admits(Event.EXPIRE)})
       AND {admits_by_id(Event.EXPIRE)}
-    ORDER BY p.id""")
+    ORDER BY p.id"""),
+    told=NAMED,
 )
 _LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.due_at END"
 """As in the index, which holds these rows and no others."""
 BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
     AND {_LEAVES_AT} <= {NOW}"""
 """The condition that a row is to be swept."""
-_ALL = leave(_held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"))
+_ALL = leave(_held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED)
 
 
 def sweep(
     connection: Connection, ids: Sequence[int], *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move those of ``ids`` that must not run; return where each went."""
-    rows = connection.execute(_THESE, {"ids": sorted(map(int, ids)), "now": now})
-    return {row.id: State(row.goes_to) for row in rows}
+    values = {"ids": sorted(map(int, ids)), "now": now}
+    return note_moved(connection, connection.execute(_THESE, values), now=now)
 
 
 def sweep_all(
     connection: Connection, most: int, *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move up to ``most`` that must not run, wherever they stand; return where each went."""
-    rows = connection.execute(_ALL, {"most": most, "now": now})
-    return {row.id: State(row.goes_to) for row in rows}
+    return note_moved(connection, connection.execute(_ALL, {"most": most, "now": now}), now=now)
 
 
 _PARK = text(f"""
@@ -64,20 +67,33 @@ _PARK = text(f"""
           AND p.scan_at <= {NOW}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE {PENDING} p
-    SET scan_at = greatest({NOW}, p.due_at) + CAST(:wait AS interval), parked = :reason
+    SET scan_at = greatest({NOW}, p.due_at) + CAST(:wait AS interval),
+        parked = :reason, parked_kind = :kind, parked_for = :subject
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
+""")
+_FIND_AGAIN = text(f"""
+    WITH astray AS MATERIALIZED (
+        SELECT p.id FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE}
+        LIMIT :most FOR NO KEY UPDATE SKIP LOCKED)
+    UPDATE {PENDING} p SET {UNPARKED},
+        scan_at = CASE WHEN p.parked IS NULL THEN p.scan_at ELSE greatest({NOW}, p.due_at) END
+    WHERE p.id = ANY(ARRAY(SELECT id FROM astray))
 """)
 
 
 def park(
     connection: Connection,
     ids: Sequence[int],
-    reason: str,
+    reason: WaitingReason,
     wait: timedelta,
     *,
     now: datetime | None = None,
 ) -> None:
     """Hide due rows from the scan for ``wait``. ``due_at`` stays: a worker may still claim them."""
-    connection.execute(
-        _PARK, {"ids": sorted(map(int, ids)), "reason": reason, "wait": wait, "now": now}
-    )
+    values = {"reason": str(reason), "kind": reason.kind.value, "subject": reason.subject}
+    connection.execute(_PARK, {**values, "ids": sorted(map(int, ids)), "wait": wait, "now": now})
+
+
+def find_again(connection: Connection, most: int, *, now: datetime | None = None) -> int:
+    """Let the scan find what code of 0.1.0 parked, which wakes of today do not; return how many."""
+    return connection.execute(_FIND_AGAIN, {"most": most, "now": now}).rowcount

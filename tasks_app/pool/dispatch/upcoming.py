@@ -1,4 +1,4 @@
-"""Upcoming: what becomes due soon, so that somebody can wake up for it. Reads only."""
+"""What becomes due soon, so that the leader wakes up in time. Reads only."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def upcoming(
 ) -> list[Upcoming]:
     """Return up to ``most`` rows that become due ``within`` this time, nearest first.
 
-    Also those that became due ``since`` the caller looked for what is due: he has not seen them. Of
-    queues that stand still none: to wake up for them would be in vain.
+    Rows that became due ``since`` the caller's last look are among them: it has not seen those. A
+    queue that stands still has none: to wake up for it would be in vain.
     """
     values = {"queues": list(queues), "within": within, "most": most, "since": since, "now": now}
     return [Upcoming(*row) for row in connection.execute(_UPCOMING, values)]

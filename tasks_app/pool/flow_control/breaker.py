@@ -1,4 +1,4 @@
-"""Breaker: one row per dependency, locked by whoever changes it, so that all workers agree."""
+"""Breakers: one row for each dependency, locked by each change, so that all workers agree."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tasks_app.domain.flow_control.circuit_breaker import (
     LOST_AFTER,
     SOON,
     Breaker,
+    BreakerMode,
+    BreakerStanding,
     BreakerState,
-    Mode,
-    Standing,
-    Step,
+    BreakerStep,
     after_wait,
     by_operator,
     judge,
@@ -90,9 +90,9 @@ _MODE = text(f"UPDATE {BREAKER} SET mode = :mode WHERE dependency = :dependency"
 def synchronise(
     connection: Connection, declared: Mapping[Breaker, Collection[str]], known: Collection[str]
 ) -> None:
-    """Enter what this code declares; of the ``known`` handlers it knows what they depend on.
+    """Write the breakers that this code declares for its ``known`` handlers.
 
-    Names that only others know stay. Nothing is written where all is as it should.
+    Names that only other workers know stay. What is up to date is not written.
     """
     there = {row.dependency: row for row in connection.execute(_KNOWN)}
     names_known = list(known)
@@ -109,15 +109,15 @@ def synchronise(
         connection.execute(_FORGET, {"known": names_known, "declared": dependencies})
 
 
-def find(connection: Connection, *, now: datetime | None = None) -> list[Standing]:
+def find(connection: Connection, *, now: datetime | None = None) -> list[BreakerStanding]:
     """Return all breakers, by dependency."""
     return [_standing(row, held=row.held) for row in connection.execute(_FIND, {"now": now})]
 
 
 def report(
     connection: Connection, dependency: str, good: int, bad: int, *, now: datetime | None = None
-) -> Step | None:
-    """Count calls that were over, and change the state where that follows; return the change."""
+) -> BreakerStep | None:
+    """Count calls that ended, and change the state if they demand it; return the change."""
     values = {"dependency": dependency, "now": now}
     connection.execute(_LOCK, values)
     connection.execute(_COUNT, {**values, "good": good, "bad": bad})
@@ -130,9 +130,10 @@ def report(
 
 
 def look(connection: Connection, *, now: datetime | None = None) -> dict[str, int]:
-    """Do what is due of each breaker; return how many tasks each lets go. Others are passed over.
+    """Advance each breaker whose time has come; return how many tasks each lets go.
 
-    An open one whose time is over lets its probes through, one that ramps more each second.
+    An open one whose time is over lets its probes through; one that ramps, more each second.
+    Locked ones are left out.
     """
     found = {}
     for dependency in connection.execute(_DUE, {"now": now}).scalars().all():
@@ -147,9 +148,9 @@ def look(connection: Connection, *, now: datetime | None = None) -> dict[str, in
 
 
 def override(
-    connection: Connection, dependency: str, mode: Mode, *, now: datetime | None = None
+    connection: Connection, dependency: str, mode: BreakerMode, *, now: datetime | None = None
 ) -> bool:
-    """Let an operator decide, or the outcomes again; False: there is no such breaker."""
+    """Set who decides: an operator, or the outcomes; False: there is no such breaker."""
     values = {"dependency": dependency, "now": now}
     row = connection.execute(_ONE, values).first()
     if row is None:
@@ -159,13 +160,12 @@ def override(
     return True
 
 
-def _go_on(connection: Connection, standing: Standing, now: datetime | None) -> int:
-    """Let go what may go now."""
+def _go_on(connection: Connection, standing: BreakerStanding, now: datetime | None) -> int:
     dependency, number = standing.breaker.dependency, standing.let_through
     match standing.state:
-        case BreakerState.OPEN:  # somebody looks too early, or an operator keeps it open
+        case BreakerState.OPEN:  # the look was too early, or an operator keeps it open
             left = standing.since + standing.breaker.open_for - standing.at
-            look_in = left if standing.mode is Mode.AUTO else None
+            look_in = left if standing.mode is BreakerMode.AUTO else None
             _note(connection, dependency, number, look_in, now)
             return 0
         case BreakerState.CLOSED:
@@ -176,7 +176,9 @@ def _go_on(connection: Connection, standing: Standing, now: datetime | None) -> 
             wanted = standing.breaker.probes - number
             freed = let_go(connection, dependency, wanted, marked=True, now=now) if wanted else 0
             if not freed and _is_lost(connection, standing):
-                step = Step(BreakerState.PROBING, AT_ONCE, "its probes were not heard of again")
+                step = BreakerStep(
+                    BreakerState.PROBING, AT_ONCE, "its probes were not heard of again"
+                )
                 _take(connection, dependency, step, now)
             else:
                 _note(connection, dependency, number + freed, SOON, now, let=freed > 0)
@@ -185,19 +187,19 @@ def _go_on(connection: Connection, standing: Standing, now: datetime | None) -> 
             wanted = next_ramp(number)
             freed = let_go(connection, dependency, wanted, marked=True, now=now)
             if freed < wanted or wanted == LONGEST_RAMP:
-                _take(connection, dependency, Step(BreakerState.CLOSED, AT_ONCE), now)
+                _take(connection, dependency, BreakerStep(BreakerState.CLOSED, AT_ONCE), now)
             else:
                 _note(connection, dependency, wanted, SOON, now, let=True)
             return freed
 
 
-def _is_lost(connection: Connection, standing: Standing) -> bool:
+def _is_lost(connection: Connection, standing: BreakerStanding) -> bool:
     if standing.let_at is None or standing.at - standing.let_at < LOST_AFTER:
         return False
     return outstanding(connection, standing.breaker.dependency) == 0
 
 
-def _take(connection: Connection, dependency: str, step: Step, now: datetime | None) -> None:
+def _take(connection: Connection, dependency: str, step: BreakerStep, now: datetime | None) -> None:
     values = {"dependency": dependency, "now": now}
     connection.execute(
         _STEP, {**values, "state": step.state, "reason": step.reason, "look_in": step.look_in}
@@ -227,13 +229,13 @@ def _same(row: Any, breaker: Breaker) -> bool:
     return all(getattr(row, name) == value for name, value in _settings(breaker).items())
 
 
-def _standing(row: Any, held: int = 0) -> Standing:
+def _standing(row: Any, held: int = 0) -> BreakerStanding:
     settings = {name: getattr(row, name) for name in Breaker.__dataclass_fields__}
-    return Standing(
+    return BreakerStanding(
         Breaker(**settings),
         row.names,
         BreakerState(row.state),
-        Mode(row.mode),
+        BreakerMode(row.mode),
         row.since,
         row.at,
         row.look_at,

@@ -1,7 +1,7 @@
-"""Tasks that a breaker keeps aside, in a list beside the pool; those let through are marked.
+"""Tasks that a breaker holds, in a list beside the pool; those let through are marked.
 
-They stand aside for long, since a hundred thousand of them shall cost nothing. Who lets them go
-finds them in the list; entries of tasks that are gone fall out when their turn comes.
+They are parked for a day at a time, so that a hundred thousand of them cost nothing. The list says
+which to let go; entries of tasks that are gone fall out when their turn comes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.flow_control.waiting_reason import WORDS, WaitingKind, WaitingReason
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.availability import LET_THROUGH
+from tasks_app.pool.fragments.parked import UNPARKED, is_parked_as
 from tasks_app.pool.tables import BREAKER, HELD, NOW, PENDING, admits_by_id
 
-HELD_BY = "held by breaker "
-_LET = f"coalesce(starts_with(p.parked, '{LET_THROUGH}'), false)"
-# The breaker's row is locked: whoever closes it afterwards finds all that it holds.
+_LET = is_parked_as(WaitingKind.LET_THROUGH)
+# The breaker's row is locked: a later close finds all that it holds.
 _HOLD = text(f"""
     WITH down AS MATERIALIZED (
         SELECT b.dependency, b.names FROM {BREAKER} b WHERE b.state <> 'closed'
@@ -35,7 +35,10 @@ _HOLD = text(f"""
         SELECT a.dependency, a.priority, a.id FROM aside a ON CONFLICT DO NOTHING)
     UPDATE {PENDING} p
     SET scan_at = greatest({NOW}, p.due_at) + interval '1 day',
-        parked = '{HELD_BY}' || (SELECT a.dependency FROM aside a WHERE a.id = p.id)
+        (parked, parked_kind, parked_for) = (
+            SELECT '{WORDS[WaitingKind.BREAKER]} ' || a.dependency, '{WaitingKind.BREAKER}',
+                a.dependency
+            FROM aside a WHERE a.id = p.id)
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
 """)
 _LET_GO = text(f"""
@@ -46,10 +49,11 @@ _LET_GO = text(f"""
     there AS MATERIALIZED (
         SELECT p.id FROM {PENDING} p
         WHERE p.id = ANY(ARRAY(SELECT task_id FROM next)) AND {admits_by_id(Event.CLAIM)}
-          AND p.parked = '{HELD_BY}' || :dependency
+          AND p.parked_kind = '{WaitingKind.BREAKER}' AND p.parked_for = :dependency
         ORDER BY p.id FOR NO KEY UPDATE),
     freed AS (
-        UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = CAST(:mark AS text)
+        UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = CAST(:mark AS text),
+            parked_kind = CAST(:kind AS text), parked_for = CAST(:subject AS text)
         WHERE p.id = ANY(ARRAY(SELECT id FROM there))),
     unlisted AS (
         DELETE FROM {HELD} h USING next n
@@ -65,7 +69,7 @@ _LET_GO = text(f"""
 _UNMARK = text(f"""
     WITH marked AS (
         DELETE FROM {HELD} h WHERE h.dependency = :dependency AND h.let RETURNING h.task_id)
-    UPDATE {PENDING} p SET parked = NULL
+    UPDATE {PENDING} p SET {UNPARKED}
     WHERE p.id = ANY(ARRAY(SELECT task_id FROM marked)) AND {admits_by_id(Event.CLAIM)} AND {_LET}
 """)
 _OUTSTANDING = text(f"""
@@ -77,7 +81,7 @@ _OUTSTANDING = text(f"""
 
 
 def hold(connection: Connection, ids: Sequence[int], *, now: datetime | None = None) -> int:
-    """Put due rows aside whose breaker is not closed; return how many."""
+    """Park due rows whose breaker is not closed; return how many."""
     values = {"ids": sorted(map(int, ids)), "now": now}
     return int(connection.execute(_HOLD, values).rowcount)
 
@@ -92,10 +96,17 @@ def let_go(
 ) -> int:
     """Let up to ``most`` go, best priority and lowest id first; return how many.
 
-    Those that are ``marked`` may run although the breaker is not closed.
+    ``marked`` tasks may run although the breaker is not closed.
     """
-    mark = f"{LET_THROUGH}{dependency}" if marked else None
-    values = {"dependency": dependency, "mark": mark, "now": now}
+    mark = WaitingReason(WaitingKind.LET_THROUGH, dependency) if marked else None
+    kind, subject = mark or (None, None)
+    values = {
+        "dependency": dependency,
+        "mark": mark and str(mark),
+        "kind": kind,
+        "subject": subject,
+        "now": now,
+    }
     freed = 0
     while freed < most:
         row = connection.execute(_LET_GO, {**values, "most": most - freed}).one()
@@ -106,7 +117,7 @@ def let_go(
 
 
 def unmark(connection: Connection, dependency: str) -> None:
-    """Take the mark from what was let through and has not begun: it is held again when found."""
+    """Unmark what was let through and has not begun: the next scan holds it again."""
     connection.execute(_UNMARK, {"dependency": dependency})
 
 

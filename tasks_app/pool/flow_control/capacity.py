@@ -1,7 +1,7 @@
-"""Capacity: how gates stand, and for whom there is room.
+"""Capacity: how gates stand, and which tasks find room.
 
-Who runs is counted each time: a run that ends, however it ends, makes room. What is decided under
-the lock of a gate's row is exact; the locks are taken in one order, and no row of a task is waited
+Running tasks are counted each time: a run that ends, in whatever way, makes room. A decision under
+the lock of a gate's row is exact. The locks are taken in one order, and no row of a task is waited
 for under them.
 """
 
@@ -14,8 +14,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.admission import Bucket, Capacity, room_of
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limits
+from tasks_app.domain.flow_control.admission import Capacity, TokenBucket, room_of
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.tables import ERROR, GATE, NOW, PENDING
@@ -34,13 +34,13 @@ _READ = text(_BUCKETS)
 _LOCK = text(f"""{_BUCKETS} ORDER BY t.gate COLLATE "C" FOR NO KEY UPDATE OF t""")
 
 COLUMNS = {
-    Kind.ORDER: "order_key",
-    Kind.QUEUE: "queue",
-    Kind.NAME: "name",
-    Kind.KEY: "limit_key",
+    GateKind.ORDER: "order_key",
+    GateKind.QUEUE: "queue",
+    GateKind.NAME: "name",
+    GateKind.KEY: "limit_key",
 }
 """Which column of a task names its gate of each kind."""
-# Of a kind that nobody asks about nothing is read.
+# A kind that is not asked about is not read.
 _RUNNING = text(
     " UNION ALL ".join(
         f"""
@@ -51,7 +51,7 @@ _RUNNING = text(
         for kind, column in COLUMNS.items()
     )
 )
-# Whoever has begun and waits to be tried again keeps its place, unless it skips.
+# A task that has begun and waits for its retry keeps its place, unless it skips.
 _HEADS = text(f"""
     SELECT g.key, h.id, CAST(EXTRACT(EPOCH FROM h.expires_at - {NOW}) AS float) AS leaves_s
     FROM unnest(CAST(:keys AS text[])) AS g(key)
@@ -80,10 +80,10 @@ def enter(connection: Connection, gates: Collection[Gate]) -> None:
 
 def lock(
     connection: Connection, gates: Collection[Gate], *, now: datetime | None = None
-) -> dict[Gate, Bucket]:
-    """Lock the gates, one after the other in one order; return the buckets of those with a row.
+) -> dict[Gate, TokenBucket]:
+    """Lock the gates in one order; return the buckets of those that have a row.
 
-    What is read after this, and before the end of the transaction, no other claim changes.
+    No other claim changes what is read between this and the end of the transaction.
     """
     return _buckets(connection, _LOCK, gates, now)
 
@@ -92,7 +92,7 @@ def rooms_of(
     connection: Connection,
     gates: Collection[Gate],
     limits: Limits,
-    buckets: Mapping[Gate, Bucket] | None = None,
+    buckets: Mapping[Gate, TokenBucket] | None = None,
     *,
     now: datetime | None = None,
 ) -> dict[Gate, Capacity]:
@@ -103,7 +103,7 @@ def rooms_of(
         limited = [gate for gate in gates if limits.has_bucket(gate)]
         buckets = _buckets(connection, _READ, limited, now)
     running = _running(connection, gates)
-    heads = _heads(connection, [gate.key for gate in gates if gate.kind is Kind.ORDER], now)
+    heads = _heads(connection, [gate.key for gate in gates if gate.kind is GateKind.ORDER], now)
     rooms: dict[Gate, Capacity] = {}
     for gate in gates:
         head, leaves_s = heads.get(gate.key, _NOBODY)
@@ -119,7 +119,7 @@ _NOBODY = (None, None)
 
 
 def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, Capacity]) -> None:
-    """Take a token for each start out of the buckets, as they stood; under the locks."""
+    """Take a token for each start out of the buckets; under the locks."""
     spent = [gate for gate in started if not math.isinf(rooms[gate].tokens)]
     for gate in spent:
         rooms[gate].tokens -= started[gate]
@@ -134,30 +134,32 @@ def spend(connection: Connection, started: Counter[Gate], rooms: Mapping[Gate, C
 
 def _buckets(
     connection: Connection, statement: object, gates: Iterable[Gate], now: datetime | None
-) -> dict[Gate, Bucket]:
+) -> dict[Gate, TokenBucket]:
     named = {str(gate): gate for gate in gates}
     if not named:
         return {}
     rows = connection.execute(statement, {"gates": texts(named), "now": now})  # type: ignore[call-overload]
-    return {named[gate]: Bucket(tokens, since_s or 0.0, at) for gate, tokens, since_s, at in rows}
+    return {
+        named[gate]: TokenBucket(tokens, since_s or 0.0, at) for gate, tokens, since_s, at in rows
+    }
 
 
 def _running(
     connection: Connection, gates: Iterable[Gate]
 ) -> dict[Gate, tuple[int, datetime | None]]:
-    """Return of each gate how many run behind it, and since when the first of them."""
+    """Return how many run behind each gate, and since when the first of them runs."""
     keys: dict[str, list[str]] = {kind: [] for kind in COLUMNS}
     for kind, key in gates:
         keys[kind].append(key)
     values = {kind: texts(some) for kind, some in keys.items()}
     rows = connection.execute(_RUNNING, values)
-    return {Gate(Kind(kind), key): (number, since) for kind, key, number, since in rows}
+    return {Gate(GateKind(kind), key): (number, since) for kind, key, number, since in rows}
 
 
 def _heads(
     connection: Connection, keys: list[str], now: datetime | None
 ) -> dict[str, tuple[int, float | None]]:
-    """Return of each key who is first in line, and in how many seconds it expires."""
+    """Return the first task in line of each key, and in how many seconds it expires."""
     if not keys:
         return {}
     rows = connection.execute(_HEADS, {"keys": texts(keys), "now": now})

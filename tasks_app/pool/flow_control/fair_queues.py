@@ -1,7 +1,7 @@
-"""Fair: which queues are, and what waits in them, by key and priority. Reads only.
+"""Fair queues: which ones are, and what waits in them, by key and priority.
 
-A queue is fair if it has a row; of its tasks those with a key are found by an index of their own,
-a few of each line, however many stand behind them.
+A queue is fair if it has a row. Its tasks with a key are found by an index of their own, a few of
+each line, however many wait behind them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.flow_control.fair_share import Share
+from tasks_app.domain.flow_control.fair_share import FairLine
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.fragments.availability import is_free, runs
 from tasks_app.pool.tables import FAIR, NOW, PENDING, UNGATED
 
 MOST_LINES = 1_000
-"""Read in one pass; of more keys, the next pass reads those that come after."""
+"""Read in one pass; the next pass goes on behind the last key."""
 
 _QUEUES = text(f"SELECT queue, weights FROM {FAIR}")
 _SET = text(f"""
@@ -30,7 +30,7 @@ _SET = text(f"""
 _UNSET = text(f"DELETE FROM {FAIR} WHERE queue = :queue RETURNING queue")
 
 _LANE = """(p.queue || ':' || p.fair_key) COLLATE "C\""""
-"""As in the index: of a queue, from its name and a colon on, and below its name and a semicolon."""
+"""As in the index. The lanes of a queue lie between its name with a colon and with a semicolon."""
 _KEYED = f"p.state <> '{State.RUNNING}' AND p.fair_key IS NOT NULL"
 """In the words of the index, so that no other can be taken for it."""
 _LINES = text(f"""
@@ -48,7 +48,7 @@ _LINES = text(f"""
     SELECT substr(lane, length(CAST(:queue AS text)) + 2) AS key, priority FROM line LIMIT :most
 """)
 _ROW = """p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.queue, p.order_key, p.limit_key,
-    p.parked"""
+    p.parked_kind"""
 _DUE = f"""
     p.scan_at <= {NOW} AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
     AND (
@@ -110,46 +110,46 @@ def fair_queues(connection: Connection) -> dict[str, dict[str, float]]:
 
 
 def set_fair(connection: Connection, queue: str, weights: Mapping[str, float]) -> None:
-    """Let a queue's tasks go by shares, from the next pass on."""
+    """Order a queue's tasks by shares, from the next pass on."""
     connection.execute(_SET, {"queue": queue, "weights": json.dumps(dict(weights))})
 
 
 def unset_fair(connection: Connection, queue: str) -> bool:
-    """Let a queue's tasks go by priority and age again; False: they did."""
+    """Order a queue's tasks by priority and age again; False: they were."""
     return connection.execute(_UNSET, {"queue": queue}).first() is not None
 
 
-def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[Share], str]:
+def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[FairLine], str]:
     """Return the lines of keys behind ``after``, and where to go on; empty: at the beginning.
 
     What waits may not be due yet. Of those without a key, there are always ten.
     """
     values = {"queue": queue, "after": after, "most": MOST_LINES}
-    found = [Share(row.key, row.priority) for row in connection.execute(_LINES, values)]
+    found = [FairLine(row.key, row.priority) for row in connection.execute(_LINES, values)]
     cut = found[-1].key if len(found) == MOST_LINES else ""
     if cut and found[0].key != cut:  # the last key's lines may be cut in two
         found = [line for line in found if line.key != cut]
         cut = found[-1].key
-    return [*(Share("", priority) for priority in range(10)), *found], cut
+    return [*(FairLine("", priority) for priority in range(10)), *found], cut
 
 
 def heads(
     connection: Connection,
     queue: str,
-    wanted: Mapping[Share, int],
+    wanted: Mapping[FairLine, int],
     out: Mapping[int, float],
     *,
     names: Sequence[str] | None = None,
     lock: bool = False,
     now: datetime | None = None,
-) -> dict[Share, list[Head]]:
-    """Return up to so many due tasks of each line, oldest first.
+) -> dict[FairLine, list[Head]]:
+    """Return up to ``wanted`` due tasks of each line, oldest first.
 
-    ``names`` leaves out all others. With ``lock`` they are nobody else's until the transaction
-    ends, and those that are somebody else's are passed over.
+    Of ``names`` only, if given. With ``lock`` the rows stay locked until the transaction ends, and
+    rows that another transaction locks are left out.
 
-    ``out`` are the ids that are in messages, with the instant of each; one that was put back into
-    the pool since then is not.
+    ``out`` has the ids that are in messages, with the instant of each; a task that was put back
+    into the pool since then counts as free.
     """
     values = {
         "queue": queue,
@@ -161,8 +161,8 @@ def heads(
         "names": None if names is None else list(names),
         "now": now,
     }
-    found: dict[Share, list[Head]] = {}
+    found: dict[FairLine, list[Head]] = {}
     for row in connection.execute(_HEADS_LOCKED if lock else _HEADS, values):
         head = Head(row.id, row.name, row.scan_at, row.barred, row.gated, row.held)
-        found.setdefault(Share(row.key, row.priority), []).append(head)
+        found.setdefault(FairLine(row.key, row.priority), []).append(head)
     return found

@@ -1,7 +1,7 @@
 """Limits: how many tasks of a queue, a name or a key may run at a time, or start in a period.
 
-A change holds from the next claim on. What runs already, runs on, and claims that are under way
-were made by the old word.
+A change holds from the next claim on. What already runs goes on, and a claim that is under way
+keeps to the old limit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limit
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.pool.tables import GATE, LIMIT, NOW
 
 _SET = text(f"""
@@ -31,7 +31,7 @@ _LOOK = text(f"""
 
 
 def set_limit(connection: Connection, limit: Limit, *, now: datetime | None = None) -> None:
-    """Set a limit, or change it; who waits for it is looked at in a moment."""
+    """Set or change a limit; the leader looks at once at the tasks that wait for it."""
     values = {
         "kind": str(limit.kind),
         "target": limit.target,
@@ -45,7 +45,7 @@ def set_limit(connection: Connection, limit: Limit, *, now: datetime | None = No
 
 
 def drop_limit(
-    connection: Connection, kind: Kind, target: str, *, now: datetime | None = None
+    connection: Connection, kind: GateKind, target: str, *, now: datetime | None = None
 ) -> bool:
     """Take a limit away; False: there was none."""
     dropped = connection.execute(_DROP, {"kind": str(kind), "target": target}).rowcount == 1
@@ -54,10 +54,9 @@ def drop_limit(
 
 
 def all_limits(connection: Connection) -> list[Limit]:
-    """Return all limits."""
-    return [Limit(Kind(kind), *rest) for kind, *rest in connection.execute(_LIST)]
+    return [Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIST)]
 
 
-def _look(connection: Connection, kind: Kind, target: str, now: datetime | None) -> None:
-    prefix = str(Gate(kind, target.removesuffix("*") if kind is Kind.KEY else target))
+def _look(connection: Connection, kind: GateKind, target: str, now: datetime | None) -> None:
+    prefix = str(Gate(kind, target.removesuffix("*") if kind is GateKind.KEY else target))
     connection.execute(_LOOK, {"prefix": prefix, "now": now})

@@ -1,6 +1,6 @@
-"""Gates: a queue stands still while others have much to do. Looked at by whoever scans.
+"""Load gates: a queue stands still while others have much to do. The leader opens and shuts them.
 
-A claim that counted what runs would cost more than its tasks, so it reads what was found last.
+A claim that counted what runs would cost more than its tasks, so it reads the last answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks_app.pool.fragments.queue_probe import HAS_GATE, WAITS
 from tasks_app.pool.tables import NOW, PENDING, QUEUE
 
 # Queues that stand still themselves do not count among those that wait: two gates would each keep
-# the other shut. Of what runs only so many rows are read as shut the gate.
+# the other shut. No more running rows are read than shut the gate.
 _LOOK = text(f"""
     WITH RECURSIVE {WAITS},
     oldest AS MATERIALIZED (
@@ -39,5 +39,5 @@ _LOOK = text(f"""
 
 
 def look_at_gates(connection: Connection, *, now: datetime | None = None) -> dict[str, str | None]:
-    """Open and shut gates; return those that changed: why they are shut, or None."""
+    """Open and shut gates; return why each that changed is shut, or None."""
     return {row.queue: row.shut for row in connection.execute(_LOOK, {"now": now})}

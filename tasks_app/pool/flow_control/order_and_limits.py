@@ -10,7 +10,7 @@ from functools import cached_property
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Waiting
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limit, Limits
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
 from tasks_app.domain.tasks.records import HINT_WAIT
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.availability import is_free, runs
@@ -28,12 +28,12 @@ from tasks_app.pool.tables import (
 )
 
 FULL_AGAIN = "interval '366 days'"
-"""As long as the longest period: after that any bucket is full, with a row or without."""
+"""The longest period: after it any bucket is full, with a row or without."""
 FRONT = 100
-"""Rows of a queue and priority that are looked at: those behind them wait for their turn."""
+"""Rows of a queue and priority that are read: those behind them wait for their turn."""
 
 _LIMITS = text(f"SELECT kind, target, most, rate, period, burst, changed_at FROM {LIMIT}")
-_WISHES = text(f"""
+_WAITING = text(f"""
     SELECT p.id, p.queue, p.name, p.order_key, p.limit_key FROM {PENDING} p
     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)} AND {READY}
       AND (CAST(:names AS text[]) IS NULL OR p.name = ANY(CAST(:names AS text[])))
@@ -79,27 +79,26 @@ _PRUNE = text(f"""
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """Due tasks that gates stand before, the first first, and what is allowed."""
+    """Due tasks behind gates, the first first, and the limits."""
 
-    wishes: list[Waiting]
+    waiting: list[Waiting]
     limits: Limits
 
     @cached_property
     def gates(self) -> list[Gate]:
-        """All gates of all of them."""
-        return list(dict.fromkeys(gate for wish in self.wishes for gate in wish.gates))
+        return list(dict.fromkeys(gate for each in self.waiting for gate in each.gates))
 
 
-def wishes(
+def waiting(
     connection: Connection,
     ids: Sequence[int],
     names: Collection[str] | None = None,
     *,
     now: datetime | None = None,
 ) -> WaitingTasks:
-    """Return those of ``ids`` that are there to take, once they pass; with one of ``names``."""
+    """Return those of ``ids`` that may be claimed once they pass; of ``names`` only, if given."""
     values = {"ids": array(map(int, ids)), "names": names and list(names), "now": now}
-    rows = connection.execute(_WISHES, values).all()
+    rows = connection.execute(_WAITING, values).all()
     limits = limits_of(connection) if rows else Limits()
     gates_of = limits.gates_of
     return WaitingTasks([Waiting(task_id, gates_of(*keys)) for task_id, *keys in rows], limits)
@@ -112,7 +111,7 @@ def in_front(
     *,
     now: datetime | None = None,
 ) -> list[int]:
-    """Return ids of due tasks that gates stand before, for who hears no messages. Only a read."""
+    """Return ids of due gated tasks, for a child that receives no messages. Only a read."""
     values = {"queues": list(queues), "names": list(names), "hint_wait": HINT_WAIT, "now": now}
     return list(connection.execute(_IN_FRONT, values).scalars())
 
@@ -120,21 +119,20 @@ def in_front(
 def passed_by(
     connection: Connection, ids: Collection[int], *, now: datetime | None = None
 ) -> list[Gate]:
-    """Return the gates of these tasks, which run no more, or have just left the pool."""
+    """Return the gates of tasks that stopped running or have just left the pool."""
     found = connection.execute(_KEYS_OF, {"ids": array(map(int, ids)), "now": now}).all()
     limits = limits_of(connection) if found else Limits()
     return list(dict.fromkeys(gate for row in found for gate in limits.gates_of(*row)))
 
 
 def limits_of(connection: Connection) -> Limits:
-    """Return what is allowed."""
-    return Limits(Limit(Kind(kind), *rest) for kind, *rest in connection.execute(_LIMITS))
+    return Limits(Limit(GateKind(kind), *rest) for kind, *rest in connection.execute(_LIMITS))
 
 
 def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove gates that nobody came to for long, and return their number; waits for nobody.
+    """Remove gates that were not used for long, without waiting for a lock; return their number.
 
-    Who came in vain to the lock of one that goes is looked at again, and it is made anew.
+    A task whose claim finds its gate gone is looked at again, and the gate is made anew.
     """
     return connection.execute(_PRUNE, {"most": most, "now": now}).rowcount
 
@@ -152,9 +150,9 @@ _LOOK = text(f"""
 
 
 def unblock(connection: Connection, task_id: int, *, now: datetime | None = None) -> bool:
-    """Let those go on that wait behind a failed task; False: nobody does, or it is not there."""
+    """Wake the tasks behind a failed one; False: none waits, or the task is not there."""
     key = connection.execute(_UNBLOCK, {"id": task_id}).scalar()
     if key is None:
         return False
-    connection.execute(_LOOK, {"gate": str(Gate(Kind.ORDER, key)), "now": now})
+    connection.execute(_LOOK, {"gate": str(Gate(GateKind.ORDER, key)), "now": now})
     return True

@@ -94,5 +94,4 @@ def resume(connection: Connection, queue: str, *, now: datetime | None = None) -
 
 
 def paused(connection: Connection, *, now: datetime | None = None) -> list[Pause]:
-    """Return what is paused."""
     return [Pause(*row) for row in connection.execute(_PAUSED, {"now": now})]

@@ -93,7 +93,6 @@ def find(connection: Connection, *, now: datetime | None = None) -> list[Queue]:
 
 
 def calendars(connection: Connection) -> dict[str, list[date]]:
-    """Return the days of each calendar."""
     return {row.name: row.days for row in connection.execute(_CALENDARS)}
 
 
@@ -103,7 +102,6 @@ def set_calendar(connection: Connection, name: str, days: Sequence[date]) -> Non
 
 
 def users_of(connection: Connection, calendar: str) -> list[str]:
-    """Return the queues whose windows name the calendar."""
     return list(connection.execute(_USED, {"name": calendar}).scalars())
 
 

@@ -1,8 +1,8 @@
 """Tasks that found a gate shut stand aside, out of the scan's sight, until they are woken.
 
-A row is written when it is held and when it is woken, however long that takes and however many
-wait. Who holds rows looks once more after his COMMIT, and who made room looks after his: one of the
-two sees the other.
+A row is written when it is held and when it is woken, however long it waits and however many wait.
+The child that holds rows looks at the gate again after its COMMIT, and the child that made room
+looks after its own: one of the two sees the other.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.flow_control.admission import Capacity
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limit, Limits
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, Limits
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control.capacity import COLUMNS
 from tasks_app.pool.fragments.fences import array, texts
+from tasks_app.pool.fragments.parked import parked_as
 from tasks_app.pool.tables import GATE, NOW, PENDING, admits_by_id
 
 ASIDE = "interval '1 day'"
-"""How long a held row stands aside unless it is woken, as it should be."""
+"""How long a held row stands aside if it is never woken."""
 LOOK_AGAIN_S = 30.0
-"""After so long a gate is looked at whether or not somebody said that there is room: a child may
-die between the end of a run and its word."""
+"""A gate is looked at after this time even if no child reported room: one may die between the end
+of a run and its report."""
 SHORTEST_LOOK_S = 0.05
 OLDER_RUN_LOOK_S = 1.0
-"""The same while a run lives that may be older than the limit: it passed no gate, and at its end
-nobody says that there is room."""
+"""The same while a run may be older than the limit: it passed no gate, so its end reports no
+room."""
 UNCOMMITTED = timedelta(seconds=10)
-"""For so long after a limit was written its transaction may still be open."""
+"""How long after a limit was written its transaction may still be open."""
 
 _WAITED_FOR = text(f"""
     INSERT INTO {GATE} AS t (gate, look_at)
@@ -39,7 +41,6 @@ _WAITED_FOR = text(f"""
     ORDER BY g.gate COLLATE "C"
     ON CONFLICT (gate) DO UPDATE SET look_at = least(t.look_at, EXCLUDED.look_at)
 """)
-_REASONS = {kind: f"'{Gate(kind, '')}' || p.{column}" for kind, column in COLUMNS.items()}
 _PARK = {
     kind: text(f"""
     WITH aside AS MATERIALIZED (
@@ -47,10 +48,11 @@ _PARK = {
         WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
           AND p.due_at <= {NOW}
         ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
-    UPDATE {PENDING} p SET scan_at = {NOW} + {ASIDE}, parked = {reason}
+    UPDATE {PENDING} p SET scan_at = {NOW} + {ASIDE},
+        {parked_as(WaitingKind(kind), f"p.{column}")}
     WHERE p.id = ANY(ARRAY(SELECT id FROM aside))
     """)
-    for kind, reason in _REASONS.items()
+    for kind, column in COLUMNS.items()
 }
 _WAITING = text(f"""
     SELECT t.gate FROM {GATE} t
@@ -74,7 +76,7 @@ def hold(
     *,
     now: datetime | None = None,
 ) -> None:
-    """Set those aside that their gate did not let pass. What somebody holds is left as it is."""
+    """Park tasks that their gate did not admit. Locked rows are left as they are."""
     if not held:
         return
     values = {
@@ -89,30 +91,27 @@ def hold(
 
 
 def waited_for(connection: Connection, gates: Collection[Gate]) -> list[Gate]:
-    """Return those of the gates before which somebody is held. Only a read.
-
-    As long as nobody is held anywhere, it is one probe.
-    """
+    """Return the gates that hold somebody. Only a read; one probe while no gate holds anybody."""
     rows = connection.execute(_WAITING, {"gates": texts(gates)}).scalars()
     return [Gate.parse(gate) for gate in rows]
 
 
 def overdue(connection: Connection, most: int, *, now: datetime | None = None) -> list[Gate]:
-    """Return gates that are to be looked at again. Only a read."""
+    """Return gates whose next look is due. Only a read."""
     rows = connection.execute(_OVERDUE, {"most": most, "now": now}).scalars()
     return [Gate.parse(gate) for gate in rows]
 
 
 def next_look_in_s(connection: Connection, *, now: datetime | None = None) -> float | None:
-    """Return in how many seconds a gate is to be looked at; None: nobody is held."""
+    """Return the seconds until the next look at a gate; None: nobody is held."""
     seconds: float | None = connection.execute(_NEXT_LOOK, {"now": now}).scalar()
     return seconds
 
 
 def look_in_s(gate: Gate, room: Capacity, limits: Limits) -> float:
-    """Return when to look again: when bucket or head let somebody pass, or else after a while."""
+    """Return the seconds until bucket or head may admit somebody, at most ``LOOK_AGAIN_S``."""
     limit = limits.of(gate)
-    if gate.kind is not Kind.ORDER and limit is None:
+    if gate.kind is not GateKind.ORDER and limit is None:
         return 0.0  # it was taken away, and some wait still
     if limit is None or limit.burst is None or math.isinf(room.tokens):
         wait_s = min(LOOK_AGAIN_S, room.leaves_s)

@@ -1,14 +1,14 @@
-"""Wake: those who were held go on when their gate has room, the first first.
+"""Wake: held tasks go on when their gate has room, the first first.
 
-A wake-up counts only if it goes to a task that may run now. Who stands before it in line and may
-not, because its queue stands still, a breaker or another gate holds it, or it never runs again,
-goes back to its queue uncounted: there the scan finds it when its time has come, or it is swept.
+A wake-up counts only if its task may run now. A task before it in line that may not, because its
+queue stands still, a breaker or another gate holds it, or it never runs again, goes back to its
+queue uncounted: the scan finds it there when its time has come, or it is swept.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,41 +21,50 @@ from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.flow_control.waiting_list import SHORTEST_LOOK_S, look_in_s
 from tasks_app.pool.fragments.availability import is_free, runs
 from tasks_app.pool.fragments.fences import array, texts
+from tasks_app.pool.fragments.parked import PARKED_BY_OLD_CODE, UNPARKED
 from tasks_app.pool.tables import GATE, NOW, PENDING, READY
 
 MOST_WOKEN = 1_000
 """Of one gate at a time."""
 FARTHER = 1_000
-"""So many more are read where those in front may not run …"""
+"""Rows read in addition where those in front may not run …"""
 MOST_READS = 5
-"""… and so often in one transaction; a look at once goes on behind them."""
+"""… and how often in one transaction; the next look, at once, goes on behind them."""
 UNUSED_S = 1.0
-"""After so long it is looked whether a wake-up was used: perhaps nobody has a hand free."""
+"""After this time the gate is looked at again: perhaps no child was free to use the wake-up."""
 
 _LINE = text(f"""
-    SELECT g.gate, p.*
-    FROM unnest(CAST(:gates AS text[]), CAST(:numbers AS int[]), CAST(:heads AS bigint[]),
-                CAST(:priorities AS smallint[]), CAST(:afters AS bigint[]))
-        WITH ORDINALITY AS g(gate, number, head, priority, after, place)
+    SELECT g.place, p.*
+    FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[]), CAST(:numbers AS int[]),
+                CAST(:heads AS bigint[]), CAST(:priorities AS smallint[]),
+                CAST(:afters AS bigint[]))
+        WITH ORDINALITY AS g(kind, key, number, head, priority, after, place)
     CROSS JOIN LATERAL (
         SELECT p.id, p.priority, p.queue, p.name, p.order_key, p.limit_key,
             {READY} AND {runs("p.queue")} AND {is_free()} AS may_run
         FROM {PENDING} p
-        WHERE p.state = '{State.PENDING}' AND p.parked = g.gate
+        WHERE p.state = '{State.PENDING}' AND p.parked_kind = g.kind AND p.parked_for = g.key
           AND (g.head IS NULL OR p.id = g.head) AND (p.priority, p.id) > (g.priority, g.after)
         ORDER BY p.priority, p.id LIMIT g.number FOR NO KEY UPDATE SKIP LOCKED) AS p
     ORDER BY g.place, p.priority, p.id
 """)
+_PLACE = "array_position(CAST(:gates AS text[]), t.gate)"
+_WAIT = f"(CAST(:waits AS float8[]))[{_PLACE}]"
+# Only a leader of 0.1.0 finds whom code of 0.1.0 parked, by the text, and only when it looks at
+# the gate. No end of a run wakes them before.
 _GO_ON = text(f"""
     WITH woken AS (
-        UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = NULL
+        UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), {UNPARKED}
         WHERE p.id = ANY(CAST(:ids AS bigint[])))
     UPDATE {GATE} t SET look_at = CASE
+        WHEN EXISTS (SELECT FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE} AND p.parked = t.gate)
+        THEN {NOW} + make_interval(secs => least({_WAIT}, {UNUSED_S}))
         WHEN EXISTS (SELECT FROM {PENDING} p
-                     WHERE p.state = '{State.PENDING}' AND p.parked = t.gate
+                     WHERE p.state = '{State.PENDING}'
+                       AND p.parked_kind = (CAST(:kinds AS text[]))[{_PLACE}]
+                       AND p.parked_for = (CAST(:keys AS text[]))[{_PLACE}]
                        AND p.id <> ALL (CAST(:ids AS bigint[])))
-        THEN {NOW} + make_interval(secs =>
-            (CAST(:waits AS float8[]))[array_position(CAST(:gates AS text[]), t.gate)]) END
+        THEN {NOW} + make_interval(secs => {_WAIT}) END
     WHERE t.gate = ANY(CAST(:gates AS text[]))
 """)
 _FRONT = (-1, 0)
@@ -70,9 +79,9 @@ def wake(
     *,
     now: datetime | None = None,
 ) -> list[tuple[str, int]]:
-    """Let those go on for whom there is room; return queue and id of each that may run now.
+    """Wake the tasks that find room; return queue and id of each that may run now.
 
-    The gates are locked. ``most``: so many of each at most, as so many have ended behind it.
+    The caller has locked the gates. ``most`` bounds each gate by the number of runs that ended.
     """
     waits = {gate: look_in_s(gate, room, limits) for gate, room in rooms.items()}
     left = {gate: n for gate, room in rooms.items() if (n := _number(gate, room, most))}
@@ -84,9 +93,10 @@ def wake(
             break
         wanted = {gate: left[gate] + read * FARTHER for gate in unread}
         line = _read(connection, wanted, rooms, unread, now)
-        elsewhere = _elsewhere(connection, line, limits, now)
+        gates = list(unread)
+        elsewhere = _elsewhere(connection, line, gates, limits, now)
         for row in line:
-            gate, others = Gate.parse(row.gate), elsewhere.get(row.id)
+            gate, others = gates[row.place - 1], elsewhere.get(row.id)
             if not left[gate]:
                 continue
             ids.append(row.id)
@@ -97,11 +107,11 @@ def wake(
                 left[gate] -= 1
                 woken.append((row.queue, row.id))
                 waits[gate] = min(waits[gate], UNUSED_S)
-        there = Counter(row.gate for row in line)
-        unread = {g: at for g, at in unread.items() if left[g] and there[str(g)] == wanted[g]}
+        there = Counter(gates[row.place - 1] for row in line)
+        unread = {g: at for g, at in unread.items() if left[g] and there[g] == wanted[g]}
     waits |= dict.fromkeys(unread, SHORTEST_LOOK_S)
     values = {"ids": array(ids), "gates": texts(waits), "waits": list(waits.values())}
-    connection.execute(_GO_ON, {**values, "now": now})
+    connection.execute(_GO_ON, {**values, **_columns(waits), "now": now})
     return woken
 
 
@@ -112,9 +122,9 @@ def _read(
     after: Mapping[Gate, tuple[int, int]],
     now: datetime | None,
 ) -> Sequence[Any]:
-    """Read on in the lines of gates, so far in each; what somebody holds is left out."""
+    """Read the lines of gates behind ``after``; rows that somebody locks are left out."""
     values = {
-        "gates": texts(wanted),
+        **_columns(wanted),
         "numbers": array(wanted.values()),
         "heads": array(rooms[gate].head for gate in wanted),
         "priorities": array(after[gate][0] for gate in wanted),
@@ -123,15 +133,26 @@ def _read(
     return connection.execute(_LINE, {**values, "now": now}).all()
 
 
+def _columns(gates: Collection[Gate]) -> dict[str, str]:
+    return {
+        "kinds": array(gate.kind for gate in gates),
+        "keys": texts(gate.key for gate in gates),
+    }
+
+
 def _elsewhere(
-    connection: Connection, line: Sequence[Any], limits: Limits, now: datetime | None
+    connection: Connection,
+    line: Sequence[Any],
+    gates: Sequence[Gate],
+    limits: Limits,
+    now: datetime | None,
 ) -> dict[int, list[Capacity]]:
-    """Return of those that may run how their other gates stand."""
+    """Return the other gates of the tasks that may run, as they stand."""
     others = {
         row.id: [
             gate
             for gate in limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
-            if str(gate) != row.gate
+            if gate != gates[row.place - 1]
         ]
         for row in line
         if row.may_run

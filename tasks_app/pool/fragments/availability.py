@@ -1,7 +1,7 @@
-"""Standstill: of which queues and names nothing may be published or claimed just now.
+"""Which queues and names may not be published or claimed just now.
 
-By the database's clock, and by nothing that anybody would have to write when a window ends. Claims
-ask once a statement, over tables of a few rows.
+Judged by the database's clock, so that nothing need be written when a window ends. Claims ask once
+for each statement, over tables of a few rows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind
+from tasks_app.pool.fragments.parked import is_parked_as
 from tasks_app.pool.tables import BREAKER, CALENDAR, EVERY_QUEUE, NOW, PAUSE, QUEUE, WINDOW
 
 STOPS = f"(z.resume_at IS NULL OR z.resume_at > {NOW})"
@@ -40,19 +42,14 @@ _STANDS_STILL = f"""
 _READ = text(f"SELECT DISTINCT s.queue FROM ({_STANDS_STILL}) AS s")
 
 
-LET_THROUGH = "let through by breaker "
-"""How ``parked`` begins where a task may run although its breaker is not closed."""
-
-
-def is_free(alias: str = "p") -> str:
-    """Return the condition that no breaker holds the row; their names are read once a statement."""
+def is_free() -> str:
+    """Return the condition that no breaker holds the row ``p``; names are read once a statement."""
     held = f"ARRAY(SELECT unnest(b.names) FROM {BREAKER} b WHERE b.state <> 'closed')"
-    let = f"coalesce(starts_with({alias}.parked, '{LET_THROUGH}'), false)"
-    return f"(NOT {alias}.name = ANY({held}) OR {let})"
+    return f"(NOT p.name = ANY({held}) OR {is_parked_as(WaitingKind.LET_THROUGH)})"
 
 
 def runs(queue: str) -> str:
-    """Return the condition that the queue does not stand still; all is read once a statement."""
+    """Return the condition that the queue does not stand still; read once for each statement."""
     return f"NOT ARRAY[{queue}, '{EVERY_QUEUE}'] && ARRAY({_STANDS_STILL})"
 
 
@@ -64,7 +61,7 @@ ALL_RUN = f"""NOT EXISTS (SELECT FROM {PAUSE} z WHERE {STOPS})
 
 
 LOOK_EVERY_S = 1.0
-"""How often who runs for long looks whether its queue stands still."""
+"""How often a long run asks whether its queue stands still."""
 
 
 def stands_still(connection: Connection, queue: str) -> bool:

@@ -17,8 +17,8 @@ FENCES = """
 def fenced(guard: str, lock: str = "", *, fences: str = FENCES) -> str:
     """Return a FROM clause of the rows ``p`` whose fence holds, looked up one by one.
 
-    In the order of ``fences``, which is how they are locked. A subquery of its own for each: as a
-    join its plan would hang on what the planner believes of two sizes that it does not know.
+    They are locked in the order of ``fences``. Each has a subquery of its own: the plan of a join
+    would depend on two sizes that the planner can only guess.
     """
     return f"""{fences} CROSS JOIN LATERAL (
         SELECT * FROM {PENDING} p
@@ -37,7 +37,7 @@ def fence_arrays(fences: Sequence[Fence]) -> dict[str, str]:
 
 
 def _hexes(fences: Iterable[Fence]) -> Iterator[str]:
-    """Write a token that many have, as those of one claim do, once."""
+    """Convert a token once for all fences of its claim."""
     token, text = None, ""
     for fence in fences:
         if fence.token is not token:
@@ -46,7 +46,7 @@ def _hexes(fences: Iterable[Fence]) -> Iterator[str]:
 
 
 def array(values: Iterable[object]) -> str:
-    """Return a PostgreSQL array of numbers, words or nulls, all that needs no quotes.
+    """Return a PostgreSQL array of numbers, words or nulls, which need no quotes.
 
     The driver takes five times as long to write one, element by element.
     """
@@ -54,7 +54,7 @@ def array(values: Iterable[object]) -> str:
 
 
 def texts(values: Iterable[object]) -> str:
-    """Return a PostgreSQL array of the texts of ``values``, whatever is in them; as above."""
+    """Return a PostgreSQL array of the texts of ``values``, with any characters in them."""
     listed = list(map(str, values))
     if not listed:
         return "{}"

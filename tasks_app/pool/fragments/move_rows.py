@@ -5,7 +5,7 @@ and insert into the target pool, or back to PENDING, and a line in the history. 
 rows and yields ``AS_IT_WAS`` and these columns:
 
     goes_to, back_at, failures, crashes, retry_level,
-    result, kind, message, traceback, run_ms, event
+    result, kind, message, traceback, fingerprint, run_ms, event
 
 ``back_at`` is for those that go back to PENDING; ``event`` null means: no line in the history.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 from sqlalchemy import TextClause, text
 
 from tasks_app.domain.tasks.states import Pool, State, states_in
+from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.groups.count import ENDS, LOCKED, counting, locking, sparing
 from tasks_app.pool.tables import ATTEMPT, CARRIED, COMPLETED, ERROR, NOW, PENDING, quoted
 
@@ -27,9 +28,7 @@ _KEPT = tuple(c for c in CARRIED if c not in _DECIDED)
 AS_IT_WAS = ", ".join(f"p.{c}" for c in _KEPT)
 _MOVED = ", ".join(_KEPT + _DECIDED)
 _INTO = f"{_MOVED}, state, error, finished_at"
-_FROM = f"""
-    SELECT {_MOVED}, goes_to, kind || coalesce(': ' || nullif(message, ''), ''), {NOW} FROM held
-"""
+_VALUES = f"{_MOVED}, goes_to, kind || coalesce(': ' || nullif(message, ''), ''), {NOW}"
 
 
 def _back(column: str) -> str:
@@ -46,7 +45,11 @@ _TOLD = """
 """
 
 
-def leave(held: str, *, waits: bool = False, tells: bool = False) -> TextClause:
+NAMED = "SELECT id, goes_to, name, queue FROM held"
+"""For :func:`leave`: who moved them counts them, by name and queue."""
+
+
+def leave(held: str, *, waits: bool = False, tells: bool = False, told: str = _WENT) -> TextClause:
     """Return the statement; it yields (id, goes_to) of the rows that moved.
 
     Nothing is joined: what ``held`` has locked is what there is, and its rows are looked up by
@@ -63,7 +66,7 @@ def leave(held: str, *, waits: bool = False, tells: bool = False) -> TextClause:
     ended = f"""{first},
     ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
     {counting("ended")}"""
-    return _moving(ended, _TOLD if tells else _WENT)
+    return _moving(ended, _TOLD if tells else told)
 
 
 def leave_uncounted(held: str) -> TextClause:
@@ -83,21 +86,24 @@ def _moving(first: str, told: str = _WENT) -> TextClause:
         FROM held WHERE goes_to = '{State.PENDING}'),
     again AS (
         UPDATE {PENDING} p
-        SET state = '{State.PENDING}', parked = NULL,
+        SET state = '{State.PENDING}', {UNPARKED},
             lease_token = NULL, lease_until = NULL, owner = NULL,
             due_at = {_back("back_at")}, scan_at = {_back("back_at")},
             failures = {_back("failures")}, crashes = {_back("crashes")},
             retry_level = {_back("retry_level")}
         WHERE p.id = ANY((SELECT ids FROM back)::bigint[])),
     completed AS (
-        INSERT INTO {COMPLETED} ({_INTO}) {_FROM}
+        INSERT INTO {COMPLETED} ({_INTO}) SELECT {_VALUES} FROM held
         WHERE goes_to IN ({quoted(*states_in(Pool.COMPLETED))})),
     failed AS (
-        INSERT INTO {ERROR} ({_INTO}) {_FROM} WHERE goes_to = '{State.FAILED}'),
+        INSERT INTO {ERROR} ({_INTO}, fingerprint)
+        SELECT {_VALUES}, fingerprint FROM held WHERE goes_to = '{State.FAILED}'),
     history AS (
         INSERT INTO {ATTEMPT}
-            (task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at, run_ms)
-        SELECT id, attempt, event, kind, message, traceback, owner, started_at, {NOW}, run_ms
+            (task_id, attempt, event, kind, message, traceback, fingerprint, owner, started_at,
+             ended_at, run_ms)
+        SELECT id, attempt, event, kind, message, traceback, fingerprint, owner, started_at,
+            {NOW}, run_ms
         FROM held WHERE event IS NOT NULL)
     {told}
     """)

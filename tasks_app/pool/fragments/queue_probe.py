@@ -1,4 +1,4 @@
-"""The pool from afar: which queues wait, and for what, by one probe of the index each."""
+"""Which queues have PENDING rows, and how urgent: one probe of the index for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ WAITS = f"""waits(queue, priority, scan_at) AS (
     UNION ALL
     SELECT next.* FROM waits CROSS JOIN LATERAL (
         {_FIRST} AND (p.queue, p.priority) > (waits.queue, waits.priority) {_ORDER}) AS next)"""
-"""A CTE, to follow WITH RECURSIVE: what is to be looked at first, of each queue and priority that
-has PENDING rows."""
+"""A CTE, behind WITH RECURSIVE: the first row of each queue and priority that has any."""
 HAS_GATE = "(g.running_below IS NOT NULL OR g.waiting_below IS NOT NULL)"
 """The condition that the queue ``g`` has a gate."""

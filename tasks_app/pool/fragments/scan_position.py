@@ -1,7 +1,7 @@
 """Scan position: where to go on reading due rows, behind those that were read last.
 
-What is over leaves dead entries in the index that lists due rows; who begins behind them does not
-pass them. What becomes due, or comes back, before a place is not seen from there.
+Finished tasks leave dead entries in the index of due rows; a read that begins behind them does not
+pass them. A task that becomes due, or comes back, before that place is not seen from there.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def counting(moved: str, *, succeeds: str = f"goes_to IN ({quoted(*GOOD)})", now
 def locking(source: str) -> str:
     """Return the CTE ``own``: the groups that ``source`` selects, locked, however long it takes.
 
-    Before their members: who holds a group may want any of them.
+    Before their members: the holder of a group's lock may want any of them.
     """
     return f"""
     own AS MATERIALIZED (

@@ -20,5 +20,5 @@ _PRUNE = text(f"""
 def prune(
     connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
 ) -> int:
-    """Forget groups that were over so long ago, and return their number; waits for nobody."""
+    """Delete groups that ended this long ago, without waiting for a lock; return their number."""
     return len(connection.execute(_PRUNE, {"older": older, "most": most, "now": now}).all())

@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.coordination.locks import Ask, Granted, Mode, Obstacle
+from tasks_app.domain.coordination.locks import Ask, Granted, LockMode, Obstacle
 from tasks_app.pool.locks import DEAD
 from tasks_app.pool.tables import LOCK, LOCK_FENCE, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 
 WAIT_LEASE = timedelta(seconds=5)
-"""How long somebody who waits keeps his place without renewing it."""
+"""How long a waiter keeps its place without renewing it."""
 
 LONGEST_BLOCKER = 300
 NOBODY = 0
@@ -36,7 +36,7 @@ _DECIDE = text(f"""
     SELECT r.resource FROM {LOCK} r WHERE r.resource = ANY(CAST(:resources AS text[]))
     ORDER BY r.resource FOR NO KEY UPDATE
 """)
-_HINDERS = f"(p.mode <> w.mode OR w.mode = '{Mode.EXCLUSIVE}')"
+_HINDERS = f"(p.mode <> w.mode OR w.mode = '{LockMode.EXCLUSIVE}')"
 _IN_THE_WAY = text(f"""
     SELECT w.resource, o.mode, o.who, o.task_id, o.since, o.held, o.dead
     FROM {_WANTED} JOIN {LOCK} r ON r.resource = w.resource
@@ -52,7 +52,7 @@ _IN_THE_WAY = text(f"""
               (SELECT m.id FROM {LOCK_HOLDER} m WHERE m.token = :token), 9223372036854775807)))
         ORDER BY {_HINDERS} DESC, h.fence IS NULL, h.id LIMIT 1) AS o
     WHERE o.against > 0
-       OR (w.mode = '{Mode.COUNTED}' AND o.beside >= coalesce(r.most, w.most))
+       OR (w.mode = '{LockMode.COUNTED}' AND o.beside >= coalesce(r.most, w.most))
     ORDER BY w.resource COLLATE "C"
 """)
 _BURY = text(f"""
@@ -129,8 +129,8 @@ _DENY = text(f"""
 def open_up(connection: Connection, ask: Ask) -> None:
     """Make the rows of resources that nobody has ever asked for.
 
-    In a transaction of its own: whoever locked some of the rows and made others would lock them out
-    of order.
+    In a transaction of its own: a caller that locked some of the rows and made others would lock
+    them out of order.
     """
     connection.execute(_OPEN_UP, {"resources": ask.resources})
 
@@ -192,6 +192,6 @@ def _values(ask: Ask, now: datetime | None) -> dict[str, Any]:
 
 def _obstacles(rows: Sequence[Any]) -> tuple[Obstacle, ...]:
     return tuple(
-        Obstacle(row.resource, Mode(row.mode), row.who, row.task_id, row.since, row.held)
+        Obstacle(row.resource, LockMode(row.mode), row.who, row.task_id, row.since, row.held)
         for row in rows
     )

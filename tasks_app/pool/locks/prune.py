@@ -10,8 +10,8 @@ from tasks_app.pool.locks import OVER
 from tasks_app.pool.tables import LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, NOW
 
 GONE_FOR = timedelta(minutes=10)
-"""So long after the end of its lease nobody comes back. Until then a lock that nobody else wants
-is still its holder's."""
+"""No holder comes back this long after the end of its lease. Until then a lock that nobody else
+wants stays its holder's."""
 FORGET_AFTER = timedelta(days=7)
 
 _HOLDERS = text(f"""
@@ -41,7 +41,7 @@ _RESOURCES = text(f"""
 
 
 def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:
-    """Remove up to so many of each kind, and return how many of the most frequent kind went.
+    """Remove up to ``most`` of each kind; return the number of the most frequent kind.
 
     Resources are locked first and looked at then: who was granted one meanwhile keeps it.
     """

@@ -33,7 +33,7 @@ def renew(
 ) -> set[UUID]:
     """Extend the leases to ``lease`` from now; return the tokens that are lost.
 
-    What somebody locks just now is passed over: he releases it, or is about to take it over.
+    A locked row is left out: its lock is being released, or taken over.
     """
     values = {"tokens": list(tokens), "lease": lease, "now": now}
     connection.execute(_RENEW, values)
@@ -43,7 +43,7 @@ def renew(
 def guard(connection: Connection, token: UUID) -> bool:
     """Keep the lock until the caller's transaction ends, whatever its lease says; False: lost.
 
-    A renewal goes on meanwhile; whoever wants to take the lock over finds it held.
+    A renewal goes on meanwhile; an attempt to take the lock over finds it held.
     """
     return connection.execute(_GUARD, {"token": token}).first() is not None
 

@@ -1,4 +1,4 @@
-"""Report: who holds, who waits, and which resources are fought over. Reads only."""
+"""Report: holders, waiters, and contended resources. Reads only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Held:
     beyond: timedelta
     """How long its lease is over; negative: it is not."""
     over: bool
-    """Its task does not run any more: whoever asks next has it."""
+    """Its task does not run any more: the next to ask has it."""
     blocked_by: str | None
     token: UUID
 

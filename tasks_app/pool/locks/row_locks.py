@@ -31,7 +31,7 @@ class RowKey(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who has a row."""
+    """The holder of a row."""
 
     locked_by: str | None
     locked_until: Any
@@ -40,7 +40,7 @@ class Holder(NamedTuple):
 def take(connection: Connection, key: RowKey, who: str, lease: timedelta) -> int | None:
     """Set the flag if nobody's is up, and return its fence; None: somebody has it, or no row is.
 
-    One statement: it waits for whoever writes the row just now, and judges what that one left.
+    One statement: it waits for a concurrent writer of the row, and judges what that one left.
     """
     columns = key.table.c
     free = or_(columns.locked_until.is_(None), columns.locked_until <= NOW)
@@ -53,7 +53,7 @@ def take(connection: Connection, key: RowKey, who: str, lease: timedelta) -> int
 
 
 def holder(connection: Connection, key: RowKey) -> Holder | None:
-    """Return who has the row; None: there is no such row."""
+    """Return the row's holder; None: there is no such row."""
     columns = key.table.c
     found = connection.execute(
         select(columns.locked_by, columns.locked_until).where(key.condition)

@@ -18,7 +18,7 @@ from tasks_app.domain.tasks.error_text import clean
 from tasks_app.pool.tables import AUDIT
 
 MOST_IDS = 500
-"""Of a line; a larger single action keeps so many as a sample."""
+"""Of a line; a larger single action keeps this many as a sample."""
 LONGEST_WHO = 200
 
 TOLD = (

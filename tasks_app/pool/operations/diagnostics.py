@@ -85,7 +85,7 @@ _OPEN = text("""
     ORDER BY open_for DESC
 """)
 _FIRST_QUEUE = f"SELECT min(queue) AS queue FROM {PENDING} WHERE state = '{State.PENDING}'"
-_QUEUES = f"""
+QUEUES = f"""
     WITH RECURSIVE q AS (
         {_FIRST_QUEUE}
         UNION ALL
@@ -97,7 +97,7 @@ _QUEUES = f"""
 _DUE = text(f"""
     SELECT queue, name, count(*) AS number, {NOW} - min(due_at) AS waits
     FROM (
-        SELECT p.queue, p.name, p.due_at FROM ({_QUEUES}) AS q
+        SELECT p.queue, p.name, p.due_at FROM ({QUEUES}) AS q
         CROSS JOIN generate_series(0, 9) AS r(priority)
         CROSS JOIN LATERAL (
             SELECT * FROM {PENDING} p
@@ -126,7 +126,7 @@ _BEYOND = text(f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerFacts:
     """The server, and who we are there."""
 
     version: str
@@ -175,9 +175,8 @@ class BehindFailed:
     number: int
 
 
-def server(connection: Connection) -> Server:
-    """Ask the server who it is."""
-    return Server(*connection.execute(_SERVER).one())
+def server(connection: Connection) -> ServerFacts:
+    return ServerFacts(*connection.execute(_SERVER).one())
 
 
 def in_force(connection: Connection, names: Iterable[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Explain: reads what bears on one task, in three statements of bounded cost. Never locks."""
+"""Explain: reads what bears on one task, in a few statements of bounded cost. Never locks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.explain.facts import (
     MOST_AHEAD,
     Denial,
-    Facts,
     LastAttempt,
-    Message,
-    Progress,
-    Row,
+    LedgerMessage,
+    ReportedProgress,
     Scan,
     Service,
     Shut,
     Stop,
+    StoredRow,
+    TaskFacts,
     Turn,
 )
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control import order_and_limits
 from tasks_app.pool.flow_control.capacity import rooms_of
 from tasks_app.pool.fragments.availability import STOPS
+from tasks_app.pool.operations.connection_limits import connection_limits
 from tasks_app.pool.tables import (
     ALL,
     ATTEMPT,
@@ -46,7 +47,7 @@ from tasks_app.pool.tables import (
 
 MOST_NAMES = 1_000
 _OF_PENDING = {"scan_at", "at_most_once", "outages", "outage_since"}
-_COLUMNS = ", ".join(f"{'p' if f.name in _OF_PENDING else 't'}.{f.name}" for f in fields(Row))
+_COLUMNS = ", ".join(f"{'p' if f.name in _OF_PENDING else 't'}.{f.name}" for f in fields(StoredRow))
 _ROW = text(f"""
     SELECT n.now, {_COLUMNS} FROM (SELECT {NOW} AS now) AS n
     LEFT JOIN {ALL} t ON t.id = :id
@@ -58,7 +59,8 @@ _AROUND = text(f"""
     SELECT a.attempt, a.event, a.kind, a.message, a.ended_at,
         z.queue AS stopped, z.since, z.reason, z.resume_at,
         d.id AS dispatch_id, cardinality(d.ids) AS tasks, d.created_at AS sent_at, d.publishes,
-        d.publish_at, s.holder, s.done_at, w.*, r.node, r.seen_at, r.said,
+        d.publish_at, s.holder, s.done_at, s.held_until, w.*,
+        (SELECT max(any_.seen_at) FROM {WORKER} any_) AS any_heard_at, r.node, r.seen_at, r.said,
         CAST(s.notes ->> '{REFUSED}' AS timestamptz) AS refused_since,
         coalesce(s.notes ->> '{BECAUSE}', '') AS refused_because,
         l.resource, l.blocked_by, l.times, l.asked_at, l.ended_at AS denied_at, l.held
@@ -138,13 +140,13 @@ def read_facts(
     late_after: timedelta,
     beats_every: timedelta = timedelta(seconds=10),
     now: datetime | None = None,
-) -> Facts:
+) -> TaskFacts:
     """Return what is known of the task; ``lease`` is how long a silent child counts as living."""
     found = dict(connection.execute(_ROW, {"id": task_id, "now": now}).one()._mapping)  # noqa: SLF001
     at = found.pop("now")
     if found["id"] is None:
-        return Facts(task_id, at, None, late_after=late_after)
-    row = Row(**{**found, "state": State(found["state"])})
+        return TaskFacts(task_id, at, None, late_after=late_after)
+    row = StoredRow(**{**found, "state": State(found["state"])})
     values = {
         **{name: getattr(row, name) for name in ("id", "queue", "name", "owner", "scan_at")},
         "started_at": row.started_at,
@@ -154,7 +156,7 @@ def read_facts(
     around = connection.execute(_AROUND, values).one()
     stranger = row.state is State.PENDING and not around.knowing
     names = connection.execute(_NAMES, values).one() if stranger else None
-    facts = Facts(
+    facts = TaskFacts(
         task_id,
         at,
         row,
@@ -167,6 +169,7 @@ def read_facts(
             names=tuple(names.names) if names else (),
             elsewhere=tuple(names.elsewhere) if names else (),
             last_seen=around.last_seen,
+            heard_at=around.any_heard_at,
         ),
         scan=_scan(around),
         progress=_progress(around),
@@ -177,12 +180,13 @@ def read_facts(
     if facts.due is None:
         return facts
     facts = _behind_gates(connection, facts, row)
+    facts = replace(facts, connections=tuple(connection_limits(connection)))
     if row.scan_at is None or row.scan_at > at:
         return facts
     return replace(facts, ahead=_ahead(connection, row, at))
 
 
-def _behind_gates(connection: Connection, facts: Facts, row: Row) -> Facts:
+def _behind_gates(connection: Connection, facts: TaskFacts, row: StoredRow) -> TaskFacts:
     """Look what stands before it, and how that stands."""
     limits = order_and_limits.limits_of(connection)
     before = limits.gates_of(row.queue, row.name, row.order_key, row.limit_key)
@@ -203,7 +207,7 @@ def _behind_gates(connection: Connection, facts: Facts, row: Row) -> Facts:
     return replace(facts, turn=turn, shut=tuple(shut))
 
 
-def _ahead(connection: Connection, row: Row, now: datetime) -> int:
+def _ahead(connection: Connection, row: StoredRow, now: datetime) -> int:
     values = {
         **{name: getattr(row, name) for name in ("queue", "priority", "scan_at", "id")},
         "now": now,
@@ -230,21 +234,22 @@ def _stop(around: Any) -> Stop | None:
     return Stop(around.stopped, around.since, around.reason, around.resume_at)
 
 
-def _message(around: Any) -> Message | None:
+def _message(around: Any) -> LedgerMessage | None:
     if around.dispatch_id is None:
         return None
     sent = around.sent_at, around.publishes, around.publish_at
-    return Message(around.dispatch_id, around.tasks, *sent)
+    return LedgerMessage(around.dispatch_id, around.tasks, *sent)
 
 
 def _scan(around: Any) -> Scan | None:
     if around.holder is None:
         return None
-    return Scan(around.holder, around.done_at, around.refused_since, around.refused_because)
+    refused = around.refused_since, around.refused_because
+    return Scan(around.holder, around.done_at, *refused, held_until=around.held_until)
 
 
-def _progress(around: Any) -> Progress | None:
+def _progress(around: Any) -> ReportedProgress | None:
     if around.said is None:
         return None
     said = json.loads(around.said)
-    return Progress(around.node, said.get("fraction"), said.get("note"))
+    return ReportedProgress(around.node, said.get("fraction"), said.get("note"))

@@ -1,9 +1,12 @@
-"""Grants: what each kind of role may do, as SQL for the owner of the tables. Executes nothing."""
+"""Grants: what each kind of role may do, as SQL for the owner; and who may run tasks."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.operations.audit import TOLD
 from tasks_app.pool.tables import (
     ALL,
@@ -16,9 +19,12 @@ from tasks_app.pool.tables import (
     CALENDAR,
     CALLS,
     COMPLETED,
+    COUNT,
+    COUNT_PART,
     DISPATCH,
     ERROR,
     FAIR,
+    FINGERPRINT,
     FIRE,
     GATE,
     GROUP,
@@ -52,15 +58,21 @@ from tasks_app.pool.tables import (
     table,
 )
 
-NOT_GRANTED = "42501"
-"""SQLSTATE: insufficient privilege."""
-MAY_NOT = (
-    "This database role may not do that. The owner of the tables gives it what it needs: "
-    "tasks-app grants KIND --role ROLE --apply"
+_RUNS = (
+    *((PENDING, privilege) for privilege in ("SELECT", "UPDATE", "DELETE")),
+    *((pool, "INSERT") for pool in (COMPLETED, ERROR, ATTEMPT, WORKER)),
+    (WORKER, "UPDATE"),
 )
+"""Without any of these no task can be claimed and brought to its end."""
+_LACKS = text("""
+    SELECT n.privilege || ' on ' || n.name AS lacks, current_user AS role
+    FROM unnest(CAST(:tables AS text[]), CAST(:privileges AS text[])) AS n(name, privilege)
+    WHERE NOT CASE n.privilege WHEN 'DELETE' THEN has_table_privilege(n.name, n.privilege)
+        ELSE has_any_column_privilege(n.name, n.privilege) END
+""")
 
 
-class Kind(StrEnum):
+class RoleKind(StrEnum):
     """Who a role is for."""
 
     PRODUCER = "producer"
@@ -90,52 +102,107 @@ _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
 _GATES = (LIMIT, GATE)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
 _RULES = (QUEUE, WINDOW, CALENDAR, BREAKER, CALLS, HELD, FAIR)
+_COUNTS = (COUNT_PART, COUNT)
 _BATCH = (PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP)
 _EVERYTHING = (
-    *(*_POOLS, DISPATCH, WORKER, LEASE, PAUSE, PACE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS),
-    *(*_RULES, *_BATCH, GROUP, GROUP_IDS, PROGRESS),
+    *(
+        *_POOLS,
+        FINGERPRINT,
+        DISPATCH,
+        WORKER,
+        LEASE,
+        PAUSE,
+        PACE,
+        SCHEDULE,
+        FIRE,
+        KEY,
+        *_GATES,
+        *_LOCKS,
+    ),
+    *(*_RULES, *_BATCH, GROUP, GROUP_IDS, PROGRESS, *_COUNTS),
 )
 _VIEWS = (ALL, SCHEDULES, LOCKS, LOCK_REPORT, PARTITIONS)
 _LOOK = f"SELECT ON {', '.join((*_VIEWS, *_EVERYTHING, AUDIT, _DEFAULT, VERSION))}"
 _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 """Lines of the audit stay as they are, and the database says who wrote them, and when."""
-_ADMIN = (*_POOLS, PAUSE, SCHEDULE, FIRE, KEY, *_GATES, *_LOCKS, *_RULES, *_BATCH, GROUP, PROGRESS)
+_ADMIN = (
+    *_POOLS,
+    FINGERPRINT,
+    PAUSE,
+    SCHEDULE,
+    FIRE,
+    KEY,
+    *_GATES,
+    *_LOCKS,
+    *_RULES,
+    *_BATCH,
+    GROUP,
+    PROGRESS,
+    *_COUNTS,
+)
 _CHANGE = "SELECT, INSERT, UPDATE, DELETE ON"
 _STANDING = (
     *("id", "name", "queue", "priority", "biz_key", "unique_key", "order_key", "limit_key"),
-    *("fair_key", "state", "enabled", "attempt", "failures", "crashes", "parked", "due_at"),
-    *("scan_at", "started_at", "expires_at", "cancel_requested_at", "batch_id", "created_at"),
+    *("fair_key", "state", "enabled", "attempt", "failures", "crashes", "parked", "parked_kind"),
+    *(
+        "parked_for",
+        "due_at",
+        "scan_at",
+        "started_at",
+        "expires_at",
+        "cancel_requested_at",
+        "batch_id",
+        "created_at",
+    ),
 )
-"""How a task stands. What it carries is not for those who made others, and with its lease token one
-could settle it."""
+"""How a task stands. Its payload is not for producers of other tasks, and its lease token would
+let them settle it."""
 _CREATE = f"SELECT ({', '.join(_STANDING)}), INSERT ON {PENDING}"
 _GRANTS = {
-    Kind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
-    Kind.AMENDER: (
+    RoleKind.PRODUCER: (_CREATE, _KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
+    RoleKind.AMENDER: (
         _CREATE,
-        f"UPDATE (payload, due_at, scan_at, parked) ON {PENDING}",
+        f"UPDATE (payload, due_at, scan_at, parked, parked_kind, parked_for) ON {PENDING}",
         *(_KEYS, _GROUP, _MEMBERS, _JOBS, _IDS, _SEE),
     ),
-    Kind.LOCKER: (
+    RoleKind.LOCKER: (
         f"SELECT (id, state, attempt, lease_token) ON {PENDING}",
         f"{_CHANGE} {', '.join(_LOCKS)}",
         _FENCES,
         _SEE,
     ),
-    Kind.WORKER: (
+    RoleKind.WORKER: (
         f"{_CHANGE} {', '.join(_EVERYTHING)}",
         f"SELECT ON {', '.join(_VIEWS)}, {AUDIT}, {_DEFAULT}, {VERSION}",
         _TELL,
         _IDS,
         _FENCES,
     ),
-    Kind.READER: (_LOOK,),
-    Kind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _MEMBERS, _IDS, _TELL),
+    RoleKind.READER: (_LOOK,),
+    RoleKind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _MEMBERS, _IDS, _TELL),
 }
 
 
-def grants_sql(kind: Kind, role: str) -> str:
-    """Return the statements that let ``role`` do what ``kind`` does."""
+def check_may_run(connection: Connection) -> None:
+    """Pass if this role may run tasks: one that may only read would look at them for ever.
+
+    Raises:
+        SchemaError: it may not.
+    """
+    tables, privileges = zip(*_RUNS, strict=True)
+    values = {"tables": list(tables), "privileges": list(privileges)}
+    lacks = connection.execute(_LACKS, values).all()
+    if lacks:
+        more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
+        role = lacks[0].role
+        raise SchemaError(
+            f"The database role {role} may not run tasks: it lacks {lacks[0].lacks}{more}. The "
+            f"owner of the tables gives it what it needs: "
+            f"tasks-app grants worker --role {role} --apply"
+        )
+
+
+def grants_sql(kind: RoleKind, role: str) -> str:
     whom = '"' + role.replace('"', '""') + '"'
     schema = (f'USAGE ON SCHEMA "{SCHEMA}"',) if SCHEMA else ()
     return "".join(f"GRANT {what} TO {whom};\n" for what in (*schema, *_GRANTS[kind]))

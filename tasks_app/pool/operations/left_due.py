@@ -14,12 +14,12 @@ from tasks_app.pool.tables import NOW, PENDING
 MOST = 100_000
 """Rows that are looked at."""
 
-# Parked rows have an index of their own; of the others those that the scan sees. What became due
-# since somebody began, and is not parked, was not passed over: it came too late for him.
+# Parked rows have an index of their own; of the others, what the scan sees. A row that became due
+# since the caller began, and is not parked, was not passed over: it came too late.
 _LEFT = text(f"""
     SELECT d.queue, d.name, d.parked, count(*) AS number, min(d.id) AS first FROM (
         (SELECT p.id, p.queue, p.name, p.parked FROM {PENDING} p
-         WHERE p.parked IS NOT NULL AND p.state = '{State.PENDING}' AND p.due_at <= {NOW}
+         WHERE p.parked_kind IS NOT NULL AND p.state = '{State.PENDING}' AND p.due_at <= {NOW}
            AND p.queue = ANY(CAST(:queues AS text[])) LIMIT {MOST})
         UNION ALL
         (SELECT p.id, p.queue, p.name, NULL FROM unnest(CAST(:queues AS text[])) AS q(queue)

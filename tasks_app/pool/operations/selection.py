@@ -1,7 +1,7 @@
 """Selection: which rows a selection means, a piece of a pool at a time, in the order of their ids.
 
-First a look, which waits for nobody and reads so many rows at most; then a lock, which asks again:
-what has changed meanwhile is not meant any more.
+First a look, which waits for no lock and reads a bounded number of rows; then a lock, which asks
+again: what has changed meanwhile is not meant any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAST_ERROR = f"""(
 """Of a task that is not over: its history has it."""
 
 
-class Cut(NamedTuple):
+class SelectionCut(NamedTuple):
     """Where a selection ends, fixed when it began."""
 
     at: datetime
@@ -47,14 +47,14 @@ class Found:
     """JSON text, where it was asked for."""
 
 
-def cut(connection: Connection) -> Cut:
+def cut(connection: Connection) -> SelectionCut:
     """Return the end of a selection that begins now."""
     row = connection.execute(_CUT).one()
-    return Cut(row.at, max(row.waiting or 0, row.completed or 0, row.failed or 0))
+    return SelectionCut(row.at, max(row.waiting or 0, row.completed or 0, row.failed or 0))
 
 
 def look(
-    connection: Connection, selection: Selection, end: Cut, after: int, most: int
+    connection: Connection, selection: Selection, end: SelectionCut, after: int, most: int
 ) -> tuple[list[Found], int | None]:
     """Return up to ``most`` rows above the id ``after``, and where to go on; None: that was all."""
     looked = _look(selection.pool, tuple(selection.given()))
@@ -67,13 +67,20 @@ def look(
 
 
 def lock(
-    connection: Connection, selection: Selection, end: Cut, ids: list[int], *, payloads: bool
+    connection: Connection,
+    selection: Selection,
+    end: SelectionCut,
+    ids: list[int],
+    *,
+    payloads: bool,
 ) -> list[Found]:
     """Lock those of ``ids`` that are still meant, until the transaction ends; waits for them."""
     return _read(connection, selection, end, ids, "FOR UPDATE OF p", payloads=payloads)
 
 
-def read(connection: Connection, selection: Selection, end: Cut, ids: list[int]) -> list[Found]:
+def read(
+    connection: Connection, selection: Selection, end: SelectionCut, ids: list[int]
+) -> list[Found]:
     """Return those of ``ids`` that are still meant, with their payloads."""
     return _read(connection, selection, end, ids, "", payloads=True)
 
@@ -81,7 +88,7 @@ def read(connection: Connection, selection: Selection, end: Cut, ids: list[int])
 def _read(
     connection: Connection,
     selection: Selection,
-    end: Cut,
+    end: SelectionCut,
     ids: list[int],
     locking: str,
     *,
@@ -106,6 +113,9 @@ def _look(pool: Pool, given: tuple[str, ...]) -> TextClause:
         "biz_key": f"""
           AND p.id = ANY(ARRAY(SELECT b.id FROM {table} b WHERE b.biz_key = :biz_key))""",
         "ids": "AND p.id = ANY(CAST(:ids AS bigint[]))",
+        "fingerprint": f"""
+          AND p.id = ANY(ARRAY(
+            SELECT b.id FROM {table} b WHERE b.fingerprint = decode(:fingerprint, 'hex')))""",
     }
     return text(f"""
         SELECT p.id, p.name, p.state, coalesce({_fits(pool, given)}, false) AS fits FROM {table} p
@@ -132,6 +142,7 @@ def _fits(pool: Pool, given: tuple[str, ...]) -> str:
         "name": "p.name = :name",
         "queue": "p.queue = :queue",
         "biz_key": "p.biz_key = :biz_key",
+        "fingerprint": "p.fingerprint = decode(:fingerprint, 'hex')",
         "error_kind": f"split_part({error}, ': ', 1) ~ :error_kind",
         "error_text": f"strpos(lower({error}), lower(:error_text)) > 0",
         "older_than": f"{since} <= :at - CAST(:older_than AS interval)",
@@ -141,7 +152,7 @@ def _fits(pool: Pool, given: tuple[str, ...]) -> str:
     return " AND ".join([*asked, "true" if waits else "p.finished_at <= :at"])
 
 
-def _values(selection: Selection, end: Cut) -> dict[str, object]:
+def _values(selection: Selection, end: SelectionCut) -> dict[str, object]:
     values = {**selection.given(), "at": end.at, "until": end.until}
     if selection.error_kind is not None:  # the class itself, in whichever module
         values["error_kind"] = rf"^([^ ]*\.)?{_literally(selection.error_kind)}$"

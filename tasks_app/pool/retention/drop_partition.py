@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.pool.retention.partitions import Mark, Partition, remember
+from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, table
 
 LOCK_WAIT = "100ms"
@@ -20,10 +20,10 @@ LOOKED_AT = 5_000
 _DEFAULT = table("task_completed_default")
 
 
-def detach(connection: Connection, partition: Partition) -> None:
+def detach(connection: Connection, partition: DayPartition) -> None:
     """Take a day out of the pool, in a transaction of its own.
 
-    Who reads the old day itself is waited for first: nobody settles into it. While the parent is
+    Readers of the old day itself are waited for first: nobody settles into it. While the parent is
     waited for, and for the moment of the change, all others wait behind.
 
     Raises:
@@ -36,7 +36,7 @@ def detach(connection: Connection, partition: Partition) -> None:
     connection.execute(text(f"ALTER TABLE {COMPLETED} DETACH PARTITION {table(partition.name)}"))
 
 
-def forget_history(connection: Connection, partition: Partition, after: int) -> int | None:
+def forget_history(connection: Connection, partition: DayPartition, after: int) -> int | None:
     """Delete what the history says of some tasks of a detached day; None: that was all.
 
     Else the id to go on after.
@@ -48,13 +48,12 @@ def forget_history(connection: Connection, partition: Partition, after: int) -> 
     return int(step.after)
 
 
-def drop(connection: Connection, partition: Partition) -> None:
-    """Drop a detached day."""
+def drop(connection: Connection, partition: DayPartition) -> None:
     connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"))
     connection.execute(text(f"DROP TABLE {table(partition.name)}"))
 
 
-def _history(partition: Partition) -> TextClause:
+def _history(partition: DayPartition) -> TextClause:
     return text(f"""
     WITH looked AS MATERIALIZED (
         SELECT c.id, (c.attempt > 1 OR c.failures > 0 OR c.crashes > 0 OR c.error IS NOT NULL)

@@ -79,7 +79,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class DayPartition:
     """One day of the completed pool."""
 
     name: str
@@ -90,7 +90,6 @@ class Partition:
 
     @property
     def until(self) -> datetime:
-        """When its day ended."""
         return self.day + _DAY
 
 
@@ -119,7 +118,7 @@ def owns(connection: Connection) -> bool:
 
 def partitions(
     connection: Connection, *, now: datetime | None = None
-) -> tuple[list[Partition], datetime]:
+) -> tuple[list[DayPartition], datetime]:
     """Return all days, and those detached by us and not yet dropped; and the database's time."""
     found = []
     at = connection.execute(text(f"SELECT {NOW}"), {"now": now}).scalar_one()
@@ -127,12 +126,12 @@ def partitions(
         mark = _mark(row.comment)
         if row.attached or mark.detached:
             day = datetime.strptime(row.name[-8:], "%Y%m%d").replace(tzinfo=UTC)
-            found.append(Partition(row.name, day, row.bytes, row.attached, mark))
+            found.append(DayPartition(row.name, day, row.bytes, row.attached, mark))
     return found, at
 
 
-def remember(connection: Connection, partition: Partition, mark: Mark) -> None:
-    """Write down how far pruning has come, for whoever goes on."""
+def remember(connection: Connection, partition: DayPartition, mark: Mark) -> None:
+    """Write how far pruning has come, for the next leader."""
     said = json.dumps({"tasks_app": {name: getattr(mark, name) for name in Mark.__slots__}})
     quoted = said.replace("'", "''")
     connection.exec_driver_sql(f"COMMENT ON TABLE {table(partition.name)} IS '{quoted}'")
@@ -147,7 +146,7 @@ def _mark(comment: str | None) -> Mark:
 
 
 def due_names(
-    partition: Partition, early: Mapping[str, timedelta], now: datetime
+    partition: DayPartition, early: Mapping[str, timedelta], now: datetime
 ) -> tuple[str, ...]:
     """Return the names that are too old in all of this day, and not yet removed from it."""
     return tuple(

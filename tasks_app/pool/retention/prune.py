@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.config.retention import Keep
-from tasks_app.pool.retention.partitions import Mark, Partition, remember
+from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
 from tasks_app.pool.tables import ATTEMPT, ERROR, NOW, table
 
 LOOKED_AT = 5_000
@@ -28,7 +28,7 @@ def too_old(at: str, name: str) -> str:
 _OLD = too_old("t.finished_at", "t.name")
 
 
-def thin(connection: Connection, partition: Partition, mark: Mark) -> tuple[Mark, int]:
+def thin(connection: Connection, partition: DayPartition, mark: Mark) -> tuple[Mark, int]:
     """Delete tasks of ``mark.names`` among the next rows of a day that stays.
 
     Return the mark to go on with, written down already, and how many rows went.
@@ -76,7 +76,7 @@ def take_time(connection: Connection) -> None:
     connection.execute(text("SET LOCAL statement_timeout = 0"))
 
 
-def count_in(connection: Connection, partition: Partition, name: str = "") -> tuple[int, int]:
+def count_in(connection: Connection, partition: DayPartition, name: str = "") -> tuple[int, int]:
     """Return rows and bytes of a day, or of one name in it. Reads all of them."""
     row = connection.execute(
         text(f"""
@@ -101,7 +101,7 @@ def count_old(
     return row.n, row.b or 0
 
 
-def _thin(partition: Partition) -> TextClause:
+def _thin(partition: DayPartition) -> TextClause:
     return text(f"""
     WITH looked AS MATERIALIZED (
         SELECT c.id, c.name FROM {table(partition.name)} c

@@ -14,11 +14,12 @@ from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Statement
 from tasks_app.pool.fragments.availability import ALL_RUN, is_free, runs
 from tasks_app.pool.fragments.fences import array
-from tasks_app.pool.fragments.queue_defaults import NO_QUEUE_SAYS, QUEUE_SAYS
 from tasks_app.pool.runs.claim_sql import (
     ALONE,
     CANDIDATE,
     KNOWN,
+    NO_QUEUE_SAYS,
+    QUEUE_SAYS,
     Claimer,
     plain,
     returned,
@@ -39,7 +40,7 @@ def _of_message(columns: str, passes: str) -> str:
 
 
 def _by_id(passes: str) -> str:
-    """Return it in psycopg's words: what SQLAlchemy does with it takes as long as the server."""
+    """Return it for psycopg: SQLAlchemy's own work on it takes as long as the server's."""
     rows = _of_message(CANDIDATE, f"{is_free()} AND {runs('p.queue')} AND {passes}")
     claims = statement(
         f"candidate AS MATERIALIZED ({rows})",
@@ -88,9 +89,9 @@ def claim(
 ) -> list[ClaimedTask]:
     """Take those of ``ids`` that are there to take; order as in ``ids``. An empty list is normal.
 
-    Not those that gates stand before, unless they are ``admitted``. A task that is
-    ``at_most_once``, or was on board of a crash, is only ever taken alone: then the list has one
-    entry and a second call may find more.
+    Gated tasks are not taken unless they are ``admitted``. A task that is ``at_most_once``, or was
+    claimed by a child that crashed, is only ever taken alone: then the list has one entry, and a
+    second call may find more.
     """
     statement = _ADMITTED if admitted else _UNGATED
     return _claimed(connection, statement, ids, claimer, token, now)
@@ -104,10 +105,10 @@ def claim_unhindered(
     *,
     now: datetime | None = None,
 ) -> list[ClaimedTask]:
-    """Take what :func:`claim` would, or a part of it, or nothing: at two thirds of its price.
+    """Take what :func:`claim` would, or a part of it, or nothing, at two thirds of its cost.
 
-    It knows no exceptions. Nothing is taken while any queue or name stands still or is limited, or
-    any queue has defaults of its own; and nothing ever that would have to run alone.
+    It knows no exceptions: it takes nothing while any queue or name stands still or is limited, or
+    any queue has defaults of its own; and it never takes a task that has to run alone.
     """
     return _claimed(connection, _UNHINDERED, ids, claimer, token, now)
 

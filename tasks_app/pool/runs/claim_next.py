@@ -1,4 +1,4 @@
-"""Claim the next tasks straight from the pool: for who works without messages, or has room."""
+"""Claim the next tasks straight from the pool, without a message."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _NEXT = text(
         ORDER BY p.priority, p.scan_at, p.id LIMIT :most)
     """,
         order="priority, scan_at, id",
-        # The pool need never run out of others: who is first in line goes first.
+        # The pool may never run out of others, so the first in line goes first.
         lonely_goes_first="(SELECT alone FROM candidate ORDER BY priority, scan_at, id LIMIT 1)",
         more=", p.priority, date_part('epoch', p.scan_at)",
     )
@@ -74,9 +74,9 @@ def claim_next(  # noqa: PLR0913  who, what and how much of it, by keyword
 ) -> list[ClaimedTask]:
     """Take up to ``most`` due tasks straight from the pool, in order of priority.
 
-    Also those that the scan leaves to their hint: who claims here hears no hints. Without
-    ``lonely`` none that would have to run alone. ``within`` leaves out what is due for longer, and
-    does not read it. It begins behind ``places``, which are moved on behind what was taken.
+    Among them are those that the scan leaves to their hint: a caller of this hears no hints.
+    Without ``lonely`` none that has to run alone. What is due for longer than ``within`` is not
+    read. It begins behind ``places``, and moves them behind what it took.
     """
     found = connection.execute(
         _NEXT,

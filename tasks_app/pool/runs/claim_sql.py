@@ -1,4 +1,4 @@
-"""What all claims are made of: who claims, the UPDATE, and tasks out of what it returns.
+"""What all claims share: the claimer, the UPDATE, and tasks made of what it returns.
 
 The CTE is MATERIALIZED because ``IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)`` may be run again
 and again by a nested loop and then takes more than n rows.
@@ -18,16 +18,32 @@ from sqlalchemy import CursorResult
 
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.fragments.queue_defaults import QUEUE_SAYS, of_queue
-from tasks_app.pool.tables import NOW, PENDING
+from tasks_app.pool.fragments.parked import UNPARKED
+from tasks_app.pool.tables import NOW, PENDING, QUEUE
 
 PAYLOADS_UP_TO = 16 * 1024
 """Bytes as stored, so compressed. Larger payloads are fetched one by one: groups stay bounded."""
 
 
+_DEFAULTS = {
+    "retry": "text",
+    "max_attempts": "smallint",
+    "timeout_ms": "integer",
+    "hard_timeout_ms": "integer",
+}
+_SAID = ", ".join(f"g.{column}" for column in _DEFAULTS)
+_SAYS_ANYTHING = f"num_nonnulls({_SAID}) > 0"
+QUEUE_SAYS = f"""says AS MATERIALIZED (
+    SELECT jsonb_object_agg(g.queue, jsonb_build_array({_SAID})) AS defaults
+    FROM {QUEUE} g WHERE {_SAYS_ANYTHING})"""
+"""A CTE, read once a statement: what tasks that say nothing have of their queue."""
+NO_QUEUE_SAYS = f"NOT EXISTS (SELECT FROM {QUEUE} g WHERE {_SAYS_ANYTHING})"
+"""The condition that every row has what it says itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claimer:
-    """Who claims, and what of. The handlers' policies are written into the rows."""
+    """A child and the names that it knows. The handlers' policies are written into the rows."""
 
     owner: str
     lease: timedelta
@@ -35,6 +51,13 @@ class Claimer:
     max_attempts: tuple[int, ...]
     at_most_once: tuple[bool, ...]
     """Like ``max_attempts``: one entry for each of ``names``."""
+
+
+def of_queue(column: str) -> str:
+    """Return the value that the row ``p`` has, or else its queue."""
+    place = list(_DEFAULTS).index(column)
+    said = f"(SELECT defaults FROM says) -> p.queue ->> {place}"
+    return f"coalesce(p.{column}, CAST({said} AS {_DEFAULTS[column]}))"
 
 
 def returned(of: Callable[[str], str] = of_queue) -> str:
@@ -57,13 +80,13 @@ _POLICY = "(SELECT policies FROM handler) -> p.name"
 _AT_MOST_ONCE = f"coalesce(p.at_most_once, ({_POLICY} ->> 1)::boolean)"
 
 END = 1 + len(ClaimedTask._fields)
-"""What a statement returns beyond is not the task's."""
+"""Columns from here on are not the task's."""
 
 _CLAIM = """
     WITH handler AS MATERIALIZED (SELECT CAST(:handlers AS jsonb) AS policies), {taken}
     UPDATE {pending} p
     SET state = '{running}', attempt = p.attempt + 1, lease_token = :token, owner = :owner,
-        lease_until = {now} + CAST(:lease AS interval), started_at = {now}, parked = NULL,
+        lease_until = {now} + CAST(:lease AS interval), started_at = {now}, {unparked},
         max_attempts = {max_attempts}, at_most_once = {at_most_once}
     WHERE p.id = ANY(ARRAY(SELECT id FROM taken))
     RETURNING {returned}{more}
@@ -80,6 +103,7 @@ def update(taken: str, of: Callable[[str], str] = of_queue, more: str = "") -> s
         pending=PENDING,
         running=State.RUNNING,
         now=NOW,
+        unparked=UNPARKED,
         max_attempts=f"coalesce({of('max_attempts')}, ({_POLICY} ->> 0)::smallint)",
         at_most_once=_AT_MOST_ONCE,
         returned=returned(of),

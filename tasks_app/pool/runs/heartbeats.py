@@ -96,7 +96,7 @@ def leave(connection: Connection, owner: str) -> None:
 
 
 def prune(connection: Connection, older: timedelta, *, now: datetime | None = None) -> None:
-    """Forget children that nobody heard of for so long."""
+    """Forget children whose last heartbeat is this old."""
     connection.execute(_PRUNE, {"older": older, "now": now})
 
 

@@ -44,7 +44,6 @@ def renew(
     *,
     now: datetime | None = None,
 ) -> Renewed:
-    """Extend the leases of ``fences`` to ``lease`` from now."""
     rows = connection.execute(
         _RENEW,
         {**fence_arrays(fences), "lease": lease, "now": now},

@@ -18,14 +18,17 @@ from tasks_app.domain.handlers.settlement import (
     OUTCOME_UNKNOWN,
     VANISHED,
 )
-from tasks_app.domain.tasks.run import Fence
+from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.tasks.run import Cause, Fence
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import fence_arrays, fenced
-from tasks_app.pool.fragments.move_rows import AS_IT_WAS, SKIP_LOCKED, leave
+from tasks_app.pool.fragments.move_rows import AS_IT_WAS, NAMED, SKIP_LOCKED, leave
+from tasks_app.pool.statistics.parts import note_moved
 from tasks_app.pool.tables import NOW, PENDING, admits
 
 FIRST = "interval '5 s'"
 """The longest distance after a first crash: most machines vanish for no task's sake."""
+_UNKNOWN = "The worker vanished while an at_most_once task ran."
 _SENTENCES = {
     VANISHED: "The task was on board when its worker vanished",
     INTERRUPTED: "A signal ended its process, and no other of the worker",
@@ -44,11 +47,14 @@ def _held(source: str) -> str:
         p.failures, least(p.crashes + 1, 32767)::smallint AS crashes, p.retry_level,
         NULL::jsonb AS result,
         CASE WHEN p.at_most_once THEN '{OUTCOME_UNKNOWN}' ELSE CAST(:kind AS text) END AS kind,
-        CASE WHEN p.at_most_once THEN 'The worker vanished while an at_most_once task ran.'
+        CASE WHEN p.at_most_once THEN '{_UNKNOWN}'
              ELSE CAST(:sentence AS text) || ' (' || (p.crashes + 1) || ' of at most '
                 || CAST(:max_crashes AS integer) || ' times).'
              END AS message,
-        NULL AS traceback, NULL::integer AS run_ms, '{Event.RESCUE}' AS event
+        NULL AS traceback,
+        CASE WHEN p.at_most_once THEN CAST(:unknown AS bytea) ELSE CAST(:fingerprint AS bytea)
+            END AS fingerprint,
+        NULL::integer AS run_ms, '{Event.RESCUE}' AS event
     FROM {source}
     """
 
@@ -56,7 +62,8 @@ def _held(source: str) -> str:
 _MAY = admits(Event.RESCUE)
 _EXPIRED = leave(
     _held(f"""{PENDING} p WHERE p.lease_until < {NOW} AND {_MAY}
-        ORDER BY p.id LIMIT :most {SKIP_LOCKED}""")
+        ORDER BY p.id LIMIT :most {SKIP_LOCKED}"""),
+    told=NAMED,
 )
 _CLAIMS = leave(_held(fenced(_MAY, SKIP_LOCKED)))
 
@@ -74,7 +81,7 @@ def rescue_expired(
         _EXPIRED,
         {**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
     )
-    return {row.id: State(row.goes_to) for row in rows}
+    return note_moved(connection, rows, Event.RESCUE, now=now)
 
 
 def rescue_claims(
@@ -102,5 +109,11 @@ def rescue_claims(
     return {row.id: State(row.goes_to) for row in rows}
 
 
-def _values(kind: str) -> dict[str, str]:
-    return {"kind": kind, "sentence": _SENTENCES[kind]}
+def _values(kind: str) -> dict[str, str | bytes]:
+    sentence = _SENTENCES[kind]
+    return {
+        "kind": kind,
+        "sentence": sentence,
+        "fingerprint": fingerprint_of(Cause(kind, f"{sentence} (1 of at most 1 times).")),
+        "unknown": fingerprint_of(Cause(OUTCOME_UNKNOWN, _UNKNOWN)),
+    }

@@ -1,4 +1,4 @@
-"""Settle: write down how runs ended, under the fence, and move the rows. One statement."""
+"""Settle: write how runs ended, under the fence, and move the rows, in one statement."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.coordination.groups import Called
+from tasks_app.domain.tasks.fingerprint import fingerprint_of
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State, next_state
 from tasks_app.pool.connection.execute import commits_itself
@@ -31,14 +32,14 @@ _OUTCOMES = """
         CAST(:targets AS text[]), CAST(:waits AS float8[]), CAST(:failures AS smallint[]),
         CAST(:crashes AS smallint[]), CAST(:levels AS smallint[]), CAST(:results AS text[]),
         CAST(:kinds AS text[]), CAST(:messages AS text[]), CAST(:tracebacks AS text[]),
-        CAST(:run_ms AS integer[]), CAST(:events AS text[]))
+        CAST(:fingerprints AS text[]), CAST(:run_ms AS integer[]), CAST(:events AS text[]))
         AS f(id, attempt, token, target, wait, failures, crashes, retry_level, result, kind,
-             message, traceback, run_ms, event)
+             message, traceback, fingerprint, run_ms, event)
 """
 
 _ENDS = admits(Event.SUCCEED)
 _PLAIN = f"{_ENDS} AND p.batch_id IS NULL"
-"""Nearly all are. What is a member of a group has to be counted, which the others need not pay."""
+"""Nearly all are. Members of a group must be counted; the others need not pay for that."""
 
 
 def _held(guard: str, lock: str) -> str:
@@ -49,7 +50,8 @@ def _held(guard: str, lock: str) -> str:
              THEN '{State.CANCELLED}' ELSE f.target END AS goes_to,
         {NOW} + make_interval(secs => f.wait) AS back_at,
         f.failures, coalesce(f.crashes, p.crashes) AS crashes, f.retry_level,
-        f.result::jsonb AS result, f.kind, f.message, f.traceback, f.run_ms, f.event
+        f.result::jsonb AS result, f.kind, f.message, f.traceback,
+        decode(f.fingerprint, 'hex') AS fingerprint, f.run_ms, f.event
     FROM {fenced(guard, lock, fences=_OUTCOMES)}
     """
 
@@ -109,7 +111,7 @@ def settle_nothing(connection: Connection) -> None:
 
 
 def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
-    """Return the ids whose fence still holds, without waiting for whoever locks their rows."""
+    """Return the ids whose fence still holds, without waiting for locks on their rows."""
     return set(connection.execute(_HELD, fence_arrays(fences)).scalars())
 
 
@@ -166,6 +168,7 @@ def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "kinds": [c.kind if c else None for c in causes],
         "messages": [c.message if c else None for c in causes],
         "tracebacks": [c.traceback if c else None for c in causes],
+        "fingerprints": array(fingerprint_of(c).hex() if c else None for c in causes),
         "run_ms": array(s.run_ms for s in ordered),
         "events": array(
             s.event.value if s.event in _HISTORY and s.cause else None for s in ordered

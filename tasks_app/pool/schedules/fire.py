@@ -19,7 +19,7 @@ from tasks_app.pool.schedules.schedules import COLUMNS, record
 from tasks_app.pool.tables import FIRE, NOW, PENDING, SCHEDULE
 
 NEWEST = 10
-"""So many of a schedule's newest tasks are looked at for one that is not over."""
+"""How many of a schedule's newest tasks are searched for one that is not over."""
 
 _NEXT = text(f"""
     SELECT CAST(EXTRACT(EPOCH FROM min(s.look_at) - {NOW}) AS float) FROM {SCHEDULE} s
@@ -163,7 +163,6 @@ def note_tasks(connection: Connection, tasks: Mapping[Instant, int | None]) -> N
 
 
 def stand(connection: Connection, standings: Sequence[Standing]) -> None:
-    """Write down how schedules stand."""
     for standing in sorted(standings, key=lambda each: each.id):
         values = {name: getattr(standing, name) for name in Standing.__slots__}
         connection.execute(_STAND, values)

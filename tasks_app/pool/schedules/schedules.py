@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from tasks_app.domain.schedules.misfire import first_at
-from tasks_app.domain.schedules.schedule import PLANNED, Plan, Schedule
+from tasks_app.domain.schedules.schedule import PLANNED, Schedule, SchedulePlan
 from tasks_app.pool.tables import NOW, SCHEDULE
 
 _KINDS = {
@@ -65,7 +65,7 @@ _REMOVE = text(f"DELETE FROM {SCHEDULE} WHERE name = :name RETURNING id")
 def add(
     connection: Connection,
     name: str,
-    plan: Plan,
+    plan: SchedulePlan,
     *,
     declared_in: str | None = None,
     now: datetime | None = None,
@@ -86,7 +86,7 @@ def get(connection: Connection, name: str) -> Schedule | None:
 def lock(
     connection: Connection, name: str, *, now: datetime | None = None
 ) -> tuple[Schedule, datetime] | None:
-    """Return it with the database's time, locked against whoever fires or changes it; or None."""
+    """Return it with the database's time, locked against firing and changes; or None."""
     row = connection.execute(_LOCK, {"name": name, "now": now}).one_or_none()
     return None if row is None else (record(row), row.now)
 
@@ -139,7 +139,6 @@ def change(
 
 
 def clock(connection: Connection) -> datetime:
-    """Return the database's time."""
     return connection.execute(_CLOCK, {"now": None}).scalar_one()  # type: ignore[no-any-return]
 
 
@@ -156,7 +155,7 @@ def record(row: Row[Any]) -> Schedule:
     return Schedule(**values, declared=None if declared is None else json.loads(declared))
 
 
-def _values(plan: Plan) -> dict[str, Any]:
+def _values(plan: SchedulePlan) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in PLANNED}
 
 

@@ -12,26 +12,49 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.errors import UnreadableTaskError
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import Attempt, Task
-from tasks_app.domain.tasks.states import State, pool_of
+from tasks_app.domain.tasks.states import Pool, State, pool_of
 from tasks_app.pool.fragments.availability import runs
-from tasks_app.pool.tables import ALL, ATTEMPT, COMPLETED, ERROR, NOW, PENDING, group_of
+from tasks_app.pool.tables import (
+    ALL,
+    ATTEMPT,
+    COMPLETED,
+    ERROR,
+    GROUP_IDS,
+    NOW,
+    PENDING,
+    group_of,
+)
 
 _JSON = {"payload", "headers", "result"}
-_STORED = {"group_id": group_of("t"), **{name: f"t.{name}::text" for name in _JSON}}
+_FINGERPRINT = f"""CASE t.pool WHEN 'error' THEN (
+    SELECT encode(e.fingerprint, 'hex') FROM {ERROR} e WHERE e.id = t.id) END"""
+_STORED = {
+    "group_id": group_of("t"),
+    "fingerprint": _FINGERPRINT,
+    **{name: f"t.{name}::text" for name in _JSON},
+}
 _COLUMNS = ", ".join(f"{_STORED.get(f.name, f't.{f.name}')} AS {f.name}" for f in fields(Task))
 _GET = text(f"SELECT {_COLUMNS} FROM {ALL} t WHERE t.id = :id")
-_FIND = text(f"""
-    SELECT {_COLUMNS} FROM {ALL} t
+_MATCHING = f"""
     WHERE (CAST(:pool AS text) IS NULL OR t.pool = :pool)
       AND (CAST(:state AS text) IS NULL OR t.state = :state)
       AND (CAST(:name AS text) IS NULL OR t.name = :name)
       AND (CAST(:queue AS text) IS NULL OR t.queue = :queue)
       AND (CAST(:biz_key AS text) IS NULL OR t.biz_key = :biz_key)
+      AND (CAST(:fingerprint AS text) IS NULL OR t.id = ANY(ARRAY(
+            SELECT e.id FROM {ERROR} e WHERE e.fingerprint = decode(:fingerprint, 'hex'))))
       AND (CAST(:before AS bigint) IS NULL OR t.id < :before)
     ORDER BY t.id DESC LIMIT :most
+"""
+_FIND = text(f"SELECT {_COLUMNS} FROM {ALL} t {_MATCHING}")
+_FIND_MEMBERS = text(f"""
+    SELECT {_COLUMNS}
+    FROM (SELECT unnest(i.ids) AS id FROM {GROUP_IDS} i WHERE i.group_id = :group) AS m
+    JOIN {ALL} t ON t.id = m.id {_MATCHING}
 """)
 _ATTEMPTS = text(f"""
-    SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at
+    SELECT task_id, attempt, event, kind, message, traceback, owner, started_at, ended_at,
+        encode(fingerprint, 'hex') AS fingerprint
     FROM {ATTEMPT} WHERE task_id = :id ORDER BY attempt, ended_at
 """)
 _LAST_CAUSES = text(f"""
@@ -103,14 +126,25 @@ def find(  # noqa: PLR0913  filters, all by keyword
     name: str | None = None,
     queue: str | None = None,
     biz_key: str | None = None,
+    group: int | None = None,
+    fingerprint: str | None = None,
     before: int | None = None,
     most: int = 50,
 ) -> list[Task]:
-    """Return matching tasks, newest id first; ``before`` is the id to go on below."""
+    """Return matching tasks, newest id first; ``before`` is the id to go on below.
+
+    Of a ``group`` its members, which are looked up by their ids.
+    """
     if pool is None and state in list(State):
         pool = pool_of(State(state))  # or the other pools are read to the end for nothing
-    values = {"pool": pool, "state": state, "name": name, "queue": queue, "biz_key": biz_key}
-    rows = connection.execute(_FIND, {**values, "before": before, "most": most})
+    if fingerprint is not None:
+        pool = pool or Pool.ERROR
+    values: dict[str, Any] = {"pool": pool, "state": state, "name": name, "queue": queue}
+    values |= {"biz_key": biz_key, "fingerprint": fingerprint, "before": before, "most": most}
+    if group is None:
+        rows = connection.execute(_FIND, values)
+    else:
+        rows = connection.execute(_FIND_MEMBERS, {**values, "group": group})
     return [_task(row) for row in rows]
 
 

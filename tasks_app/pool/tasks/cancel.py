@@ -10,16 +10,19 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from tasks_app.domain.flow_control.limits import Gate, Kind
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind
+from tasks_app.domain.statistics.outcomes import Outcome
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, WAIT, leave
+from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.groups.count import LOCKED, locking
+from tasks_app.pool.statistics.parts import note
 from tasks_app.pool.tables import ALL, NOW, PENDING, admits, admits_by_id
 
 
 class Cancelled(StrEnum):
-    """What became of a wish to cancel."""
+    """What a cancel did."""
 
     CANCELLED = "cancelled"
     """It was pending and lies in the completed pool now."""
@@ -40,10 +43,10 @@ class CancelledMany:
 
 
 def _lock(which: str) -> TextClause:
-    """Groups first: else one of their members that ends just now would have to be waited for."""
+    """Groups are locked first: else a member that ends just now would have to be waited for."""
     return text(f"""
     WITH {locking(f"SELECT p.batch_id FROM {PENDING} p WHERE p.batch_id IS NOT NULL AND {which}")}
-    SELECT p.id, p.state, p.order_key FROM {PENDING} p WHERE {which} AND {LOCKED}
+    SELECT p.id, p.state, p.order_key, p.name, p.queue FROM {PENDING} p WHERE {which} AND {LOCKED}
     ORDER BY p.id {WAIT}
     """)
 
@@ -57,6 +60,7 @@ _MOVE = leave(
     SELECT {AS_IT_WAS}, '{State.CANCELLED}' AS goes_to,
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
+        NULL::bytea AS fingerprint,
         NULL::integer AS run_ms, NULL AS event
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
     ORDER BY p.id {WAIT}
@@ -75,9 +79,9 @@ _NEXT = text(f"""
         CROSS JOIN LATERAL (
             SELECT p.id FROM {PENDING} p
             WHERE p.order_key = k.key AND p.state = '{State.PENDING}'
-              AND p.parked = '{Gate(Kind.ORDER, "")}' || k.key
+              AND p.parked_kind = '{WaitingKind.ORDER}'
             ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS n)
-    UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), parked = NULL
+    UPDATE {PENDING} p SET scan_at = greatest({NOW}, p.due_at), {UNPARKED}
     WHERE p.id = ANY(ARRAY(SELECT id FROM next))
 """)
 _ELSEWHERE = text(f"SELECT state FROM {ALL} WHERE id = :id")
@@ -108,7 +112,6 @@ def cancel_many(
 def cancel_these(
     connection: Connection, ids: Sequence[int], *, now: datetime | None = None
 ) -> CancelledMany:
-    """Cancel those of ``ids`` that are pending or run."""
     locked = connection.execute(_LOCK_THESE, {"ids": sorted(ids)}).all()
     return _carry_out(connection, locked, now)
 
@@ -118,8 +121,10 @@ def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> Can
     running = [row.id for row in locked if row.state == State.RUNNING]
     if pending:
         connection.execute(_MOVE, {"ids": pending, "now": now})
+        ended = [row for row in locked if row.state == State.PENDING]
+        note(connection, [(r.name, r.queue, Outcome.CANCELLED) for r in ended], now=now)
     keys = {row.order_key for row in locked if row.order_key and row.state == State.PENDING}
-    if keys:  # who waits behind them is looked at again
+    if keys:  # the next of their keys are looked at again
         connection.execute(_NEXT, {"keys": texts(keys), "now": now})
     if running:
         connection.execute(_TELL, {"ids": running, "now": now})

@@ -24,7 +24,7 @@ class Note(NamedTuple):
     note: str | None
 
 
-class Progress(NamedTuple):
+class SavedProgress(NamedTuple):
     """What is kept of a task."""
 
     checkpoint: dict[str, Any] | None
@@ -77,10 +77,10 @@ def keep(
     return None if row is None else bool(row.cancelled)
 
 
-def read(connection: Connection, task_id: int) -> Progress | None:
+def read(connection: Connection, task_id: int) -> SavedProgress | None:
     """Return what is kept of a task, or None."""
     row = connection.execute(_READ, {"id": task_id}).first()
-    return None if row is None else Progress(*row)
+    return None if row is None else SavedProgress(*row)
 
 
 def prune(connection: Connection, most: int, *, now: datetime | None = None) -> int:

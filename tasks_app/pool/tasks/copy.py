@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
 from tasks_app.pool.tables import PENDING
-from tasks_app.pool.tasks.insert import _DEFAULTS, _LINES, _TERMS
+from tasks_app.pool.tasks.insert import DEFAULTS, LINES, TERMS
 
 _MOMENTS = ("created_at", "due_at", "scan_at")
 
@@ -22,11 +22,11 @@ def copy_of(
 
     What rows have in common becomes text once for each run of such rows.
     """
-    runs = [(terms, list(run)) for terms, run in groupby(rows, _TERMS)]
+    runs = [(terms, list(run)) for terms, run in groupby(rows, TERMS)]
     kinds = dict.fromkeys(terms for terms, _ in runs)
     columns = [
         column
-        for column, default in _DEFAULTS.items()
+        for column, default in DEFAULTS.items()
         if any(getattr(terms, column) != default for terms in kinds)
     ]
     moments = {terms: _instants(terms, now or clock) for terms in kinds}
@@ -54,8 +54,8 @@ def _pieces(
 ) -> Iterator[str]:
     """Return lines; JSON holds no tab and no line's end of its own, but backslashes."""
     for end, run in runs:
-        for start in range(0, len(run), _LINES):
-            part = run[start : start + _LINES]
+        for start in range(0, len(run), LINES):
+            part = run[start : start + LINES]
             payloads = [row[0].replace("\\", r"\\") for row in part]
             for key in keys:
                 payloads = [

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
-from zlib import crc32
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from itertools import compress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.errors import TasksError, UniqueKeyTakenError
-from tasks_app.domain.tasks.records import TaskId, TaskRow
+from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskId, TaskRow
 from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
 from tasks_app.pool.connection.execute import acarry_out, carry_out, commits_itself, copies
 from tasks_app.pool.connection.steps import Copy, Statement, Statements
-from tasks_app.pool.tables import PENDING, SCHEMA
+from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.copy import copy_of
-from tasks_app.pool.tasks.insert import arrays, insertion
+from tasks_app.pool.tasks.insert import DEFAULTS, ON_CONFLICT, arrays, in_turn, take_ids
 from tasks_app.pool.tasks.unique_conflicts import met_in_the_pool, met_in_the_table
 
 if TYPE_CHECKING:
@@ -30,19 +31,9 @@ CHUNK = 2_000
 TRIES = 10
 """How often a unique_key may change hands between our INSERT and our look at its holder."""
 RESTARTS, RESTARTED = 10, 1_000
-"""How often many begin anew because one of them did, so that their keys are locked in order; and
-how many rows that may be in all. Then an order is not kept, and PostgreSQL has to end deadlocks."""
+"""How often a call begins anew so that its keys are locked in order, and how many rows may do so in
+all. Beyond that the order is not kept, and PostgreSQL has to end deadlocks."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_IDS = f"""
-    SELECT min(n.id), max(n.id),
-        CASE WHEN max(n.id) - min(n.id) >= count(*) THEN array_agg(n.id) END,
-        CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS bigint)
-    FROM (
-        SELECT nextval((SELECT CAST(pg_get_serial_sequence('{PENDING}', 'id') AS regclass))) AS id
-        FROM generate_series(1, %(number)s)
-    ) AS n
-"""
 _SAVE, _UNDO, _FORGET = (
     Statement(f"{verb} tasks_app_create_many", {}, yields=False)
     for verb in ("SAVEPOINT", "ROLLBACK TO SAVEPOINT", "RELEASE SAVEPOINT")
@@ -94,7 +85,7 @@ def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
         yield in_turn([row])
     if row.terms.rule is not None and row.terms.rule.outlives_the_index:
         return (yield from _one_of_the_table(row, now))
-    insert = Statement(*insertion(row, now))
+    insert = Statement(*_insertion(row, now))
     for _ in range(TRIES):
         created = yield insert
         if created:
@@ -103,6 +94,53 @@ def _one(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
         if holder is not None:
             return holder
     raise _elusive(row)
+
+
+def _insertion(row: TaskRow, now: datetime | None) -> tuple[str, Mapping[str, Any]]:
+    """Return the INSERT of one row, which returns its id, and its values."""
+    payload, *own, terms = row
+    keys = tuple([value is not None for value in own])
+    sql, constants = _statement(terms, keys, now)
+    return sql, {**constants, "payload": payload, **dict(zip(KEYS, own, strict=True))}
+
+
+@lru_cache(1024)
+def _statement(
+    terms: RowTemplate, keys: tuple[bool, ...], now: datetime | None
+) -> tuple[str, Mapping[str, Any]]:
+    values = {"name": terms.name} | {
+        column: getattr(terms, column)
+        for column, default in DEFAULTS.items()
+        if getattr(terms, column) != default
+    }
+    columns = {column: f"%({column})s" for column in values}
+    columns["payload"] = "CAST(%(payload)s AS jsonb)"
+    columns |= {key: f"%({key})s" for key in compress(KEYS, keys)}
+    columns |= _moments(terms, now)
+    sql = f"""
+        INSERT INTO {PENDING} ({", ".join(columns)}) VALUES ({", ".join(columns.values())})
+        {ON_CONFLICT if "unique_key" in columns else ""} RETURNING id
+    """
+    return sql, {
+        **values,
+        "now": now,
+        "run_at": terms.run_at,
+        "delay": terms.delay.total_seconds(),
+        "hint_wait": terms.hint_wait.total_seconds(),
+    }
+
+
+def _moments(terms: RowTemplate, now: datetime | None) -> dict[str, str]:
+    """Return SQL for when the row was made, is due and is scanned, unless all of that is now."""
+    instant = "CAST(%(now)s AS timestamptz)" if now else "statement_timestamp()"
+    due = "CAST(%(run_at)s AS timestamptz)" if terms.run_at else instant
+    if terms.delay:
+        due += " + make_interval(secs => CAST(%(delay)s AS double precision))"
+    scan = due
+    if terms.hint_wait:
+        scan += " + make_interval(secs => CAST(%(hint_wait)s AS double precision))"
+    columns = {"created_at": instant, "due_at": due, "scan_at": scan}
+    return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
 
 
 def _one_of_the_table(row: TaskRow, now: datetime | None) -> Statements[TaskId]:
@@ -143,7 +181,7 @@ def _many(
 
 
 class _KeyBecameFreeError(Exception):
-    """Its turn is over: to take it now might deadlock with another producer."""
+    """The key's turn is over: to take it now might deadlock with another producer."""
 
 
 def _all(
@@ -158,7 +196,7 @@ def _all(
     strict = [row for row in rows if row.order_key is not None and row.terms.strict_order]
     if strict:
         yield in_turn(strict)
-    ids, clock = yield from _ids(len(rows))
+    ids, clock = yield from take_ids(len(rows))
     made = list(map(TaskId, ids))
     keyed = [i for i, row in enumerate(rows) if not copy or row.unique_key is not None]
     keyed.sort(key=lambda i: (rows[i].name, rows[i].unique_key or ""))
@@ -191,34 +229,8 @@ def _without(places: set[int], values: Sequence[T]) -> Sequence[T]:
     return [each for i, each in enumerate(values) if i not in places] if places else values
 
 
-def _ids(number: int) -> Statements[tuple[Sequence[int], datetime]]:
-    """Take so many ids, rising; they follow each other unless other producers took some, too."""
-    (first, last, scattered, clock_us), *_ = yield Statement(_IDS, {"number": number})
-    clock = _EPOCH + timedelta(microseconds=clock_us)  # a session's DateStyle may be any
-    return scattered or range(first, last + 1), clock
-
-
 def _elusive(row: TaskRow) -> TasksError:
     return TasksError(
         f"unique_key {row.unique_key!r} of {row.name} is held by a task that this "
         "transaction cannot see. Use READ COMMITTED, or try the transaction again."
     )
-
-
-_SEED = 7_246_101 + crc32((SCHEMA or "").encode())
-
-
-_TURN = """
-    SELECT pg_advisory_xact_lock(k.hash) FROM (
-        SELECT DISTINCT hashtextextended(k.order_key, %(seed)s) AS hash
-        FROM unnest(CAST(%(order_keys)s AS text[])) AS k(order_key) ORDER BY 1) AS k
-"""
-
-
-def in_turn(rows: Sequence[TaskRow]) -> Statement:
-    """Wait for others that insert tasks of these keys, until they commit; before ids are taken.
-
-    Locks of the transaction, not rows: a claim waits for no producer. All keys of a call are locked
-    in one order; who makes several calls in a transaction should do so in one order, too.
-    """
-    return Statement(_TURN, {"seed": _SEED, "order_keys": list({row.order_key for row in rows})})

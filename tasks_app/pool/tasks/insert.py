@@ -1,4 +1,4 @@
-"""How new rows are written: as one INSERT, as arrays, as lines of COPY.
+"""What many new rows are written with: their ids, arrays, turns; COPY has its own lines.
 
 Only what differs from a column's default is written at all: most tasks are a name and a payload.
 """
@@ -6,16 +6,16 @@ Only what differs from a column's default is written at all: most tasks are a na
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
-from itertools import compress
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any
+from zlib import crc32
 
-from tasks_app.domain.tasks.records import KEYS, RowTemplate, TaskRow
-from tasks_app.pool.tables import PENDING
+from tasks_app.domain.tasks.records import KEYS, TaskRow
+from tasks_app.pool.connection.steps import Statement, Statements
+from tasks_app.pool.tables import PENDING, SCHEMA
 
-_DEFAULTS = {
+DEFAULTS = {
     "queue": "default",
     "priority": 5,
     "headers": None,
@@ -32,56 +32,47 @@ _DEFAULTS = {
     "fair_key": None,
 }
 """What the table puts into the columns that are left out."""
-_ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
-_LINES = 1_000
+ON_CONFLICT = "ON CONFLICT (name, unique_key) WHERE unique_key IS NOT NULL DO NOTHING"
+LINES = 1_000
 """Of COPY that are sent together: the server reads while we write the next."""
 
 
-def insertion(row: TaskRow, now: datetime | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the INSERT of one row, which returns its id, and its values."""
-    payload, *own, terms = row
-    keys = tuple([value is not None for value in own])
-    sql, constants = _insertion(terms, keys, now)
-    return sql, {**constants, "payload": payload, **dict(zip(KEYS, own, strict=True))}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+IDS = f"""
+    SELECT min(n.id), max(n.id),
+        CASE WHEN max(n.id) - min(n.id) >= count(*) THEN array_agg(n.id) END,
+        CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS bigint)
+    FROM (
+        SELECT nextval((SELECT CAST(pg_get_serial_sequence('{PENDING}', 'id') AS regclass))) AS id
+        FROM generate_series(1, %(number)s)
+    ) AS n
+"""
 
 
-@lru_cache(1024)
-def _insertion(
-    terms: RowTemplate, keys: tuple[bool, ...], now: datetime | None
-) -> tuple[str, Mapping[str, Any]]:
-    values = {"name": terms.name} | {
-        column: getattr(terms, column)
-        for column, default in _DEFAULTS.items()
-        if getattr(terms, column) != default
-    }
-    columns = {column: f"%({column})s" for column in values}
-    columns["payload"] = "CAST(%(payload)s AS jsonb)"
-    columns |= {key: f"%({key})s" for key in compress(KEYS, keys)}
-    columns |= _moments(terms, now)
-    sql = f"""
-        INSERT INTO {PENDING} ({", ".join(columns)}) VALUES ({", ".join(columns.values())})
-        {_ON_CONFLICT if "unique_key" in columns else ""} RETURNING id
+def take_ids(number: int) -> Statements[tuple[Sequence[int], datetime]]:
+    """Take so many ids, rising; they follow each other unless other producers took some, too."""
+    (first, last, scattered, clock_us), *_ = yield Statement(IDS, {"number": number})
+    clock = _EPOCH + timedelta(microseconds=clock_us)  # a session's DateStyle may be any
+    return scattered or range(first, last + 1), clock
+
+
+_SEED = 7_246_101 + crc32((SCHEMA or "").encode())
+
+
+_TURN = """
+    SELECT pg_advisory_xact_lock(k.hash) FROM (
+        SELECT DISTINCT hashtextextended(k.order_key, %(seed)s) AS hash
+        FROM unnest(CAST(%(order_keys)s AS text[])) AS k(order_key) ORDER BY 1) AS k
+"""
+
+
+def in_turn(rows: Sequence[TaskRow]) -> Statement:
+    """Wait for others that insert tasks of these keys, until they commit; before ids are taken.
+
+    Locks of the transaction, not rows: a claim waits for no producer. All keys of a call are locked
+    in one order; who makes several calls in a transaction should do so in one order, too.
     """
-    return sql, {
-        **values,
-        "now": now,
-        "run_at": terms.run_at,
-        "delay": terms.delay.total_seconds(),
-        "hint_wait": terms.hint_wait.total_seconds(),
-    }
-
-
-def _moments(terms: RowTemplate, now: datetime | None) -> dict[str, str]:
-    """Return SQL for when the row was made, is due and is scanned, unless all of that is now."""
-    instant = "CAST(%(now)s AS timestamptz)" if now else "statement_timestamp()"
-    due = "CAST(%(run_at)s AS timestamptz)" if terms.run_at else instant
-    if terms.delay:
-        due += " + make_interval(secs => CAST(%(delay)s AS double precision))"
-    scan = due
-    if terms.hint_wait:
-        scan += " + make_interval(secs => CAST(%(hint_wait)s AS double precision))"
-    columns = {"created_at": instant, "due_at": due, "scan_at": scan}
-    return {name: sql for name, sql in columns.items() if sql != "statement_timestamp()"}
+    return Statement(_TURN, {"seed": _SEED, "order_keys": list({row.order_key for row in rows})})
 
 
 OWN = {"id": "bigint", "payload": "text", **dict.fromkeys(KEYS, "text"), "kind": "int"}
@@ -138,7 +129,7 @@ _ARRAYS = " JOIN ".join((unnested(OWN, "n"), unnested(SHARED, "k"))) + " USING (
 _MANY = f"""
     {inserted(_ARRAYS, "n.unique_key")}
     ORDER BY k.name COLLATE "C", n.unique_key COLLATE "C", n.id
-    {_ON_CONFLICT} RETURNING id
+    {ON_CONFLICT} RETURNING id
 """
 
 
@@ -153,7 +144,7 @@ def values_of(
     ids: Sequence[int | None], rows: Sequence[TaskRow], now: datetime | None
 ) -> dict[str, Any]:
     """Return rows as arrays. The terms of each kind are sent once."""
-    kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(_TERMS, rows)))}
+    kinds = {terms: number for number, terms in enumerate(dict.fromkeys(map(TERMS, rows)))}
     values: dict[str, Any] = {
         f"k_{name}": [getattr(terms, name) for terms in kinds] for name in SHARED if name != "kind"
     }
@@ -170,4 +161,4 @@ def values_of(
     }
 
 
-_TERMS = attrgetter("terms")
+TERMS = attrgetter("terms")

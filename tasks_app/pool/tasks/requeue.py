@@ -25,7 +25,7 @@ from tasks_app.pool.tables import (
 
 
 class Requeued(StrEnum):
-    """What became of a wish to requeue."""
+    """What a requeue did."""
 
     REQUEUED = "requeued"
     STILL_PENDING = "still pending"

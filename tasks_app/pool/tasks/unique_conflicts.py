@@ -1,4 +1,4 @@
-"""A new task meets a taken unique_key: what its policy makes of that, and of who has the key."""
+"""A new task meets a taken unique_key: what its policy does to it, and to the key's holder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.states import State
 from tasks_app.domain.tasks.unique_key import CreateOutcome, KeyRule, OnConflict, Scope
 from tasks_app.pool.connection.steps import Statement, Statements
+from tasks_app.pool.fragments.parked import UNPARKED
 from tasks_app.pool.tables import PENDING
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.insert import INSTANT
@@ -25,7 +26,7 @@ _DUE = f"""
 """
 _CHANGES = {
     OnConflict.REPLACE_PAYLOAD: "payload = CAST(%(payload)s AS jsonb)",
-    OnConflict.RESCHEDULE: f"due_at = {_DUE}, scan_at = {_DUE}, parked = NULL",
+    OnConflict.RESCHEDULE: f"due_at = {_DUE}, scan_at = {_DUE}, {UNPARKED}",
 }
 _OUTCOMES = {
     OnConflict.REPLACE_PAYLOAD: CreateOutcome.REPLACED,
@@ -37,7 +38,7 @@ _NO_RULE = KeyRule()
 
 
 def met_in_the_pool(row: TaskRow, now: datetime | None) -> Statements[TaskId | None]:
-    """Return who has a key that is a column of its row; None: nobody has it any more.
+    """Return the holder of a key that is a column of its row; None: it is free by now.
 
     Raises:
         UniqueKeyTakenError: the policy says so.
@@ -64,10 +65,10 @@ def met_in_the_pool(row: TaskRow, now: datetime | None) -> Statements[TaskId | N
 def met_in_the_table(
     row: TaskRow, new_id: int | None, now: datetime | None
 ) -> Statements[TaskId | None]:
-    """Return who has a key of the table of keys, perhaps the new task; None: ask again.
+    """Return the holder of a key of the table of keys, perhaps the new task; None: ask again.
 
-    A key of scope ``queued`` is taken while its task is PENDING. That task is locked before it is
-    told so: it starts after this transaction, or else it runs already and the key is free.
+    A key of scope ``queued`` is taken while its task is PENDING. That task is locked first: either
+    it starts after this transaction, or it runs already and the key is free.
 
     Raises:
         UniqueKeyTakenError: the policy says so.
@@ -97,7 +98,7 @@ _ADVICE = {
 def _change(
     row: TaskRow, rule: KeyRule, whom: str, holder: int | None, now: datetime | None
 ) -> Statement:
-    """Change the holder; a claim that is under way is waited for, and what runs is left alone."""
+    """Change the holder unless it runs; waits for a claim that is under way."""
     sql = f"""
         UPDATE {PENDING} p SET {_CHANGES[rule.on_conflict]}
         WHERE {whom} AND p.state = '{State.PENDING}' RETURNING p.id

@@ -85,7 +85,7 @@ def hand_over(holder: int, new_id: int | None, row: TaskRow, now: datetime | Non
 
 
 def holder(row: TaskRow, now: datetime | None) -> Statement:
-    """Look who has the key: its id, its scope, and whether its period is over."""
+    """Read the holder of the key: its id, its scope, and whether its period is over."""
     return Statement(_HOLDER, {"name": row.name, "unique_key": row.unique_key, "now": now})
 
 

@@ -7,12 +7,12 @@ from sqlalchemy import Connection, literal_column, select, text
 
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.hashed import Hash
-from tasks_app.domain.partition.records import Kind, Partition
+from tasks_app.domain.partition.records import Partition, PartitionKind
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import buckets
-from tasks_app.pool.batch.inline import inline
-from tasks_app.pool.batch.predicate import predicate
-from tasks_app.pool.batch.relation import find
+from tasks_app.pool.batch.sources import buckets
+from tasks_app.pool.batch.sources.inline import inline
+from tasks_app.pool.batch.sources.predicate import predicate
+from tasks_app.pool.batch.sources.relation import find
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_ranges_and_values_are_found_by_the_index(orders: Connection, key: str) 
     source = Table("orders", key=key)
     partition = Even(parts=200).plan(orders, source).partitions[7]
     assert partition.range is not None
-    values = Partition(1, Kind.VALUES, values=partition.range.bounds)
+    values = Partition(1, PartitionKind.VALUES, values=partition.range.bounds)
 
     assert "Index" in plan_of(orders, source, partition)
     assert "Index" in plan_of(orders, source, values)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range, between
-from tasks_app.domain.partition.records import Counts, Kind, Partition, Plan, Status
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, RowCounts, Status
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partition_progress, partitions
 from tasks_app.pool.batch import partitions as store
@@ -65,7 +65,9 @@ def test_ranges_of_all_types_come_back_as_they_were(
 def test_values_of_all_types_come_back_as_they_were(
     connection: Connection, key_type: KeyType
 ) -> None:
-    one, other = (Partition(n, Kind.VALUES, values=(key,)) for n, key in enumerate(KEYS[key_type]))
+    one, other = (
+        Partition(n, PartitionKind.VALUES, values=(key,)) for n, key in enumerate(KEYS[key_type])
+    )
 
     store.insert(connection, "p", Plan("test", key_type, (one, other)))
 
@@ -75,11 +77,13 @@ def test_values_of_all_types_come_back_as_they_were(
 
 def test_all_else_of_a_partition_comes_back(connection: Connection) -> None:
     partitions = (
-        Partition(0, Kind.HASH, Range(0, 2), owns_null=True, modulus=4, column="b", rows=7),
-        Partition(1, Kind.SEGMENT, Range(0, 10), source="f.csv", checksum="ab"),
-        Partition(2, Kind.MARKED),
-        Partition(3, Kind.RANGE, None, owns_null=True, source="t"),
-        Partition(4, Kind.RANGE, Range(None, "m"), view="v", source="u"),
+        Partition(
+            0, PartitionKind.HASH, Range(0, 2), owns_null=True, modulus=4, column="b", rows=7
+        ),
+        Partition(1, PartitionKind.SEGMENT, Range(0, 10), source="f.csv", checksum="ab"),
+        Partition(2, PartitionKind.MARKED),
+        Partition(3, PartitionKind.RANGE, None, owns_null=True, source="t"),
+        Partition(4, PartitionKind.RANGE, Range(None, "m"), view="v", source="u"),
     )
 
     store.insert(connection, "p", Plan("test", KeyType.TEXT, partitions))
@@ -134,7 +138,7 @@ class TestTheDatabaseRefuses:
             static(connection, num_range="[5,9)")
 
     def test_a_value_twice(self, connection: Connection) -> None:
-        listed = (Partition(n, Kind.VALUES, values=("a",)) for n in (1, 2))
+        listed = (Partition(n, PartitionKind.VALUES, values=("a",)) for n in (1, 2))
 
         with pytest.raises(IntegrityError, match="task_partition_value_pkey"):
             store.insert(connection, "p", Plan("test", KeyType.TEXT, tuple(listed)))
@@ -184,34 +188,38 @@ class TestRuns:
         task = claimed_task(connection)
         store.assign(connection, {ids[1]: task.task_id})
 
-        assert partition_progress.start(connection, ids[1], task.fence, now=NOW)
+        assert partition_progress.start(connection, ids[1], task.fence)
         for last in (7, 9):
-            counts = Counts(10, 8, 1, 1)
+            counts = RowCounts(10, 8, 1, 1)
             assert partition_progress.progress(
                 connection, ids[1], task.fence, counts, {"after": last}
             )
-        assert partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED, now=NOW)
+        assert partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED)
 
         stored = partitions.one(connection, ids[1])
         assert stored is not None
         assert stored.checkpoint == {"after": 9}
-        assert stored.counts == Counts(20, 16, 2, 2)
+        assert stored.counts == RowCounts(20, 16, 2, 2)
         assert (stored.status, stored.task_id) == (Status.COMPLETED, task.task_id)
-        assert stored.started_at == stored.ended_at == NOW
+        assert stored.started_at is not None
+        assert stored.ended_at is not None
+        assert stored.started_at < stored.ended_at
 
     def test_the_next_run_finds_the_checkpoint(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
         first, second = claimed_task(connection), claimed_task(connection)
-        partition_progress.start(connection, ids[1], first.fence, now=NOW)
-        partition_progress.progress(connection, ids[1], first.fence, Counts(5), {"after": 5})
+        partition_progress.start(connection, ids[1], first.fence)
+        begun = partitions.one(connection, ids[1])
+        partition_progress.progress(connection, ids[1], first.fence, RowCounts(5), {"after": 5})
         partition_progress.end(connection, ids[1], first.fence, Status.FAILED, "x" * 5000)
 
         assert partition_progress.start(connection, ids[1], second.fence)
 
         stored = partitions.one(connection, ids[1])
+        assert begun is not None
         assert stored is not None
         assert (stored.checkpoint, stored.counts.read) == ({"after": 5}, 5)
-        assert (stored.error, stored.ended_at, stored.started_at) == (None, None, NOW)
+        assert (stored.error, stored.ended_at, stored.started_at) == (None, None, begun.started_at)
 
     def test_a_run_without_its_fence_writes_nothing(self, connection: Connection) -> None:
         ids = store.insert(connection, "p", plan_of(Range()))
@@ -221,7 +229,7 @@ class TestRuns:
         settle_one(connection, ending(task, Event.SUCCEED))
 
         with connection.begin_nested() as chunk:
-            assert not partition_progress.progress(connection, ids[1], task.fence, Counts(1), {})
+            assert not partition_progress.progress(connection, ids[1], task.fence, RowCounts(1), {})
             chunk.rollback()
         assert not partition_progress.end(connection, ids[1], task.fence, Status.COMPLETED)
         assert not partition_progress.start(connection, ids[1], task.fence)
@@ -240,14 +248,15 @@ class TestRuns:
 
         with connection.begin_nested() as chunk:
             assert (
-                partition_progress.progress(connection, ids[1], first.fence, Counts(1), {}) is None
+                partition_progress.progress(connection, ids[1], first.fence, RowCounts(1), {})
+                is None
             )
             chunk.rollback()
         assert not partition_progress.end(connection, ids[1], first.fence, Status.COMPLETED)
         assert partition_progress.start(connection, ids[1], first.fence) is None
 
         assert partitions.one(connection, ids[1]) == before
-        assert partition_progress.progress(connection, ids[1], second.fence, Counts(1), {})
+        assert partition_progress.progress(connection, ids[1], second.fence, RowCounts(1), {})
 
     def test_a_partition_of_a_batch_is_only_started_by_the_task_that_has_it(
         self, connection: Connection
@@ -269,7 +278,7 @@ class TestRuns:
         partition_progress.start(connection, ids[1], first.fence)
         partition_progress.start(connection, ids[1], second.fence)
 
-        assert not partition_progress.progress(connection, ids[1], first.fence, Counts(1), {})
+        assert not partition_progress.progress(connection, ids[1], first.fence, RowCounts(1), {})
 
     @pytest.mark.parametrize(
         ("status", "starts"),

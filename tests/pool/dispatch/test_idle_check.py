@@ -1,4 +1,4 @@
-"""Glance: one read that tells a quiet pool from one where somebody has something to do."""
+"""IdleCheck: one read that tells a quiet pool from one where somebody has something to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.pool.dispatch.idle_check import Glance, glance
+from tasks_app.pool.dispatch.idle_check import IdleCheck, check_idle
 from tasks_app.pool.dispatch.ledger import add
 from tests.factory import LEASE, claimed_task, pending_task
 
@@ -16,9 +16,9 @@ SOON = timedelta(seconds=10)
 
 
 def test_an_empty_pool_is_quiet(connection: Connection) -> None:
-    seen = glance(connection, now=NOON)
+    seen = check_idle(connection, now=NOON)
 
-    assert seen == Glance(out=False, expired=False, next_due=None)
+    assert seen == IdleCheck(out=False, expired=False, next_due=None)
     assert seen.is_quiet(SOON)
 
 
@@ -31,25 +31,25 @@ def test_the_first_row_of_any_queue_and_priority_counts(
         for rank in (0, 5, 9):
             late = NOON + timedelta(hours=1)
             pending_task(connection, queue=other, priority=rank, run_at=late, now=NOON)
-    assert glance(connection, now=NOON).is_quiet(SOON)
+    assert check_idle(connection, now=NOON).is_quiet(SOON)
     due_at = NOON + timedelta(seconds=9)
 
     pending_task(connection, queue=queue, priority=priority, run_at=due_at, now=NOON)
 
-    seen = glance(connection, now=NOON)
+    seen = check_idle(connection, now=NOON)
     assert (seen.next_due, seen.is_quiet(SOON)) == (timedelta(seconds=9), False)
     assert seen.is_quiet(timedelta(seconds=8))
-    assert glance(connection, now=NOON + SOON).next_due == timedelta(seconds=-1)
+    assert check_idle(connection, now=NOON + SOON).next_due == timedelta(seconds=-1)
 
 
 def test_a_message_that_is_out_is_no_quiet(connection: Connection) -> None:
     add(connection, "q", [1], LEASE, now=NOON)
 
-    assert glance(connection, now=NOON) == Glance(out=True, expired=False, next_due=None)
+    assert check_idle(connection, now=NOON) == IdleCheck(out=True, expired=False, next_due=None)
 
 
 def test_a_running_task_is_quiet_until_its_lease_is_over(connection: Connection) -> None:
     claimed_task(connection, now=NOON)
 
-    assert glance(connection, now=NOON + LEASE).is_quiet(SOON)
-    assert glance(connection, now=NOON + LEASE + timedelta(microseconds=1)).expired
+    assert check_idle(connection, now=NOON + LEASE).is_quiet(SOON)
+    assert check_idle(connection, now=NOON + LEASE + timedelta(microseconds=1)).expired

@@ -15,8 +15,8 @@ from tests.pool.interleave import blocked, two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TTL = timedelta(seconds=5)
-BEAT, OTHER, DEPUTY = uuid4(), uuid4(), uuid4()
-RANKS = {BEAT: Rank.BEAT, OTHER: Rank.BEAT, DEPUTY: Rank.DEPUTY}
+BEAT, OTHER, STANDBY = uuid4(), uuid4(), uuid4()
+RANKS = {BEAT: Rank.BEAT, OTHER: Rank.BEAT, STANDBY: Rank.STANDBY}
 
 
 def s(seconds: float) -> datetime:
@@ -73,11 +73,11 @@ def test_a_renewal_makes_it_longer_and_is_not_a_new_beginning(connection: Connec
 def test_beat_takes_over_from_a_standby_at_once_and_never_the_other_way(
     connection: Connection,
 ) -> None:
-    hold(connection, DEPUTY, NOON)
+    hold(connection, STANDBY, NOON)
 
     assert hold(connection, BEAT, s(1)) is not None
-    assert hold(connection, DEPUTY, s(2)) is None
-    assert hold(connection, DEPUTY, s(6)) is not None
+    assert hold(connection, STANDBY, s(2)) is None
+    assert hold(connection, STANDBY, s(6)) is not None
 
 
 def test_what_is_open_is_seen_before_it_is_asked_for(connection: Connection) -> None:
@@ -88,9 +88,9 @@ def test_what_is_open_is_seen_before_it_is_asked_for(connection: Connection) -> 
         assert found is not None
         return found.open_to(who, RANKS[who])
 
-    assert [open_to(who, s(4)) for who in (BEAT, OTHER, DEPUTY)] == [True, False, False]
-    assert [open_to(who, s(5)) for who in (BEAT, OTHER, DEPUTY)] == [True, True, True]
-    hold(connection, DEPUTY, s(5))
+    assert [open_to(who, s(4)) for who in (BEAT, OTHER, STANDBY)] == [True, False, False]
+    assert [open_to(who, s(5)) for who in (BEAT, OTHER, STANDBY)] == [True, True, True]
+    hold(connection, STANDBY, s(5))
     assert [open_to(who, s(6)) for who in (BEAT, OTHER)] == [True, True]
 
 
@@ -102,7 +102,7 @@ def test_what_is_given_back_is_free_at_once_and_only_the_holder_gives_it(
     leader_lease.release(connection, SCAN, OTHER)
     assert hold(connection, OTHER, s(1)) is None
     leader_lease.release(connection, SCAN, BEAT)
-    assert hold(connection, DEPUTY, s(1)) is not None
+    assert hold(connection, STANDBY, s(1)) is not None
 
 
 def test_the_holder_renews_it_with_what_it_writes_down_and_nobody_else(
@@ -166,7 +166,7 @@ def test_two_take_what_is_over_then_one_has_it(
     engine: Engine, pair: tuple[Connection, Connection]
 ) -> None:
     a, b = pair
-    hold(a, DEPUTY, NOON)
+    hold(a, STANDBY, NOON)
     a.commit()
     hold(a, BEAT)
     second = blocked(engine, b, a, lambda connection: hold(connection, OTHER))
@@ -211,10 +211,10 @@ def test_a_standby_renews_while_beat_takes_over_then_beat_leads(
     engine: Engine, pair: tuple[Connection, Connection]
 ) -> None:
     a, b = pair
-    hold(a, DEPUTY)
+    hold(a, STANDBY)
     a.commit()
     hold(a, BEAT)
-    renewal = blocked(engine, b, a, lambda connection: hold(connection, DEPUTY))
+    renewal = blocked(engine, b, a, lambda connection: hold(connection, STANDBY))
 
     a.commit()
 

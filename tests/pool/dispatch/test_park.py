@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.tasks.browse import get
-from tests.factory import claimed_task, pending_task, row_of
+from tests.factory import claimed_task, pending_task, row_of, unknown
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=1)
@@ -19,7 +19,7 @@ WAIT = timedelta(seconds=15)
 def test_a_parked_row_is_hidden_from_the_scan_for_its_time(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
 
-    park(connection, [task_id], "unknown handler", WAIT, now=LATER)
+    park(connection, [task_id], unknown("new.name"), WAIT, now=LATER)
 
     assert due(connection, {"default": 9}, now=LATER + WAIT - timedelta(microseconds=1)) == []
     assert due(connection, {"default": 9}, now=LATER + WAIT)[0].ids == [task_id]
@@ -28,21 +28,23 @@ def test_a_parked_row_is_hidden_from_the_scan_for_its_time(connection: Connectio
 def test_a_parked_row_says_why(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
 
-    park(connection, [task_id], "unknown handler", WAIT, now=LATER)
+    park(connection, [task_id], unknown("new.name"), WAIT, now=LATER)
 
     task = get(connection, task_id)
     assert task is not None
-    assert task.parked == "unknown handler"
+    assert task.parked == "no live worker of this queue has a handler named new.name"
 
 
 def test_parking_burns_nothing_and_keeps_due_at(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
     before = row_of(connection, task_id)._mapping
 
-    park(connection, [task_id], "paused", WAIT, now=LATER)
+    park(connection, [task_id], unknown("paused"), WAIT, now=LATER)
 
     after = row_of(connection, task_id)._mapping
-    assert {k for k in before if before[k] != after[k]} == {"scan_at", "parked"}
+    assert {k for k in before if before[k] != after[k]} == {
+        *("scan_at", "parked", "parked_kind", "parked_for")
+    }
     assert after["due_at"] == NOON
 
 
@@ -50,7 +52,7 @@ def test_a_running_row_is_not_parked(connection: Connection) -> None:
     task = claimed_task(connection, now=NOON)
     before = row_of(connection, task.task_id)
 
-    park(connection, [task.task_id], "late", WAIT, now=LATER)
+    park(connection, [task.task_id], unknown("late"), WAIT, now=LATER)
 
     assert row_of(connection, task.task_id) == before
 
@@ -59,24 +61,24 @@ def test_a_row_that_is_not_due_for_the_scan_stays_where_it_is(connection: Connec
     task_id = pending_task(connection, run_at=LATER + timedelta(microseconds=1))
     before = row_of(connection, task_id)
 
-    park(connection, [task_id], "early", WAIT, now=LATER)
+    park(connection, [task_id], unknown("early"), WAIT, now=LATER)
 
     assert row_of(connection, task_id) == before
 
 
 def test_a_parked_row_is_not_pushed_further_by_a_second_message(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
-    park(connection, [task_id], "first", WAIT, now=LATER)
+    park(connection, [task_id], unknown("first"), WAIT, now=LATER)
 
-    park(connection, [task_id], "second", WAIT, now=LATER + timedelta(seconds=1))
+    park(connection, [task_id], unknown("second"), WAIT, now=LATER + timedelta(seconds=1))
 
     row = row_of(connection, task_id)
-    assert (row.parked, row.scan_at) == ("first", LATER + WAIT)
+    assert (row.parked_for, row.scan_at) == ("first", LATER + WAIT)
 
 
 def test_only_the_named_rows_are_parked(connection: Connection) -> None:
     ids = [pending_task(connection, run_at=NOON) for _ in range(2)]
 
-    park(connection, [ids[0], ids[0], 10**15], "x", WAIT, now=LATER)
+    park(connection, [ids[0], ids[0], 10**15], unknown("x"), WAIT, now=LATER)
 
-    assert [row_of(connection, i).parked for i in ids] == ["x", None]
+    assert [row_of(connection, i).parked_for for i in ids] == ["x", None]

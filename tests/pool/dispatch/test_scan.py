@@ -8,9 +8,8 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.tasks.create import create_many
-from tests.factory import claimed_task, pending_task, row_of
+from tests.factory import a_row, claimed_task, pending_task, row_of
 from tests.pool.interleave import two
-from tests.pool.tasks.test_create import a_row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)

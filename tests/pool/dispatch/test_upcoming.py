@@ -10,8 +10,7 @@ from sqlalchemy import Connection
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.dispatch.upcoming import upcoming
 from tasks_app.pool.tasks.create import create_many
-from tests.factory import claimed_task, on_terms, pending_task
-from tests.pool.tasks.test_create import a_row
+from tests.factory import a_row, claimed_task, on_terms, pending_task, unknown
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -50,7 +49,7 @@ def test_what_became_due_since_the_last_look_counts(connection: Connection) -> N
 
 def test_nobody_wakes_up_for_a_parked_row(connection: Connection) -> None:
     task_id = pending_task(connection, run_at=NOON)
-    park(connection, [task_id], "nobody knows it", 0.5 * SECOND, now=NOON)
+    park(connection, [task_id], unknown("nobody knows it"), 0.5 * SECOND, now=NOON)
 
     assert soon(connection) is None
 

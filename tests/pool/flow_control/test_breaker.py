@@ -8,8 +8,13 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerState, Mode, Standing
-from tasks_app.pool.dispatch.idle_check import glance
+from tasks_app.domain.flow_control.circuit_breaker import (
+    Breaker,
+    BreakerMode,
+    BreakerStanding,
+    BreakerState,
+)
+from tasks_app.pool.dispatch.idle_check import check_idle
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.flow_control.breaker_waiting_list import hold
@@ -30,7 +35,7 @@ def bank(connection: Connection) -> Connection:
     return connection
 
 
-def standing(connection: Connection, now: datetime = NOON) -> Standing:
+def standing(connection: Connection, now: datetime = NOON) -> BreakerStanding:
     (found,) = breaker.find(connection, now=now)
     return found
 
@@ -101,7 +106,7 @@ class TestHolding:
         assert found_held(bank) == []
         assert row_of(bank, ids[0]).parked == "held by breaker bank"
         assert standing(bank).held == 3
-        assert glance(bank, now=NOON + SECOND).is_quiet(MINUTE)
+        assert check_idle(bank, now=NOON + SECOND).is_quiet(MINUTE)
 
     def test_a_closed_breaker_puts_nothing_aside(self, bank: Connection) -> None:
         assert hold(bank, pays(bank), now=NOON) == 0
@@ -115,7 +120,7 @@ class TestProbing:
         assert breaker.look(bank, now=NOON + 29 * SECOND) == {}
 
         later = NOON + 30 * SECOND
-        assert glance(bank, now=later).breakers
+        assert check_idle(bank, now=later).breakers
         assert breaker.look(bank, now=later) == {"bank": 2}
         for more in range(1, 9):
             assert breaker.look(bank, now=later + more * SECOND) == {"bank": 0}
@@ -214,7 +219,7 @@ class TestProbing:
 class TestOperators:
     def test_open(self, bank: Connection) -> None:
         ids = pays(bank)
-        assert breaker.override(bank, "bank", Mode.OPEN, now=NOON)
+        assert breaker.override(bank, "bank", BreakerMode.OPEN, now=NOON)
 
         assert taken(bank, ids) == []
         breaker.report(bank, "bank", 100, 0, now=NOON)
@@ -226,7 +231,7 @@ class TestOperators:
         opened(bank)
         hold(bank, ids, now=NOON)
 
-        breaker.override(bank, "bank", Mode.CLOSED, now=NOON)
+        breaker.override(bank, "bank", BreakerMode.CLOSED, now=NOON)
         assert breaker.look(bank, now=NOON) == {"bank": 3}
         breaker.report(bank, "bank", 0, 100, now=NOON)
 
@@ -235,16 +240,16 @@ class TestOperators:
 
     def test_auto(self, bank: Connection) -> None:
         ids = pays(bank, 3)
-        breaker.override(bank, "bank", Mode.OPEN, now=NOON)
+        breaker.override(bank, "bank", BreakerMode.OPEN, now=NOON)
         hold(bank, ids, now=NOON)
 
-        breaker.override(bank, "bank", Mode.AUTO, now=NOON)
+        breaker.override(bank, "bank", BreakerMode.AUTO, now=NOON)
 
         assert breaker.look(bank, now=NOON) == {"bank": 2}
         assert standing(bank).state is BreakerState.PROBING
 
     def test_no_such_breaker(self, bank: Connection) -> None:
-        assert not breaker.override(bank, "post", Mode.OPEN)
+        assert not breaker.override(bank, "post", BreakerMode.OPEN)
 
 
 class TestDeclarations:

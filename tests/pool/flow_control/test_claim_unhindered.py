@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.queue import check_options
 from tasks_app.pool.flow_control import breaker, queue_settings
 from tasks_app.pool.flow_control.limits import set_limit
@@ -103,14 +103,14 @@ ELSEWHERE: dict[str, Hindrance] = {
         c.execute(text("UPDATE task_queue SET shut = 'running'")),
     ),
     "a default of a queue": lambda c: said(c, timeout=5),
-    "a limit of a queue": lambda c: set_limit(c, Limit(Kind.QUEUE, "other", 1)),
-    "a limit of a name": lambda c: set_limit(c, Limit(Kind.NAME, "other", 1)),
+    "a limit of a queue": lambda c: set_limit(c, Limit(GateKind.QUEUE, "other", 1)),
+    "a limit of a name": lambda c: set_limit(c, Limit(GateKind.NAME, "other", 1)),
 }
 
 
 def opened(connection: Connection) -> None:
     breaker.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
-    breaker.override(connection, "bank", Mode.OPEN)
+    breaker.override(connection, "bank", BreakerMode.OPEN)
 
 
 ELSEWHERE["a breaker"] = opened
@@ -133,6 +133,6 @@ def test_what_holds_nobody_any_more_hinders_nobody(connection: Connection) -> No
     pause(connection, "other", resume_at=NOON, now=NOON - HOUR)
     said(connection, running_below=5)
     breaker.synchronise(connection, {Breaker("bank"): ["other"]}, ["other"])
-    set_limit(connection, Limit(Kind.KEY, "tenant:*", 1))
+    set_limit(connection, Limit(GateKind.KEY, "tenant:*", 1))
 
     assert taken(connection, [task_id]) == [task_id]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.fair_share import Share
+from tasks_app.domain.flow_control.fair_share import FairLine
 from tasks_app.pool.flow_control import fair_queues
 from tests.factory import pending_task
 from tests.pool.plans import prepared
@@ -18,7 +18,9 @@ BACKLOG = text("""
     INSERT INTO task_pending (name, fair_key, priority)
     SELECT 't', 'big', 5 FROM generate_series(1, :many)
 """)
-WANTED: Mapping[Share, int] = dict.fromkeys([Share("big", 5), Share("small", 5), Share("", 5)], 10)
+WANTED: Mapping[FairLine, int] = dict.fromkeys(
+    [FairLine("big", 5), FairLine("small", 5), FairLine("", 5)], 10
+)
 
 
 @pytest.fixture
@@ -54,9 +56,9 @@ def test_lines_are_those_with_something_that_waits(backlog: Connection) -> None:
     found, on = fair_queues.lines(backlog, "default")
 
     assert [line for line in found if line.key] == [
-        Share("big", 5),
-        Share("small", 0),
-        Share("small", 9),
+        FairLine("big", 5),
+        FairLine("small", 0),
+        FairLine("small", 9),
     ]
     assert on == ""
 
@@ -67,18 +69,18 @@ def test_heads_are_due_and_in_their_order(backlog: Connection) -> None:
 
     ids = {line: [head.id for head in some] for line, some in heads.items()}
     assert {line: len(some) for line, some in ids.items()} == {
-        Share("big", 5): 3,
-        Share("small", 0): 1,
+        FairLine("big", 5): 3,
+        FairLine("small", 0): 1,
     }
-    assert ids[Share("big", 5)] == sorted(ids[Share("big", 5)])
+    assert ids[FairLine("big", 5)] == sorted(ids[FairLine("big", 5)])
 
 
 def test_what_is_disabled_or_expired_is_told(connection: Connection) -> None:
     disabled = pending_task(connection, fair_key="a", enabled=False)
 
-    heads = fair_queues.heads(connection, "default", {Share("a", 5): 3}, {})
+    heads = fair_queues.heads(connection, "default", {FairLine("a", 5): 3}, {})
 
-    assert [(head.id, head.barred) for head in heads[Share("a", 5)]] == [(disabled, True)]
+    assert [(head.id, head.barred) for head in heads[FairLine("a", 5)]] == [(disabled, True)]
 
 
 def test_a_key_is_kept_through_a_life(connection: Connection) -> None:

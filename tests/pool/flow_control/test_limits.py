@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limit, limit_of
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit, limit_of
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
 from tasks_app.pool.flow_control.limits import all_limits, drop_limit, set_limit
@@ -18,7 +18,7 @@ from tasks_app.runtime.flow_control.admission import let_pass
 from tests.factory import claimer, pending_task, row_of
 
 NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
-GATE = Gate(Kind.KEY, "k1")
+GATE = Gate(GateKind.KEY, "k1")
 
 
 def after(seconds: float) -> datetime:
@@ -26,7 +26,7 @@ def after(seconds: float) -> datetime:
 
 
 def passing(connection: Connection, ids: list[int], now: datetime) -> list[int]:
-    found = order_and_limits.wishes(connection, ids, now=now)
+    found = order_and_limits.waiting(connection, ids, now=now)
     enter(connection, found.gates)
     return [t.task_id for t in let_pass(connection, found, claimer(), uuid4(), now=now)[0]]
 
@@ -60,34 +60,34 @@ def test_a_bucket_lets_its_burst_pass_and_then_what_flows_in(connection: Connect
 
 
 def test_who_is_woken_has_the_better_priority_then_the_lower_id(connection: Connection) -> None:
-    set_limit(connection, Limit(Kind.KEY, "k1", 0))
+    set_limit(connection, Limit(GateKind.KEY, "k1", 0))
     low, high = waiting(connection, 2, priority=9), waiting(connection, 2, priority=1)
     assert passing(connection, [*low, *high], NOON) == []
 
-    set_limit(connection, Limit(Kind.KEY, "k1", 3), now=after(1))
+    set_limit(connection, Limit(GateKind.KEY, "k1", 3), now=after(1))
 
     assert sorted(wake(connection, after(1))) == sorted([*high, low[0]])
 
 
 def test_a_limit_that_is_dropped_lets_all_of_its_pattern_go(connection: Connection) -> None:
-    set_limit(connection, Limit(Kind.KEY, "k*", 0))
+    set_limit(connection, Limit(GateKind.KEY, "k*", 0))
     ids = waiting(connection, 3)
     passing(connection, ids, NOON)
 
-    assert drop_limit(connection, Kind.KEY, "k*", now=after(1))
+    assert drop_limit(connection, GateKind.KEY, "k*", now=after(1))
 
     assert wake(connection, after(1)) == ids
     assert passing(connection, ids, after(1)) == ids
     assert all_limits(connection) == []
-    assert not drop_limit(connection, Kind.KEY, "k*")
+    assert not drop_limit(connection, GateKind.KEY, "k*")
 
 
 def test_a_limit_that_is_raised_counts_who_runs_already(connection: Connection) -> None:
-    set_limit(connection, Limit(Kind.KEY, "k1", 1))
+    set_limit(connection, Limit(GateKind.KEY, "k1", 1))
     ids = waiting(connection, 4)
     assert passing(connection, ids, NOON) == ids[:1]
 
-    set_limit(connection, Limit(Kind.KEY, "k1", 3), now=after(1))
+    set_limit(connection, Limit(GateKind.KEY, "k1", 3), now=after(1))
 
     assert wake(connection, after(1)) == ids[1:3]
 
@@ -95,7 +95,7 @@ def test_a_limit_that_is_raised_counts_who_runs_already(connection: Connection) 
 def test_a_limit_of_a_queue_counts_what_ran_before_it_was_set(connection: Connection) -> None:
     ids = waiting(connection, 3, limit_key=None, queue="q")
     claim(connection, ids[:1], claimer(), uuid4(), now=NOON)
-    set_limit(connection, Limit(Kind.QUEUE, "q", 2))
+    set_limit(connection, Limit(GateKind.QUEUE, "q", 2))
 
     assert passing(connection, ids[1:], NOON) == ids[1:2]
 
@@ -105,18 +105,18 @@ def test_gates_that_nobody_comes_to_any_more_are_removed_and_full_buckets_alone(
 ) -> None:
     set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
     keyed, ordered = waiting(connection, 1), waiting(connection, 1, order_key="o", limit_key=None)
-    enter(connection, [Gate(Kind.ORDER, "gone")])
+    enter(connection, [Gate(GateKind.ORDER, "gone")])
     passing(connection, [*keyed, *ordered], NOON)
 
     assert order_and_limits.prune(connection, 10, now=after(60)) == 1
-    left = lock(connection, [GATE, Gate(Kind.ORDER, "o"), Gate(Kind.ORDER, "gone")])
-    assert list(left) == [GATE, Gate(Kind.ORDER, "o")]
+    left = lock(connection, [GATE, Gate(GateKind.ORDER, "o"), Gate(GateKind.ORDER, "gone")])
+    assert list(left) == [GATE, Gate(GateKind.ORDER, "o")]
     assert order_and_limits.prune(connection, 10, now=NOON + timedelta(days=400)) == 1
 
 
 def test_a_task_passes_all_of_its_gates_or_none(connection: Connection) -> None:
     set_limit(connection, limit_of("key", "k1", None, "10/1s", 4))
-    set_limit(connection, Limit(Kind.NAME, "t", 0))
+    set_limit(connection, Limit(GateKind.NAME, "t", 0))
     ids = waiting(connection, 2)
 
     assert passing(connection, ids, NOON) == []

@@ -5,36 +5,35 @@ from __future__ import annotations
 import pytest
 
 from tasks_app.domain.flow_control.admission import Capacity
-from tasks_app.domain.flow_control.limits import Gate, Kind
+from tasks_app.domain.flow_control.limits import Gate, GateKind
 from tasks_app.pool.dispatch.set_aside import sweep_all
 from tasks_app.pool.flow_control import capacity, order_and_limits, waiting_list, wake
 from tests.pool.filled import Ask, Verb, statistics
-from tests.pool.runs.test_plans import (
-    FILL,
-    GROUP,
-    NAMES,
-    PAGES_A_ROW,
-    STEPS_A_ROW,
-)
+from tests.pool.runs.query_plans import FILL, GROUP, NAMES, PAGES_A_ROW, STEPS_A_ROW
 
 ORDERED = range(40_001, 48_001)
 KEYS = 400
 FULL = (
     FILL
     + f"""
-INSERT INTO task_pending (id, name, order_key, limit_key, due_at, scan_at, parked)
+INSERT INTO task_pending (id, name, order_key, limit_key, due_at, scan_at,
+        parked, parked_kind, parked_for)
     SELECT n, 'n1', 'k' || n % {KEYS}, 'tenant:' || n % {KEYS}, now() - interval '1h',
         CASE WHEN n % 3 = 0 THEN now() - interval '1h' ELSE now() + interval '1h' END,
         CASE n % 3 WHEN 1 THEN 'order k' || n % {KEYS}
-                   WHEN 2 THEN 'limit key tenant:' || n % {KEYS} END
+                   WHEN 2 THEN 'limit key tenant:' || n % {KEYS} END,
+        CASE n % 3 WHEN 1 THEN 'order' WHEN 2 THEN 'key' END,
+        CASE n % 3 WHEN 1 THEN 'k' || n % {KEYS} WHEN 2 THEN 'tenant:' || n % {KEYS} END
     FROM generate_series({ORDERED.start}, {ORDERED.stop - 1}) AS n;
 INSERT INTO task_pending (id, name, order_key, limit_key, state, attempt, lease_token, lease_until,
         owner, started_at, max_attempts, at_most_once)
     SELECT 50000 + n, 'n1', 'k' || n, 'tenant:' || n, 'RUNNING', 1, gen_random_uuid(),
         now() + interval '1h', 'w3', now(), 3, false
     FROM generate_series(1, {KEYS}) AS n;
-INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, expires_at)
-    SELECT 70000 + n, 'n1', 'late', now() - interval '1h', now() + interval '1h', 'order k1',
+INSERT INTO task_pending (id, name, queue, due_at, scan_at, parked, parked_kind, parked_for,
+        expires_at)
+    SELECT 70000 + n, 'n1', 'late', now() - interval '1h', now() + interval '1h',
+        'order k1', 'order', 'k1',
         now() + (n % 10 - 1) * interval '1h'
     FROM generate_series(1, 4000) AS n;
 INSERT INTO task_error (id, name, order_key, state)
@@ -49,7 +48,7 @@ PAGES = PAGES_A_ROW + 15
 """Who was passed by may lie in any day's partition, each of which is probed: on 15 that is 39."""
 
 
-def of(kind: Kind, word: str, number: int) -> list[Gate]:
+def of(kind: GateKind, word: str, number: int) -> list[Gate]:
     return [Gate(kind, f"{word}{n}") for n in range(number)]
 
 
@@ -60,32 +59,35 @@ def line(connection, some: list[Gate]):
 
 
 def go_on(connection, some: list[Gate]):
-    values = {"gates": list(map(str, some)), "waits": [5.0] * len(some), "now": None}
-    connection.execute(wake._GO_ON, {**values, "ids": IDS[: len(some)]})
+    values = {"gates": list(map(str, some)), **wake._columns(some), "waits": [5.0] * len(some)}
+    connection.execute(wake._GO_ON, {**values, "ids": IDS[: len(some)], "now": None})
 
 
 VERBS: dict[str, tuple[Verb, int]] = {
-    "wishes": (
+    "waiting": (
         lambda c, n: c.execute(
-            order_and_limits._WISHES, {"ids": IDS[:n], "names": list(NAMES), "now": None}
+            order_and_limits._WAITING, {"ids": IDS[:n], "names": list(NAMES), "now": None}
         ).all(),
         GROUP,
     ),
-    "lock": (lambda c, n: capacity.lock(c, of(Kind.ORDER, "k", n)), GROUP),
-    "who runs of order keys": (lambda c, n: capacity._running(c, of(Kind.ORDER, "k", n)), GROUP),
-    "who runs of limit keys": (
-        lambda c, n: capacity._running(c, of(Kind.KEY, "tenant:", n)),
+    "lock": (lambda c, n: capacity.lock(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "who runs of order keys": (
+        lambda c, n: capacity._running(c, of(GateKind.ORDER, "k", n)),
         GROUP,
     ),
-    "who runs of a name": (lambda c, _: capacity._running(c, [Gate(Kind.NAME, "n1")]), 1_500),
+    "who runs of limit keys": (
+        lambda c, n: capacity._running(c, of(GateKind.KEY, "tenant:", n)),
+        GROUP,
+    ),
+    "who runs of a name": (lambda c, _: capacity._running(c, [Gate(GateKind.NAME, "n1")]), 1_500),
     "heads": (lambda c, n: capacity._heads(c, [f"k{i}" for i in range(n)], None), GROUP),
     "park": (
-        lambda c, n: c.execute(waiting_list._PARK[Kind.ORDER], {"ids": IDS[:n], "now": None}),
+        lambda c, n: c.execute(waiting_list._PARK[GateKind.ORDER], {"ids": IDS[:n], "now": None}),
         GROUP,
     ),
-    "line": (lambda c, n: line(c, of(Kind.ORDER, "k", n)), GROUP),
-    "go on": (lambda c, n: go_on(c, of(Kind.ORDER, "k", n)), GROUP),
-    "waited for": (lambda c, n: waiting_list.waited_for(c, of(Kind.ORDER, "k", n)), GROUP),
+    "line": (lambda c, n: line(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "go on": (lambda c, n: go_on(c, of(GateKind.ORDER, "k", n)), GROUP),
+    "waited for": (lambda c, n: waiting_list.waited_for(c, of(GateKind.ORDER, "k", n)), GROUP),
     "sweep": (sweep_all, GROUP),
     "passed by": (lambda c, n: order_and_limits.passed_by(c, IDS[:n]), GROUP),
     "overdue": (waiting_list.overdue, GROUP),

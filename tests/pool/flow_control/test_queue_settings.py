@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.queues.queue import check_options
 from tasks_app.domain.queues.time_window import parse_window
-from tasks_app.pool.dispatch.idle_check import glance
+from tasks_app.pool.dispatch.idle_check import check_idle
 from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.load_gate import look_at_gates
 from tasks_app.pool.flow_control.pause import pause, paused, resume
@@ -19,13 +19,7 @@ from tasks_app.pool.fragments.availability import OPEN, standing_still
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.tables import NOW
-from tests.domain.queues.test_time_window import (
-    CHANGES,
-    WRITTEN,
-    brute_force,
-    in_zone,
-    minutes_around,
-)
+from tests.domain.queues.windows import CHANGES, WRITTEN, brute_force, in_zone, minutes_around
 from tests.factory import claimed_task, claimer, pending_task
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)  # a Monday
@@ -245,11 +239,11 @@ def test_an_idle_scanner_sees_nothing_in_queues_that_stand_still(connection: Con
     pending_task(connection, queue="night", now=NOON)
     change(connection, "night", windows=["22:00-06:00"])
 
-    assert glance(connection, now=NOON).is_quiet(HOUR)
-    assert not glance(connection, now=NOON + 10 * HOUR).is_quiet(HOUR)
+    assert check_idle(connection, now=NOON).is_quiet(HOUR)
+    assert not check_idle(connection, now=NOON + 10 * HOUR).is_quiet(HOUR)
 
 
 def test_an_idle_scanner_sees_that_there_are_gates(connection: Connection) -> None:
-    assert not glance(connection, now=NOON).gates
+    assert not check_idle(connection, now=NOON).gates
     change(connection, running_below=1)
-    assert glance(connection, now=NOON).gates
+    assert check_idle(connection, now=NOON).gates

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limit
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.flow_control import order_and_limits, waiting_list
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of
@@ -40,7 +40,7 @@ def made(connection: Connection, *keys: str, **options) -> list[int]:
 
 def passing(connection: Connection, ids: Sequence[int]):
     """What passes; the locks are held until the transaction ends."""
-    found = order_and_limits.wishes(connection, ids)
+    found = order_and_limits.waiting(connection, ids)
     enter(connection, found.gates)
     connection.commit()
     return let_pass(connection, found, claimer(), uuid4())[0]
@@ -60,20 +60,20 @@ def wake(connection: Connection, *some: Gate) -> list[int]:
     return [task_id for _, task_id in woken]
 
 
-def limited(connection: Connection, kind: Kind, target: str, most: int) -> None:
+def limited(connection: Connection, kind: GateKind, target: str, most: int) -> None:
     set_limit(connection, Limit(kind, target, most))
     connection.commit()
 
 
-ORDER = Gate(Kind.ORDER, "k")
+ORDER = Gate(GateKind.ORDER, "k")
 
 
 def test_a_plain_claim_takes_nothing_that_a_gate_stands_before(pair: Pair) -> None:
     a, _ = pair
     ordered, keyed = made(a, "k")[0], made(a, None, limit_key="l")[0]
     of_queue, of_name = made(a, None, queue="q")[0], int(pending_task(a, "n"))
-    limited(a, Kind.QUEUE, "q", 1)
-    limited(a, Kind.NAME, "n", 1)
+    limited(a, GateKind.QUEUE, "q", 1)
+    limited(a, GateKind.NAME, "n", 1)
     free = int(pending_task(a))
     ids = [ordered, keyed, of_queue, of_name, free]
 
@@ -102,7 +102,7 @@ def test_two_claims_of_one_limit_together_take_no_more_than_it_allows(
 ) -> None:
     a, b = pair
     ids = made(a, *[None] * 4, limit_key="l")
-    limited(a, Kind.KEY, "l", 3)
+    limited(a, GateKind.KEY, "l", 3)
     assert passed(a, ids[:2]) == ids[:2]
 
     waiting = blocked(engine, b, a, lambda c: passed(c, ids[2:]))
@@ -127,7 +127,7 @@ def test_while_it_waits_for_one_gate_a_claim_has_none_that_comes_later(
 ) -> None:
     a, b = pair
     ids = made(a, "y", "x")
-    enter(a, [Gate(Kind.ORDER, key) for key in "xy"])
+    enter(a, [Gate(GateKind.ORDER, key) for key in "xy"])
     a.commit()
     one = "SELECT gate FROM task_gate WHERE gate = 'order {}' FOR UPDATE SKIP LOCKED"
     a.exec_driver_sql(one.format("x"))
@@ -247,7 +247,7 @@ def test_a_gate_that_was_removed_meanwhile_lets_nobody_pass_until_it_is_there_ag
 ) -> None:
     a, b = pair
     (first,) = made(a, "k")
-    found = order_and_limits.wishes(a, [first])
+    found = order_and_limits.waiting(a, [first])
 
     assert let_pass(a, found, claimer(), uuid4())[0] == []
     assert passed(b, [first]) == [first]

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limit
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
@@ -25,7 +25,7 @@ from tests.factory import claimer, ending, pending_task, row_of
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-KEY = Gate(Kind.KEY, "l")
+KEY = Gate(GateKind.KEY, "l")
 CLAIMER = claimer("t", "bank.pay")
 
 
@@ -35,7 +35,7 @@ def shut(connection: Connection) -> None:
 
 def broken(connection: Connection) -> None:
     breaker.synchronise(connection, {Breaker("bank"): ["bank.pay"]}, ["bank.pay", "t"])
-    breaker.override(connection, "bank", Mode.OPEN)
+    breaker.override(connection, "bank", BreakerMode.OPEN)
 
 
 STOPS: dict[str, Callable[[Connection], object]] = {
@@ -47,7 +47,7 @@ STOPS: dict[str, Callable[[Connection], object]] = {
 
 @pytest.fixture
 def limited(connection: Connection) -> Connection:
-    set_limit(connection, Limit(Kind.KEY, "l", 1))
+    set_limit(connection, Limit(GateKind.KEY, "l", 1))
     return connection
 
 
@@ -57,7 +57,7 @@ def made(connection: Connection, number: int, name: str = "t", **options: Any) -
 
 
 def passing(connection: Connection, *ids: int, now: datetime = NOON) -> list[ClaimedTask]:
-    found = order_and_limits.wishes(connection, ids, now=now)
+    found = order_and_limits.waiting(connection, ids, now=now)
     enter(connection, found.gates)
     return let_pass(connection, found, CLAIMER, uuid4(), now=now)[0]
 
@@ -113,7 +113,10 @@ def test_a_wake_up_passes_over_those_that_another_gate_holds(limited: Connection
     others = made(limited, 2)
     (run,) = passing(limited, first, *ordered[:1], *others)
     limited.execute(
-        text("UPDATE task_pending SET parked = 'limit key l', scan_at = :at WHERE id = ANY(:ids)"),
+        text(
+            "UPDATE task_pending SET parked = 'limit key l', parked_kind = 'key', parked_for = 'l',"
+            " scan_at = :at WHERE id = ANY(:ids)"
+        ),
         {"at": NOON + timedelta(days=1), "ids": ordered},
     )
     (_,) = passing(limited, head, now=NOON + MINUTE)
@@ -125,8 +128,9 @@ def test_a_wake_up_passes_over_those_that_another_gate_holds(limited: Connection
 def test_of_a_very_long_line_that_stands_still_the_rest_is_read_soon(limited: Connection) -> None:
     (first,) = made(limited, 1)
     (run,) = passing(limited, first)
-    line = "INSERT INTO task_pending (name, queue, limit_key, due_at, scan_at, parked)"
-    held = "SELECT 't', 'a', 'l', :now, CAST(:now AS timestamptz) + interval '1d', 'limit key l'"
+    columns = "name, queue, limit_key, due_at, scan_at, parked_kind, parked_for"
+    line = f"INSERT INTO task_pending ({columns})"
+    held = "SELECT 't', 'a', 'l', :now, CAST(:now AS timestamptz) + interval '1d', 'key', 'l'"
     values = {"now": NOON, "number": sum(n * wake.FARTHER + 1 for n in range(wake.MOST_READS)) + 1}
     limited.execute(text(f"{line} {held} FROM generate_series(1, :number)"), values)
     (other,) = made(limited, 1)
@@ -166,8 +170,34 @@ def test_behind_a_head_that_waits_for_its_retry_it_is_looked_when_that_expires(
 
     assert look_at == until
     assert passing(connection, behind, now=until) == []  # it is held until it is looked at
-    order = Gate(Kind.ORDER, "k")
+    order = Gate(GateKind.ORDER, "k")
     rooms = rooms_of(connection, [order], order_and_limits.limits_of(connection), now=until)
     assert wake.wake(connection, rooms, order_and_limits.limits_of(connection), now=until) == [
         ("default", behind)
     ]
+
+
+def test_a_gate_wakes_nobody_of_another_key(limited: Connection) -> None:
+    set_limit(limited, Limit(GateKind.KEY, "other", 0))
+    first, behind = made(limited, 2)
+    (run,) = passing(limited, first)
+    (other,) = made(limited, 1, limit_key="other", priority=0)
+    assert passing(limited, other, behind) == []
+
+    assert ended(limited, run) == [behind]
+    assert reasons(limited, [other]) == {"limit key other"}
+
+
+def test_a_gate_is_looked_at_while_code_of_0_1_0_has_tasks_wait(limited: Connection) -> None:
+    """Only a leader of that code wakes them, when it looks: soon, or each hand-over takes 30 s."""
+    first, old = made(limited, 2)
+    (run,) = passing(limited, first)
+    enter(limited, [KEY])
+    limited.execute(
+        text("UPDATE task_pending SET parked = :text, scan_at = scan_at + '1 day' WHERE id = :id"),
+        {"text": str(KEY), "id": old},
+    )
+
+    assert ended(limited, run) == []
+    look_at = limited.execute(text("SELECT look_at FROM task_gate")).scalar_one()
+    assert look_at == NOON + timedelta(seconds=1)

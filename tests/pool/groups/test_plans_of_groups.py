@@ -8,7 +8,7 @@ from tasks_app.pool.groups import browse
 from tasks_app.pool.runs import settle, settle_success
 from tasks_app.pool.tasks import cancel, requeue
 from tests.pool.filled import Ask, Verb, statistics
-from tests.pool.runs.test_plans import (
+from tests.pool.runs.query_plans import (
     FILL,
     GROUP,
     PAGES_A_ROW,

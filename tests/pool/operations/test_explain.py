@@ -14,8 +14,9 @@ from tasks_app.domain.coordination.locks import Ask, parts_of
 from tasks_app.domain.explain import due, groups, over, running, waiting
 from tasks_app.domain.explain.explanation import RULES, Explanation, explain
 from tasks_app.domain.explain.facts import MOST_AHEAD
+from tasks_app.domain.explain.last_attempt import why_last
 from tasks_app.domain.finding import Finding, Level
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
@@ -27,8 +28,9 @@ from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.runs import heartbeats, rescue, settle
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import cancel
-from tests.factory import LEASE, claimed_task, claimer, ending, pending_task
+from tests.factory import LEASE, claimed_task, claimer, ending, pending_task, unknown
 from tests.pool.plans import prepared
+from tests.servers import named
 
 NOON = datetime(2040, 1, 1, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -133,6 +135,31 @@ class TestOver:
         )
         assert said.advice.endswith(f"tasks-app requeue {task.task_id}")
 
+    @pytest.mark.parametrize(
+        ("failures", "kind", "why"),
+        [
+            (3, "ValueError", "its retries are used up, with 3 of 3 attempts"),
+            (1, "Fail", "Fail allows no retry"),
+            (1, "Retry", "its Retry allows no more attempts"),
+            (1, "ValueError", "its handler has no retry for ValueError, or may run at most once"),
+            (0, "outcome unknown", "it may run at most once, and nobody knows what that run did"),
+        ],
+    )
+    def test_why_the_last_attempt_was_the_last(
+        self, healthy: Connection, failures: int, kind: str, why: str
+    ) -> None:
+        task = claimed_task(healthy, now=NOON)
+        cause = Cause(kind, "no")
+        over = ending(task, Event.FAIL, failures=failures, cause=cause)
+        settle.settle_one(healthy, over, now=NOON)
+
+        facts = read_facts(healthy, task.task_id, lease=LEASE, late_after=MINUTE, now=NOON)
+
+        assert facts.row is not None
+        assert why_last(facts.row, facts.last) == why
+        if kind != "outcome unknown":
+            assert f"It was not tried again: {why}. Read" in explain(facts).findings[0].advice
+
     def test_failed_with_an_unknown_outcome(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
         cause = Cause("outcome unknown", "The worker stopped.")
@@ -173,7 +200,33 @@ class TestRunning:
         said = answer(connection, task.task_id)
 
         assert said.level is Level.FAIL
-        assert "Nobody scans" in said.advice
+        assert said.advice.startswith("Nobody has ever looked for due tasks, so nobody rescues it")
+
+    def test_nobody_is_left_to_rescue_it_nor_to_scan(self, healthy: Connection) -> None:
+        """Long before a scan would be late: the lead is free, and no child is heard of."""
+        task = claimed_task(healthy, now=NOON - timedelta(seconds=15))
+        due = pending_task(healthy, now=NOON)
+        healthy.execute(text("UPDATE task_lease SET held_until = NULL"))
+        since = "Nobody looks for due tasks; beat h:1 did last, {} (2040-01-01 12:00:00Z)"
+
+        silent = answer(healthy, task.task_id, NOON + timedelta(seconds=12))
+        waits = ask(healthy, due, NOON + timedelta(seconds=12)).findings
+        over = answer(healthy, task.task_id, NOON + timedelta(seconds=20))
+
+        assert (silent.subject, over.subject) == ("silent", "lease over")
+        assert [f.subject for f in waits] == ["no scan"]
+        assert waits[0].fact == since.format("12 s ago")
+        assert silent.advice.startswith(since.format("12 s ago"))
+        assert over.advice.startswith(since.format("20 s ago"))
+        assert "celery -A tasks_app beat" in over.advice
+
+    def test_a_child_that_lives_may_take_the_free_lead(self, healthy: Connection) -> None:
+        task = claimed_task(healthy, now=NOON - timedelta(seconds=15))
+        healthy.execute(text("UPDATE task_lease SET held_until = NULL"))
+        later = NOON + timedelta(seconds=20)
+        a_child(healthy, "w2", now=later)
+
+        assert answer(healthy, task.task_id, later).advice.startswith("Nothing to do")
 
     def test_cancel_requested(self, healthy: Connection) -> None:
         task = claimed_task(healthy, now=NOON)
@@ -213,6 +266,7 @@ class TestRunning:
         cancel.cancel(healthy, task.task_id, now=NOON)
 
         silent = ask(healthy, task.task_id, NOON + timedelta(seconds=12)).findings
+        a_child(healthy, "w2", now=NOON + MINUTE)
         over = ask(healthy, task.task_id, NOON + MINUTE).findings
 
         assert [f.subject for f in silent] == ["silent", "cancel requested"]
@@ -324,6 +378,21 @@ class TestWaiting:
 
         assert "paused" not in subjects(healthy, task_id)
 
+    def test_no_connection(self, healthy: Connection) -> None:
+        role = named("limited")
+        task_id = waits(healthy)
+        healthy.execute(text(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 2"))
+        healthy.execute(text(f"GRANT UPDATE ON task_pending TO {role}"))
+        enough = subjects(healthy, task_id)
+        healthy.execute(text(f"ALTER ROLE {role} CONNECTION LIMIT 1"))
+
+        said = answer(healthy, task_id)
+
+        assert "no connection" not in enough
+        assert (said.subject, said.level) == ("no connection", Level.WARN)
+        assert said.fact.startswith(f"The connection limit of role {role} is 1, and 0 are in use")
+        assert said.advice.startswith(f"ALTER ROLE {role} CONNECTION LIMIT … ")
+
     def test_no_worker(self, connection: Connection) -> None:
         a_scan(connection)
         a_child(connection, now=NOON - HOUR)
@@ -335,7 +404,8 @@ class TestWaiting:
         assert (said.subject, said.level) == ("no worker", Level.FAIL)
         assert said.fact == (
             "No live worker serves its queue default;"
-            " the last one was seen 60 min ago (2040-01-01 11:00:00Z)"
+            " one that was killed, or has lost the database, did until"
+            " 60 min ago (2040-01-01 11:00:00Z)"
         )
         assert said.advice == (
             "Its handler lives in workers of mail. "
@@ -351,7 +421,7 @@ class TestWaiting:
 
         assert (said.subject, said.level) == ("no handler", Level.FAIL)
         assert said.fact == (
-            "1 live child serves default, none knows mail.send; near to it: mail.sent"
+            "1 live child serves default, none knows mail.send; similar: mail.sent"
         )
         assert "TASKS_APP_IMPORTS" in said.advice
 
@@ -453,11 +523,11 @@ class TestDue:
 
     def test_parked(self, healthy: Connection) -> None:
         task_id = waits(healthy, MINUTE)
-        set_aside.park(healthy, [task_id], "the moon is full", LEASE, now=NOON)
+        set_aside.park(healthy, [task_id], unknown("new.name"), LEASE, now=NOON)
 
         assert subjects(healthy, task_id) == ["parked"]
         assert answer(healthy, task_id).fact == (
-            "It was set aside: the moon is full;"
+            "It was set aside: no live worker of this queue has a handler named new.name;"
             " it is looked at again in 30 s (2040-01-01 12:00:30Z)"
         )
 
@@ -633,12 +703,12 @@ class TestGates:
         assert f"tasks-app unblock {first}" in said.advice
 
     def test_limit(self, healthy: Connection) -> None:
-        limits.set_limit(healthy, Limit(Kind.NAME, "t", 0))
+        limits.set_limit(healthy, Limit(GateKind.NAME, "t", 0))
         assert answer(healthy, waits(healthy)).fact == "The limit of name t is reached: 0 at a time"
         assert "tasks-app limits set name t" in answer(healthy, waits(healthy)).advice
 
     def test_rate(self, healthy: Connection) -> None:
-        limits.set_limit(healthy, Limit(Kind.KEY, "k*", None, 10, MINUTE, 1))
+        limits.set_limit(healthy, Limit(GateKind.KEY, "k*", None, 10, MINUTE, 1))
         healthy.execute(
             text("INSERT INTO task_gate VALUES ('limit key k1', NULL, 0, :at)"), {"at": NOON}
         )

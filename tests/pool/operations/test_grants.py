@@ -25,18 +25,18 @@ from tasks_app import (
 from tasks_app.domain.coordination.locks import Ask, Granted, parts_of
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import between
-from tasks_app.domain.partition.records import Kind as PartitionKind
-from tasks_app.domain.partition.records import Partition, Plan, Status
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, Status
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event, Pool
-from tasks_app.pool.batch import marks, partition_progress
+from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch import partitions as store
+from tasks_app.pool.batch.sources import marks
 from tasks_app.pool.dispatch import leader_lease, ledger, scan
 from tasks_app.pool.flow_control import pause
 from tasks_app.pool.locks.acquire import acquire, open_up
 from tasks_app.pool.locks.renew import guard, release, renew
 from tasks_app.pool.operations import audit
-from tasks_app.pool.operations.grants import Kind, grants_sql
+from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.runs import heartbeats, rescue, settle
 from tasks_app.pool.schedules import schedules
 from tasks_app.pool.schema import check_schema
@@ -53,11 +53,11 @@ NAME = named('role "{}" of this test')
 
 
 @pytest.fixture(scope="module")
-def roles(shared_engine: Engine, database_url: str) -> Iterator[dict[Kind, Engine]]:
+def roles(shared_engine: Engine, database_url: str) -> Iterator[dict[RoleKind, Engine]]:
     """An engine for each kind of role."""
     engines = {}
     with shared_engine.begin() as connection:
-        for kind in Kind:
+        for kind in RoleKind:
             name = NAME.format(kind)
             quoted = connection.dialect.identifier_preparer.quote(name)
             connection.exec_driver_sql(f"CREATE ROLE {quoted} LOGIN PASSWORD '{PASSWORD}'")
@@ -193,10 +193,10 @@ CREATE = {
 READ = {"see how a task stands", "read a payload", "read a waiting task", "read a fence"}
 AMEND = {*CREATE, "create for the queue", "debounce", "change a payload"}
 MAY = {
-    Kind.PRODUCER: CREATE,
-    Kind.AMENDER: AMEND,
-    Kind.LOCKER: {"lock", "free a lock", "read a fence"},
-    Kind.WORKER: {
+    RoleKind.PRODUCER: CREATE,
+    RoleKind.AMENDER: AMEND,
+    RoleKind.LOCKER: {"lock", "free a lock", "read a fence"},
+    RoleKind.WORKER: {
         *(*AMEND, *READ),
         *("lock", "free a lock", "look at locks"),
         *("prune keys", "split a batch", "look at partitions"),
@@ -204,12 +204,12 @@ MAY = {
         *("schedule", "look at schedules", "note", "read the audit", "edit"),
         *("forge a lease", "forge a ledger", "clear history", "change a payload"),
     },
-    Kind.READER: {
+    RoleKind.READER: {
         *READ,
         *("look at locks", "look", "read results", "look at schedules", "read the audit"),
         "look at partitions",
     },
-    Kind.ADMIN: {
+    RoleKind.ADMIN: {
         *READ,
         *("free a lock", "look at locks", "split a batch", "look at partitions"),
         *("look", "read results", "cancel", "requeue", "pause", "schedule", "look at schedules"),
@@ -220,9 +220,9 @@ MAY = {
 }
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", RoleKind)
 def test_a_role_may_do_its_own_and_nothing_else(
-    engine: Engine, roles: dict[Kind, Engine], kind: Kind
+    engine: Engine, roles: dict[RoleKind, Engine], kind: RoleKind
 ) -> None:
     rows, may = Rows(engine), set()
     with roles[kind].connect() as connection:

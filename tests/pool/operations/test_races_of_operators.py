@@ -20,9 +20,9 @@ from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.edit_payload import amend
 from tasks_app.pool.tasks.requeue import Requeued, requeue
-from tests.factory import LEASE, claimed_task, ending, pending_task, pool_of_task, row_of
+from tests.factory import LEASE, claimed_task, ending, pending_task, pool_of_task, row_of, unknown
 from tests.pool.interleave import blocked, two
-from tests.pool.runs.test_races import OVER, Pair, committed, failing, rescue, take
+from tests.pool.runs.racing import OVER, Pair, committed, failing, rescue, take
 
 AMENDED = '{"n": 2}'
 SOON = timedelta(seconds=15)
@@ -40,7 +40,7 @@ def disable(connection: Connection, task_id: int) -> None:
     )
 
 
-def burial(connection: Connection, task: ClaimedTask) -> dict[int, State]:
+def reaping(connection: Connection, task: ClaimedTask) -> dict[int, State]:
     return rescue_claims(connection, [task.fence], lease=LEASE, max_crashes=5)
 
 
@@ -53,9 +53,9 @@ def burial(connection: Connection, task: ClaimedTask) -> dict[int, State]:
         lambda c, t: settle_one(c, ending(t)),
         lambda c, t: settle_one(c, ending(t, Event.RETRY)),
         lambda c, t: release(c, [t.fence]),
-        burial,
+        reaping,
     ],
-    ids=["settle", "retry", "release", "burial"],
+    ids=["settle", "retry", "release", "reaping"],
 )
 def test_the_run_is_about_to_be_over_then_amend_waits_and_changes_nothing(
     engine: Engine, pair: Pair, leave: Callable[[Connection, ClaimedTask], Any]
@@ -119,7 +119,7 @@ def test_a_rescue_to_the_error_pool_is_open_then_requeue_says_still_pending(pair
     a, b = pair
     task_id = committed(a, pending_task, crashes=4)
     task = committed(a, claimed_task, task_id)
-    assert burial(a, task) == {task_id: State.FAILED}
+    assert reaping(a, task) == {task_id: State.FAILED}
 
     assert requeue(b, task_id) is Requeued.STILL_PENDING
     a.commit()
@@ -139,7 +139,7 @@ def test_a_requeue_is_open_then_nobody_claims_the_task_and_the_late_run_writes_n
     a.commit()
 
     assert settle_one(b, ending(task)) is None
-    assert burial(b, task) == {}
+    assert reaping(b, task) == {}
     assert take(b, [task.task_id]) == [task.task_id]
 
 
@@ -208,7 +208,7 @@ def test_two_sweeps_and_a_park_meet_and_the_task_is_moved_once(pair: Pair) -> No
     assert sweep(a, [task_id]) == {task_id: State.SKIPPED}
 
     assert sweep(b, [task_id]) == {}
-    park(b, [task_id], "late", SOON)
+    park(b, [task_id], unknown("late"), SOON)
     b.commit()
     a.commit()
 
@@ -220,7 +220,7 @@ def test_a_park_is_open_then_the_sweep_passes_by_and_cancel_waits(
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task, enabled=False)
-    park(a, [task_id], "late", SOON)
+    park(a, [task_id], unknown("late"), SOON)
 
     assert sweep(b, [task_id]) == {}
     waiting = blocked(engine, b, a, lambda c: cancel(c, task_id))

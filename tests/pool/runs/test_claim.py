@@ -15,9 +15,18 @@ from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.create import create_one
-from tests.factory import LEASE, claimed_task, claimer, count, ending, pending_task, row_of
+from tests.factory import (
+    LEASE,
+    a_row,
+    claimed_task,
+    claimer,
+    count,
+    ending,
+    pending_task,
+    row_of,
+    unknown,
+)
 from tests.pool.interleave import two
-from tests.pool.tasks.test_create import a_row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -160,7 +169,7 @@ def test_a_worker_without_handlers_claims_nothing(connection: Connection) -> Non
 
 def test_a_parked_task_may_still_be_claimed_and_loses_its_reason(connection: Connection) -> None:
     task_id = pending_task(connection)
-    park(connection, [task_id], "unknown handler", timedelta(seconds=15))
+    park(connection, [task_id], unknown("unknown handler"), timedelta(seconds=15))
 
     assert claimed_ids(connection, [task_id]) == [task_id]
     assert row_of(connection, task_id).parked is None

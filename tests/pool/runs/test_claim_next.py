@@ -9,15 +9,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.fragments.scan_position import Place
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.tasks.create import create_one
-from tests.factory import claimer, on_terms, pending_task, row_of
+from tests.factory import claimer, on_terms, pending_task, row_of, unknown
 from tests.pool.interleave import two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -75,7 +74,7 @@ def test_what_may_not_run_is_left(connection: Connection) -> None:
     pending_task(connection, now=NOON, expires_at=LATER)
     pending_task(connection, run_at=LATER + timedelta(microseconds=1))
     parked = pending_task(connection, now=NOON)
-    park(connection, [parked], "paused", timedelta(seconds=30), now=LATER)
+    park(connection, [parked], unknown("paused"), timedelta(seconds=30), now=LATER)
 
     assert next_ids(connection) == []
 
@@ -131,7 +130,7 @@ def test_rows_that_the_scan_leaves_to_their_hint_are_taken_and_parked_ones_are_n
 ) -> None:
     hinted = create_one(connection, hinted_row(), now=NOON)
     parked = pending_task(connection, now=NOON)
-    park(connection, [parked], "nobody knows it", HINT_WAIT / 2, now=NOON)
+    park(connection, [parked], unknown("nobody knows it"), HINT_WAIT / 2, now=NOON)
     pending_task(connection, run_at=NOON + HINT_WAIT / 2)
 
     assert due(connection, {"default": 9}, now=NOON) == []

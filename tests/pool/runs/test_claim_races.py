@@ -14,9 +14,8 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks.create import create_many
-from tests.factory import claimer, pending_task
+from tests.factory import a_row, claimer, pending_task
 from tests.pool.interleave import blocked, two
-from tests.pool.tasks.test_create import a_row
 
 PROCESSES, TASKS, OFFERS, MESSAGE = 8, 2_000, 10, 50
 

@@ -19,7 +19,7 @@ from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.pool.runs.settle import settle_group, settle_one
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.pool.tasks.requeue import requeue
-from tests.factory import LEASE, claimer, ending, pending_task
+from tests.factory import LEASE, claimer, ending, pending_task, unknown
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROWS = text("SELECT id, pool, state, attempt, failures, crashes FROM task_all ORDER BY id")
@@ -33,7 +33,7 @@ STEPS = st.lists(
     max_size=40,
 )
 EDGES = {(source, to) for (source, _), to in TRANSITIONS.items()}
-# A wish to cancel turns each way back into CANCELLED; a rescue may end in the error pool.
+# A request to cancel turns each way back into CANCELLED; a rescue may end in the error pool.
 EDGES |= {(state, state) for state in State}
 
 
@@ -54,7 +54,7 @@ def carry_out(connection: Connection, verb: str, task_id: int, old, now, group: 
         case "requeue":
             requeue(connection, task_id, now=now)
         case "park":
-            park(connection, [task_id], "paused", timedelta(seconds=9), now=now)
+            park(connection, [task_id], unknown("paused"), timedelta(seconds=9), now=now)
         case "sweep":
             sweep(connection, [task_id], now=now)
         case _:

@@ -7,12 +7,11 @@ counted, never times.
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
-from tasks_app.domain.tasks.run import Cause, Fence, Settlement
-from tasks_app.domain.tasks.states import Event
+from tasks_app.domain.tasks.run import Fence
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.elsewhere import of_others
 from tasks_app.pool.dispatch.scan import due
@@ -28,50 +27,22 @@ from tasks_app.pool.runs.renew import renew
 from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
 from tasks_app.pool.runs.settle import still_held
 from tasks_app.pool.tasks.browse import find, get
-from tests.factory import LEASE, claimer
+from tests.factory import LEASE, claimer, unknown
 from tests.pool.filled import Ask, Verb, statistics
+from tests.pool.runs.query_plans import (
+    FILL,
+    GROUP,
+    NAMES,
+    OVER,
+    PAGES_A_ROW,
+    RUNNING,
+    STEPS_A_ROW,
+    TOKEN,
+    WAITING,
+    ending,
+)
 
-WAITING, RUNNING, OVER = range(1, 8_001), range(10_001, 10_501), range(20_001, 20_101)
-TOKEN = UUID(int=7)
-GROUP = 200
-STEPS_A_ROW = 16
-"""Twice what the longest of the statements needs; a plan that goes wrong needs hundreds."""
-PAGES_A_ROW = 30
-
-FILL = f"""
-INSERT INTO task_pending (id, name, queue, priority, due_at, scan_at)
-    SELECT n, 'n' || n % 50, 'q' || n % 4, n % 10, d, d
-    FROM generate_series({WAITING.start}, {WAITING.stop - 1}) AS n
-    CROSS JOIN LATERAL (SELECT now() + (n % 2 * 2 - 1) * interval '1h') AS x(d);
-INSERT INTO task_pending (id, name, state, attempt, lease_token, lease_until, owner, started_at,
-        max_attempts, at_most_once)
-    SELECT n, 'n1', 'RUNNING', 1, '{TOKEN}'::uuid, now() + interval '1h', 'w1', now(), 3, false
-    FROM generate_series({RUNNING.start}, {RUNNING.stop - 1}) AS n
-    UNION ALL
-    SELECT n, 'n1', 'RUNNING', 1, '{TOKEN}'::uuid, now() - interval '1h', 'w2', now(), 3, false
-    FROM generate_series({OVER.start}, {OVER.stop - 1}) AS n;
-INSERT INTO task_completed (id, name, state)
-    SELECT n, 'n1', 'SUCCEEDED' FROM generate_series(100001, 108000) AS n;
-INSERT INTO task_error (id, name, state)
-    SELECT n, 'n1', 'FAILED' FROM generate_series(200001, 208000) AS n;
-INSERT INTO task_dispatch (queue, ids, publish_at)
-    SELECT 'q0', '{{1}}', now() FROM generate_series(1, 20);
-"""
 FULL = FILL
-NAMES = tuple(f"n{n}" for n in range(50))
-
-
-def ending(task_id: int) -> Settlement:
-    """One in ten fails, one in ten is tried again."""
-    cause = Cause("E", "m", "t")
-    fence = Fence(task_id, 1, TOKEN)
-    match task_id % 10:
-        case 0:
-            return Settlement(fence, Event.FAIL, 1, 0, cause=cause)
-        case 1:
-            return Settlement(fence, Event.RETRY, 1, 1, wait=timedelta(seconds=1), cause=cause)
-        case _:
-            return Settlement(fence, Event.SUCCEED, 0, 0, result='"r"', run_ms=1)
 
 
 def fences(number: int) -> list[Fence]:
@@ -117,7 +88,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
         len(OVER),
     ),
     "hold for a breaker": (lambda c, n: breaker_waiting_list.hold(c, DUE[:n]), GROUP),
-    "park": (lambda c, n: park(c, DUE[:n], "why", LEASE), GROUP),
+    "park": (lambda c, n: park(c, DUE[:n], unknown("why"), LEASE), GROUP),
     "sweep": (lambda c, n: sweep(c, DUE[:n]), GROUP),
     "get": (lambda c, _: get(c, 1), 1),
     "due_work": (lambda c, _: due_work(c), len(DUE)),

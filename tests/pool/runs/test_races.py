@@ -10,7 +10,6 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch.set_aside import park, sweep
 from tasks_app.pool.runs.claim import claim, claim_unhindered
@@ -30,12 +29,11 @@ from tests.factory import (
     pending_task,
     pool_of_task,
     row_of,
+    unknown,
 )
 from tests.pool.interleave import Blocked, blocked, gate, two
+from tests.pool.runs.racing import OVER, Pair, committed, failing, rescue, take
 
-OVER = timedelta(0)
-"""A lease that is over as soon as it is given, so that no test waits for one."""
-Pair = tuple[Connection, Connection]
 Stop = Callable[[Connection, Callable[[Connection], Any]], Blocked]
 
 
@@ -43,24 +41,6 @@ Stop = Callable[[Connection, Callable[[Connection], Any]], Blocked]
 def pair(engine: Engine) -> Iterator[Pair]:
     with two(engine) as connections:
         yield connections
-
-
-def committed(connection: Connection, make: Callable[..., Any], *args, **options) -> Any:
-    made = make(connection, *args, **options)
-    connection.commit()
-    return made
-
-
-def take(connection: Connection, ids) -> list[int]:
-    return [task.task_id for task in claim(connection, ids, claimer(), uuid4())]
-
-
-def rescue(connection: Connection) -> dict[int, State]:
-    return rescue_expired(connection, lease=LEASE, max_crashes=5)
-
-
-def failing(task: ClaimedTask):
-    return ending(task, Event.FAIL, failures=1, cause=Cause("E", "no"))
 
 
 # claim x claim
@@ -768,7 +748,7 @@ def test_a_claim_is_open_then_park_passes_by_and_the_run_keeps_its_row(pair: Pai
     task_id = committed(a, pending_task)
     take(a, [task_id])
 
-    park(b, [task_id], "late", timedelta(seconds=15))
+    park(b, [task_id], unknown("late"), timedelta(seconds=15))
     b.commit()
     a.commit()
 
@@ -782,7 +762,7 @@ def test_park_reads_then_a_claim_commits_then_it_re_checks_and_parks_nothing(
     a, b = pair
     task_id = committed(a, pending_task)
     with gate(engine) as stop:
-        half_way = stop(b, lambda c: park(c, [task_id], "late", timedelta(seconds=15)))
+        half_way = stop(b, lambda c: park(c, [task_id], unknown("late"), timedelta(seconds=15)))
 
         take(a, [task_id])
         a.commit()
@@ -798,7 +778,7 @@ def test_a_park_is_open_then_the_claim_skips_the_row_and_takes_it_after_the_comm
 ) -> None:
     a, b = pair
     task_id = committed(a, pending_task)
-    park(a, [task_id], "paused", timedelta(seconds=15))
+    park(a, [task_id], unknown("paused"), timedelta(seconds=15))
 
     assert take(b, [task_id]) == []
     a.commit()

@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
+from tasks_app.domain.tasks.fingerprint import fingerprint_of
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.rescue import rescue_claims, rescue_expired
@@ -175,3 +177,21 @@ def test_a_task_with_very_many_crashes_behind_it_does_not_overflow(connection: C
     assert moved == {task.task_id: State.PENDING}
     assert row_of(connection, task.task_id).due_at <= OVER + LEASE * 1024
     assert count(connection) == 1
+
+
+@either_way
+@pytest.mark.parametrize("at_most_once", [True, False])
+def test_a_rescue_has_the_fingerprint_of_what_it_says(
+    connection: Connection, rescue, at_most_once: bool
+) -> None:
+    crashes = 0 if at_most_once else 4
+    task = a_claim(connection, at_most_once=at_most_once, crashes=crashes)
+
+    assert rescue(connection, task) == {task.task_id: State.FAILED}
+
+    row = connection.execute(
+        text(
+            "SELECT e.fingerprint, a.kind, a.message FROM task_error e JOIN task_attempt a ON true"
+        )
+    ).one()
+    assert row.fingerprint == fingerprint_of(Cause(row.kind, row.message))

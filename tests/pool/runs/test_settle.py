@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DataError
 
+from tasks_app.domain.tasks.fingerprint import fingerprint_of
 from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.release import release
@@ -191,8 +192,17 @@ def test_a_finished_row_keeps_everything_that_it_was(
 
     after = row_of(connection, task_id, table)._mapping
     changed = {"state", "failures", "retry_level"}
-    outcome = {"result", "error", "run_ms", "finished_at"}
-    gone = {"scan_at", "parked", "lease_token", "lease_until", "outages", "outage_since"}
+    outcome = {"result", "error", "run_ms", "finished_at", "fingerprint"}
+    gone = {
+        "scan_at",
+        "parked",
+        "parked_kind",
+        "parked_for",
+        "lease_token",
+        "lease_until",
+        "outages",
+        "outage_since",
+    }
     assert set(before) - gone == set(after) - outcome
     assert {k: after[k] for k in after if k not in outcome | changed} == {
         k: before[k] for k in before if k not in gone | changed
@@ -358,3 +368,17 @@ def test_a_settle_and_the_handlers_own_writes_roll_back_together(engine: Engine)
 
         assert pool_of_task(b, task.task_id) == "pending RUNNING"
         assert count(b) == 1
+
+
+@either_way
+@pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY])
+def test_a_failure_is_written_with_its_fingerprint(
+    connection: Connection, settle, event: Event
+) -> None:
+    task = claimed_task(connection)
+
+    settle(connection, ending(task, event, cause=CAUSE, failures=1))
+
+    assert connection.execute(
+        text("SELECT fingerprint FROM task_attempt UNION ALL SELECT fingerprint FROM task_error")
+    ).scalars().all() == [fingerprint_of(CAUSE)] * (2 if event is Event.FAIL else 1)

@@ -9,12 +9,11 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.schedules.misfire import next_at
 from tasks_app.domain.schedules.overlap import Fired
-from tasks_app.domain.schedules.schedule import Plan, Schedule, plan_of
-from tasks_app.pool.dispatch.idle_check import glance
+from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan, plan_of
+from tasks_app.pool.dispatch.idle_check import check_idle
 from tasks_app.pool.schedules import fire, schedules
 from tasks_app.pool.schedules.fire import Standing
 from tests.factory import count, pending_task
@@ -24,7 +23,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def plan(task: str = "t", **when: Any) -> Plan:
+def plan(task: str = "t", **when: Any) -> SchedulePlan:
     when = when or {"every": 3600, "starts_at": NOON}
     return plan_of(validate(NewTask(task, {"n": 1}, {"priority": 3}), None, 65536), when)  # type: ignore[arg-type]
 
@@ -68,10 +67,10 @@ def test_due_is_what_has_come_and_is_enabled(connection: Connection) -> None:
 
 
 def test_a_glance_tells_when_the_next_one_is(connection: Connection) -> None:
-    assert glance(connection, now=NOON).next_fire_s is None
+    assert check_idle(connection, now=NOON).next_fire_s is None
     scheduled(connection)
 
-    assert glance(connection, now=NOON - HOUR).next_fire_s == 3600
+    assert check_idle(connection, now=NOON - HOUR).next_fire_s == 3600
 
 
 def test_a_schedule_that_somebody_holds_is_passed_by_and_the_others_are_not(

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.dispatch import ledger
@@ -38,7 +38,7 @@ SECOND = timedelta(seconds=1)
 OPENS, CLOSES = time(12), time(12, 2)
 QUEUES, NAMES = ("q1", "q2", "hours"), ("a", "b", "pay")
 CLAIMER = claimer(*NAMES)
-RATE = Limit(Kind.KEY, "m", None, 5, timedelta(seconds=10), 2)
+RATE = Limit(GateKind.KEY, "m", None, 5, timedelta(seconds=10), 2)
 LOST_WORD = timedelta(seconds=32)
 """After so long a gate is looked at without being told, and what that finds has run."""
 CLEAN = "; ".join(
@@ -74,7 +74,7 @@ class Crowds(RuleBasedStateMachine):
         self.rescuer, self.sweeper = Rescuer(settings, self.database), Sweeper(self.database)
         with self.database.begin() as connection:
             connection.exec_driver_sql(CLEAN)
-            for limit in (Limit(Kind.KEY, "l", 1), Limit(Kind.NAME, "b", 2), RATE):
+            for limit in (Limit(GateKind.KEY, "l", 1), Limit(GateKind.NAME, "b", 2), RATE):
                 set_limit(connection, limit, now=self.now)
             breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, list(NAMES))
             window = parse_window(f"{OPENS:%H:%M}-{CLOSES:%H:%M}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from tasks_app.domain.flow_control.waiting_reason import WaitingReason
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany
@@ -160,12 +161,14 @@ def cancel_these(view: View, ids: Sequence[int], now: datetime) -> Expected:
     return Expected(answer, all_cancelled(view, rows, now))
 
 
-def park(view: View, ids: Sequence[int], reason: str, wait: timedelta, now: datetime) -> Expected:
+def park(
+    view: View, ids: Sequence[int], reason: WaitingReason, wait: timedelta, now: datetime
+) -> Expected:
     rows = [view.pending(task_id) for task_id in ids]
     return Expected(
         None,
         {
-            row.id: row.but(scan_at=max(now, row.due_at) + wait, parked=reason)
+            row.id: row.but(scan_at=max(now, row.due_at) + wait, parked=str(reason))
             for row in rows
             if row and row.state is State.PENDING and row.scan_at <= now and view.free(row.id)
         },

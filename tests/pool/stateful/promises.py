@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant
 
 from tasks_app.domain.tasks.states import State
 from tests.pool.stateful.rows import read_notes, read_pauses, read_rows
-from tests.pool.stateful.rules_of_gates import Gatekeepers
+from tests.pool.stateful.rules_of_gates import Admissions
 from tests.pool.stateful.rules_of_operators import Operators
 from tests.pool.stateful.rules_of_rescuers import Rescuers
 from tests.pool.stateful.rules_of_workers import EVERYBODY
@@ -21,7 +21,7 @@ from tests.pool.stateful.world import Row
 DAY = timedelta(days=1)
 
 
-class Promises(Gatekeepers, Rescuers, Operators):
+class Promises(Admissions, Rescuers, Operators):
     """Looks at what is committed after each step, and compares it with what it saw before."""
 
     def __init__(self) -> None:

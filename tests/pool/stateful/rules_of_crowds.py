@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from sqlalchemy import text
 
-from tasks_app.domain.flow_control.circuit_breaker import Mode
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import breaker
@@ -145,16 +145,16 @@ class RulesOfCrowds(Crowds):
         with self.database.begin() as connection:
             (pause if stops else resume)(connection, queue, now=self.now)
 
-    @rule(mode=st.sampled_from((Mode.OPEN, Mode.CLOSED)))
-    def a_breaker_changes(self, mode: Mode) -> None:
+    @rule(mode=st.sampled_from((BreakerMode.OPEN, BreakerMode.CLOSED)))
+    def a_breaker_changes(self, mode: BreakerMode) -> None:
         with self.database.begin() as connection:
             breaker.override(connection, "bank", mode, now=self.now)
 
     @rule(
-        gate=st.sampled_from(((Kind.KEY, "l"), (Kind.NAME, "b"), (Kind.QUEUE, "q2"))),
+        gate=st.sampled_from(((GateKind.KEY, "l"), (GateKind.NAME, "b"), (GateKind.QUEUE, "q2"))),
         most=st.sampled_from((None, 0, 1, 2)),
     )
-    def a_limit_changes(self, gate: tuple[Kind, str], most: int | None) -> None:
+    def a_limit_changes(self, gate: tuple[GateKind, str], most: int | None) -> None:
         with self.database.begin() as connection:
             if most is None:
                 drop_limit(connection, *gate, now=self.now)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.limits import Gate, Kind
+from tasks_app.domain.flow_control.limits import Gate, GateKind
 from tasks_app.pool.flow_control import order_and_limits, wake
 from tasks_app.pool.flow_control.capacity import lock, rooms_of
 from tasks_app.pool.flow_control.order_and_limits import unblock
@@ -22,7 +22,7 @@ from tests.pool.stateful.seats import seats
 KEYS = st.sampled_from(("o", "o", "p"))
 
 
-class Gatekeepers(Workers):
+class Admissions(Workers):
     """They lock what they decide about until their transaction ends."""
 
     @rule(seat=seats, picks=some, worker=workers)
@@ -33,14 +33,14 @@ class Gatekeepers(Workers):
         now, token = self.now, uuid4()
 
         def call(connection: Connection) -> list:
-            found = order_and_limits.wishes(connection, ids, tuple(worker.handlers), now=now)
+            found = order_and_limits.waiting(connection, ids, tuple(worker.handlers), now=now)
             return let_pass(connection, found, claimer(worker), token, now=now)[0]
 
         self._claim(seat, call, lambda view, _: ordered.claim(view, ids, worker, token, LEASE, now))
 
     @rule(seat=seats, key=KEYS)
     def wake(self, seat: int, key: str) -> None:
-        now, gate = self.now, Gate(Kind.ORDER, key)
+        now, gate = self.now, Gate(GateKind.ORDER, key)
 
         def call(connection: Connection) -> list[int]:
             limits = order_and_limits.limits_of(connection)

@@ -18,12 +18,15 @@ from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.tasks.cancel import cancel, cancel_many, cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import Requeued, requeue
+from tests.factory import unknown
 from tests.pool.stateful import oracle_of_people as people
 from tests.pool.stateful.picks import Pick, Picks, one, some
 from tests.pool.stateful.seats import seats, ways_out
 from tests.pool.stateful.world import Expected, View
 
 ENABLE = text("UPDATE task_pending SET enabled = :enabled WHERE id = :id")
+
+LATE = unknown("late")
 
 
 class Operators(Picks):
@@ -132,8 +135,8 @@ class Operators(Picks):
         now, span, ids = self.now, timedelta(seconds=wait), self.ids_of(picks)
         self.do(
             seat,
-            lambda c: park(c, ids, "late", span, now=now),
-            lambda view, _: people.park(view, ids, "late", span, now),
+            lambda c: park(c, ids, LATE, span, now=now),
+            lambda view, _: people.park(view, ids, LATE, span, now),
         )
 
     @rule(seat=seats, picks=some)

@@ -16,10 +16,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.tasks.records import HINT_WAIT, TaskRow
-from tasks_app.pool.tasks import create
+from tasks_app.pool.tasks import create, insert
 from tasks_app.pool.tasks.copy import copy_of
 from tasks_app.pool.tasks.create import create_many, create_one
 from tests.factory import count, on_terms, row_of
@@ -186,9 +185,9 @@ def test_ids_are_right_when_others_take_some_meanwhile(
 ) -> None:
     """Every second id goes to somebody else."""
     every_second = ", nextval('task_pending_id_seq') FROM generate_series"
-    scattered = create._IDS.replace("FROM generate_series", every_second)
-    assert scattered != create._IDS
-    monkeypatch.setattr(create, "_IDS", scattered)
+    scattered = insert.IDS.replace("FROM generate_series", every_second)
+    assert scattered != insert.IDS
+    monkeypatch.setattr(insert, "IDS", scattered)
 
     ids = create_many(connection, [a_row(payload={"n": n}) for n in range(5)])
 

@@ -9,19 +9,12 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
-from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.connection import psycopg_io
 from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
-from tests.factory import claimed_task, count, on_terms, pending_task, pool_of_task, row_of
+from tests.factory import a_row, claimed_task, count, on_terms, pending_task, pool_of_task, row_of
 from tests.pool.interleave import blocked, two
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def a_row(name: str = "t", payload=None, **options) -> TaskRow:
-    return validate(NewTask(name, payload, options), None, 65536)
 
 
 def test_a_created_task_is_a_pending_row_due_now(connection: Connection) -> None:

@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.create import create_many, create_one
-from tests.factory import claimer, count
+from tests.factory import as_json, claimer, count
 
 LIMIT = 64 * 1024
 TEXT = st.text(st.characters(exclude_categories=())) | st.sampled_from(
@@ -50,15 +49,6 @@ many = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-
-
-def as_json(value):
-    """What JSON makes of it: tuples are lists."""
-    if isinstance(value, dict):
-        return {key: as_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(item) for item in value]
-    return value
 
 
 def typed(value):

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.errors import InvalidTaskError, UniqueKeyTakenError
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import Cause

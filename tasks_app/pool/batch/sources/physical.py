@@ -1,4 +1,4 @@
-"""Physical: the database's own partitions of a table, and which keys they hold."""
+"""The database's own partitions of a table, and which keys they hold."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import Key, KeyType
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Physical
+from tasks_app.domain.partition.records import PhysicalRange
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.relation import Relation
+from tasks_app.pool.batch.sources.relation import Relation
 
 _LEAVES = text("""
     SELECT n.nspname AS schema, c.relname AS name
@@ -44,14 +44,14 @@ def leaves(connection: Connection, relation: Relation) -> list[Table]:
 
 
 def is_divided(connection: Connection, relation: Relation) -> bool:
-    """Tell whether a table can have partitions, though it may have none yet."""
+    """Whether a table can have partitions; it may have none yet."""
     return bool(connection.execute(_IS_DIVIDED, {"oid": relation.oid}).scalar())
 
 
-def physical_ranges(connection: Connection, relation: Relation) -> tuple[Physical, ...]:
-    """Return which range of keys each partition of the database holds; none: it has none.
+def physical_ranges(connection: Connection, relation: Relation) -> tuple[PhysicalRange, ...]:
+    """Return which range of keys each partition of the database holds.
 
-    What the default partition holds are the ranges between the others.
+    The default partition holds the ranges between the others.
 
     Raises:
         PlanError: it is not partitioned by ranges of the key alone.
@@ -65,12 +65,12 @@ def physical_ranges(connection: Connection, relation: Relation) -> tuple[Physica
             "ranges cannot be aligned to its partitions. Split it by Physical."
         )
     named = [
-        Physical(_name(row, relation), _range(row.bound, relation.key_type))
+        PhysicalRange(_name(row, relation), _range(row.bound, relation.key_type))
         for row in rows
         if row.bound != _DEFAULT
     ]
     rest = [_name(row, relation) for row in rows if row.bound == _DEFAULT]
-    return (*named, *(Physical(name, gap) for name in rest for gap in _gaps(named)))
+    return (*named, *(PhysicalRange(name, gap) for name in rest for gap in _gaps(named)))
 
 
 def _name(row: Any, relation: Relation) -> str:
@@ -95,19 +95,15 @@ def _key(word: str, key_type: KeyType) -> Key | None:
         raise PlanError(f"The bound {word} cannot be read. Split by Physical.") from None
 
 
-def _gaps(named: Sequence[Physical]) -> list[Range]:
+def _gaps(named: Sequence[PhysicalRange]) -> list[Range]:
     """Return what lies between ranges that do not overlap."""
-    lows = [one.range.low for one in named]
-    highs = [one.range.high for one in named]
-    begins = [None, *_sorted(high for high in highs if high is not None)]
-    ends = [*_sorted(low for low in lows if low is not None), None]
+    lows: list[Any] = [one.range.low for one in named]
+    highs: list[Any] = [one.range.high for one in named]
+    begins = [None, *sorted(high for high in highs if high is not None)]
+    ends = [*sorted(low for low in lows if low is not None), None]
     if None in lows:
         begins = begins[1:]
     if None in highs:
         ends = ends[:-1]
     gaps = (Range(low, high) for low, high in zip(begins, ends, strict=True))
     return [gap for gap in gaps if not gap.is_empty]
-
-
-def _sorted(keys: Any) -> list[Any]:
-    return sorted(keys)

@@ -1,32 +1,24 @@
-"""Measure: what keys a relation has, how many, and where to cut them."""
+"""What keys a relation has, and how many."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    FromClause,
-    Select,
     and_,
     cast,
     false,
     func,
     literal,
     select,
-    tablesample,
 )
 
-from tasks_app.domain.partition.cuts import Cut
 from tasks_app.domain.partition.keys import Key, KeyType, in_utc
 from tasks_app.domain.partition.records import Extent, Partition
-from tasks_app.pool.batch.predicate import bound, predicate, sql_type
-from tasks_app.pool.batch.relation import Relation
-
-_SEED = 4711
-"""The same blocks each time, so that they can be counted first and read then."""
+from tasks_app.pool.batch.sources.predicate import predicate, sql_type
+from tasks_app.pool.batch.sources.relation import Relation
 
 _ENDS = {
     KeyType.NUMERIC: ("-Infinity", "Infinity"),
@@ -34,20 +26,23 @@ _ENDS = {
     KeyType.TIMESTAMP: ("0001-01-01", "10000-01-01"),
     KeyType.TIMESTAMPTZ: ("0001-01-02 00:00Z", "9999-12-31 00:00Z"),
 }
-"""What lies beyond, NaN and infinity among it, is no bound that Python knows, in any zone."""
+"""Keys beyond these, as NaN and infinity, are no bounds that Python knows, in any zone."""
 
 
 def extent(connection: Connection, relation: Relation) -> Extent:
-    """Return the least and the greatest key; with an index on the key without reading the rows."""
+    """Return the least and the greatest key; an index on the key saves reading the rows."""
     if relation.is_indexed or relation.key_type is KeyType.UUID:  # which has no min() before 18
         return _by_index(connection, relation)
     below, above = _beyond(relation)
-    usable = _usable(relation)
+    has_bound = usable(relation)
     flags = [
         false() if each is None else func.coalesce(func.bool_or(each), false())
         for each in (relation.key.is_(None), below, above)
     ]
-    ends = (func.min(relation.ordered).filter(usable), func.max(relation.ordered).filter(usable))
+    ends = (
+        func.min(relation.ordered).filter(has_bound),
+        func.max(relation.ordered).filter(has_bound),
+    )
     query = select(*ends, *flags).select_from(relation.rows_of)
     least, most, *found = connection.execute(query).one()
     return Extent(in_utc(least), in_utc(most), *map(bool, found))
@@ -55,7 +50,7 @@ def extent(connection: Connection, relation: Relation) -> Extent:
 
 def _by_index(connection: Connection, relation: Relation) -> Extent:
     key = relation.ordered
-    named = select(relation.key).select_from(relation.rows_of).where(_usable(relation))
+    named = select(relation.key).select_from(relation.rows_of).where(usable(relation))
     below, above = _beyond(relation)
     return Extent(
         in_utc(connection.execute(named.order_by(key).limit(1)).scalar()),
@@ -67,18 +62,15 @@ def _by_index(connection: Connection, relation: Relation) -> Extent:
 
 
 def has_nulls(connection: Connection, relation: Relation) -> bool:
-    """Tell whether there are rows without a key."""
     return relation.has_nulls and _is_there(connection, relation, relation.key.is_(None))
 
 
 def count(connection: Connection, relation: Relation) -> int:
-    """Count the rows that have a key."""
     query = select(func.count()).select_from(relation.rows_of).where(relation.key.is_not(None))
     return int(connection.execute(query).scalar_one())
 
 
 def count_nulls(connection: Connection, relation: Relation) -> int:
-    """Count the rows without a key."""
     if not relation.has_nulls:
         return 0
     query = select(func.count()).select_from(relation.rows_of).where(relation.key.is_(None))
@@ -86,14 +78,14 @@ def count_nulls(connection: Connection, relation: Relation) -> int:
 
 
 def histogram(connection: Connection, relation: Relation, most: int) -> dict[Key, int] | None:
-    """Return how many rows each key has; None: there are more than ``most`` different ones.
+    """Return how many rows each key has; None: there are more than ``most`` different keys.
 
     Keys that no bound can name are left out.
     """
     query = (
         select(relation.ordered, func.count())
         .select_from(relation.rows_of)
-        .where(_usable(relation))
+        .where(usable(relation))
         .group_by(relation.ordered)
         .limit(most + 1)
     )
@@ -102,9 +94,9 @@ def histogram(connection: Connection, relation: Relation, most: int) -> dict[Key
 
 
 def owned(connection: Connection, relation: Relation, partitions: Sequence[Partition]) -> list[int]:
-    """Count the rows of each partition, by reading all rows once; not of marked ones or segments.
+    """Count the rows of each partition in one pass over all rows; not for marks or segments.
 
-    It tells how uneven a plan is. Partitions of other tables than the relation have none here.
+    It tells how uneven a plan is. Partitions of other tables than the relation count 0.
     """
     of_each = [
         func.count().filter(predicate(each, relation.key, relation.key_type)).label(f"n{place}")
@@ -116,72 +108,8 @@ def owned(connection: Connection, relation: Relation, partitions: Sequence[Parti
     return [int(number) for number in counted]
 
 
-def exact_cuts(connection: Connection, relation: Relation, parts: int, rows: int) -> list[Cut]:
-    """Return the cuts that make parts of equal size, as ``ntile`` does, of ``rows`` rows.
-
-    Reads and sorts all keys, unless an index has them sorted.
-    """
-    return _cuts(connection, relation, relation.rows_of, parts, rows)
-
-
-def sampled_cuts(
-    connection: Connection, relation: Relation, parts: int, percent: float
-) -> tuple[list[Cut], int]:
-    """Return the cuts by so much of the table's blocks, and how many rows there are, about."""
-    sample = tablesample(relation.rows_of, func.system(percent), seed=literal(_SEED))
-    counted = select(func.count()).select_from(sample).where(relation.key.is_not(None))
-    seen = int(connection.execute(counted).scalar_one())
-    scale = 100 / percent
-    cuts = _cuts(connection, relation, sample, parts, seen)
-    return [Cut(cut.key, round(cut.before * scale)) for cut in cuts], round(seen * scale)
-
-
-def upper_half(connection: Connection, relation: Relation, rows: int) -> Key | None:
-    """Return the key with which the second half of ``rows`` rows begins.
-
-    Rows of one key stay together, in the first half; None: nothing comes behind them. Reads half of
-    the keys, by an index if there is one.
-    """
-    usable, key = _usable(relation), relation.ordered
-    keys = select(relation.key).select_from(relation.rows_of).where(usable).order_by(key).limit(1)
-    middle = connection.execute(keys.offset(max(0, rows - 1) // 2)).scalar()
-    if middle is None:
-        return None
-    behind = key > bound(middle, relation.key_type)
-    found: Key | None = in_utc(connection.execute(keys.where(behind)).scalar())
-    return found
-
-
-def _cuts(
-    connection: Connection, relation: Relation, rows_of: FromClause, parts: int, rows: int
-) -> list[Cut]:
-    starts = sorted({part * rows // parts + 1 for part in range(parts)})
-    query = _ranked(relation, rows_of, starts)
-    found = dict.fromkeys(Cut(in_utc(key), before) for key, before in connection.execute(query))
-    return list(found)[1:]  # the first part begins without a bound
-
-
-def _ranked(relation: Relation, rows_of: FromClause, starts: list[int]) -> Select[Any]:
-    key = relation.ordered
-    ranked = (
-        select(
-            relation.key.label("key"),
-            func.row_number().over(order_by=key).label("at"),
-            (func.rank().over(order_by=key) - 1).label("before"),
-        )
-        .select_from(rows_of)
-        .where(_usable(relation))
-        .subquery()
-    )
-    return (
-        select(ranked.c.key, ranked.c.before)
-        .where(ranked.c.at == func.any(literal(starts)))
-        .order_by(ranked.c.at)
-    )
-
-
-def _usable(relation: Relation) -> ColumnElement[bool]:
-    """Whether a bound can name the key."""
+def usable(relation: Relation) -> ColumnElement[bool]:
+    """Return the condition that a bound can name the key."""
     below, above = _beyond(relation)
     if below is None or above is None:
         return relation.key.is_not(None)

@@ -1,4 +1,4 @@
-"""Relation: a user's table or query as statements need it, with the key that it is split by."""
+"""A user's table or query as statements need it, with the key that it is split by."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tasks_app.domain.partition.records import Partition
 from tasks_app.domain.partition.sources import Table
 
 _BLANKS = "character"
-"""``char(n)``: compared as text it has no blanks at its end, and none count."""
+"""``char(n)``: as text it loses the blanks at its end, which do not count in comparisons either."""
 _TYPES = {
     "smallint": KeyType.INTEGER,
     "integer": KeyType.INTEGER,
@@ -47,7 +47,7 @@ _BASE = """(
         SELECT t.oid, t.typbasetype
         UNION ALL SELECT d.oid, d.typbasetype FROM base JOIN pg_type d ON d.oid = base.of)
     SELECT format_type(base.oid, NULL) FROM base WHERE base.of = 0)"""
-"""The name of a type ``t``; of a domain that of what it is over in the end."""
+"""The name of a type ``t``; for a domain that of its base type."""
 _TYPE = text(f"SELECT {_BASE} FROM pg_type t WHERE t.oid = CAST(:oid AS oid)")
 _TABLE = text(f"""
     SELECT c.oid, c.relkind IN ('r', 'p', 'm') AS can_sample, a.attnotnull,
@@ -95,7 +95,7 @@ class Relation:
     source: Source
     rows_of: FromClause
     key: ColumnElement[Any]
-    """In predicates; text as it is compared."""
+    """As predicates use it; text as it is compared."""
     key_type: KeyType
     oid: int | None = None
     """None: a query."""
@@ -105,12 +105,11 @@ class Relation:
     is_indexed: bool = False
     """An index has the keys in their order."""
     rows: int | None = None
-    """As the statistics have it; None: they have nothing."""
+    """From the statistics; None: there are none."""
     size_bytes: int | None = None
 
     @property
     def ordered(self) -> ColumnElement[Any]:
-        """The key in the order in which ranges take it."""
         return in_order(self.key, self.key_type)
 
 
@@ -141,14 +140,7 @@ def find(connection: Connection, source: Source) -> Relation:
     )
 
 
-def keys_of(source: Source, relation: Relation, where: ColumnElement[bool]) -> Query:
-    """Return the keys of some of a relation's rows."""
-    keys = select(relation.key.label(source.key)).select_from(relation.rows_of).where(where)
-    return Query(keys, source.key)
-
-
 def rows_of(source: Source) -> FromClause:
-    """Return what stands in FROM."""
     if isinstance(source, Query):
         return source.select.subquery("q")
     return table(source.name, schema=source.schema)
@@ -167,25 +159,24 @@ def by_column(connection: Connection, found: Relation, name: str) -> Relation:
 
 
 def by_bucket(relation: Relation, name: str) -> Relation:
-    """Return the same rows, split by a column of theirs that holds a bucket."""
+    """Return the same rows, split by a column that holds a bucket."""
     key: ColumnElement[Any] = column(name, Integer)
     return replace(relation, key=key, key_type=KeyType.INTEGER, has_nulls=True)
 
 
 def source_of(source: Source, partition: Partition) -> Source:
-    """Return what a partition's rows are read from: its view, its own table, or the program's."""
+    """Return where a partition's rows are read: in its view, its own table, or the program's."""
     name = partition.view or partition.source
     return source if name is None else Table.named(name, source.key)
 
 
 def quoted(table: Table) -> str:
-    """Return a table's name for a statement that is written by hand, always in quotes."""
+    """Return a table's name in quotes, for statements that are written by hand."""
     names = (table.schema, table.name) if table.schema else (table.name,)
     return ".".join(map(identifier, names))
 
 
 def identifier(name: str) -> str:
-    """Return a name in quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 

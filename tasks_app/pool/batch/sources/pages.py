@@ -1,11 +1,11 @@
-"""Pages: the rows of a partition, some at a time, each page behind the last key of the one before.
+"""The rows of a partition page by page, each behind the last key of the page before.
 
 Never OFFSET, never a cursor that outlives a commit. Rows are ordered by the key that the source is
-split by, and by what is unique, where that is another; of rows without a key by that one alone.
-Where a page ends is told by the server, in the words of the very expressions that order the rows.
+split by, then by a unique column if that is another; rows without a key by the unique one alone.
+The server writes the place where a page ends, from the very expressions that order the rows.
 
-A partition ends with the last row that it has when it is first read: so a chunk that inserts rows
-behind all others is not given its own, and theirs, for ever.
+A partition ends with the last row that it has when it is first read. So a chunk that inserts rows
+behind all others is not given its own for ever.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from sqlalchemy import ColumnElement, Connection, Integer, Select, bindparam, se
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Kind, Partition
+from tasks_app.domain.partition.records import Partition, PartitionKind
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import relation
-from tasks_app.pool.batch.fetch import fetch
-from tasks_app.pool.batch.key_text import read_back, word_named, written
-from tasks_app.pool.batch.measure import has_nulls
-from tasks_app.pool.batch.predicate import predicate
-from tasks_app.pool.batch.relation import EVERYTHING, Relation, Source, source_of
+from tasks_app.pool.batch.sources import relation
+from tasks_app.pool.batch.sources.as_text import fetch, read_back, word_named, written
+from tasks_app.pool.batch.sources.measure import has_nulls
+from tasks_app.pool.batch.sources.predicate import predicate
+from tasks_app.pool.batch.sources.relation import EVERYTHING, Relation, Source, source_of
 
 _PRIMARY = text("""
     SELECT a.attname FROM pg_index i
@@ -54,7 +53,6 @@ class Order:
 
     @property
     def written(self) -> ColumnElement[Any]:
-        """Its value as text."""
         return written(self.column, self.key_type)
 
 
@@ -70,7 +68,7 @@ class Pages:
         named_from: int = 0,
     ) -> None:
         self.until = until
-        """The place of the last row that is read; None: nobody has looked, or there was none."""
+        """The place of the last row to read; None: not looked up yet, or there was none."""
         self._named_from = named_from
         self._source = found.source
         self._order = order
@@ -95,10 +93,10 @@ class Pages:
         """Makes a row of a tuple."""
         self._rows: list[Any] = []
         self._places: list[Place] = []
-        """Of the rows that were read last, and of the one behind them."""
+        """Places of the rows that were read last, and of the one behind them."""
 
     def read(self, connection: Connection, after: Place | None, size: int) -> list[Any]:
-        """Return the next rows behind ``after``, which :meth:`after` told; None: the first.
+        """Return up to ``size`` rows behind ``after``, a place that :meth:`after` gave, or None.
 
         Raises:
             PlanError: what orders them is not unique, or null, where this page ends.
@@ -123,18 +121,15 @@ class Pages:
         return rows
 
     def is_last(self, _connection: Connection, rows: Sequence[Any], size: int) -> bool:
-        """Whether the page was not full."""
         return len(rows) < size
 
-    def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None:
-        """Do nothing: a table does not want to know."""
+    def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None: ...
 
     def after(self, rows: Sequence[Any]) -> Place:
-        """Return what the next page is behind of."""
         return self._places[len(rows) - 1]
 
     def name(self, row: Any) -> str:
-        """Return the key by which people find the row: what is unique of its place."""
+        """Return the unique part of its place, by which people find the row."""
         place = next(n for n, one in enumerate(self._rows) if one is row)
         return ", ".join(self._places[place][self._named_from :])
 
@@ -145,13 +140,13 @@ class Pages:
         return None if last is None else list(last)
 
     def _place_named(self, name: str) -> Any:
-        """Return where the words of a place are given to a statement, read back."""
+        """Return the parameters that take the texts of a place, as keys."""
         words = (word_named(f"{name}_{n}") for n in range(len(self._order)))
         pairs = zip(words, self._order, strict=True)
         return _tuple([read_back(word, each.key_type) for word, each in pairs])
 
     def _check_end(self, ends: Sequence[Place]) -> None:
-        """Pass if the next page begins behind the last row of this one, and leaves nothing out."""
+        """Refuse a page whose last place is not unique: the next page would leave rows out."""
         if any(None in end for end in ends) or (len(ends) > 1 and ends[0] == ends[1]):
             raise PlanError(_NO_ORDER.format(self._source, self._names))
 
@@ -167,10 +162,10 @@ def pages_of(
     page_by: str | None = None,
     until: Place | None = None,
 ) -> Pages:
-    """Return how to read a partition of a table or query.
+    """Return the pages of a partition of a table or query.
 
     ``page_by`` is a unique column; None: the table's primary key, else the key that it is split by.
-    ``until`` is what another run of the partition found as its end.
+    ``until`` is the end that an earlier run of the partition found.
 
     Raises:
         PlanError: the source is not there, or its rows have no order.
@@ -182,7 +177,9 @@ def pages_of(
             f"Some rows of {source} have no {source.key}, and nothing else orders them. "
             "Give the step page_by, the name of a unique column."
         )
-    by_key = partition.kind in {Kind.RANGE, Kind.VALUES} and not partition.owns_null
+    by_key = (
+        partition.kind in {PartitionKind.RANGE, PartitionKind.VALUES} and not partition.owns_null
+    )
     order = [Order(source.key, found.key_type, found.ordered)] if by_key else []
     order += [
         _order(connection, found, name, may_be_null=name == page_by)

@@ -1,4 +1,4 @@
-"""Facts: what a plan is judged by, as the database has it now."""
+"""The facts that a plan is checked against, as the database has them now."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import Key
-from tasks_app.domain.partition.records import Extent, Facts, Kind, Plan
-from tasks_app.pool.batch.measure import extent, has_nulls, histogram
-from tasks_app.pool.batch.physical import leaves, physical_ranges
-from tasks_app.pool.batch.relation import Relation, Source, by_bucket, find
+from tasks_app.domain.partition.records import Extent, Facts, PartitionKind, Plan
+from tasks_app.pool.batch.sources.measure import extent, has_nulls, histogram
+from tasks_app.pool.batch.sources.physical import leaves, physical_ranges
+from tasks_app.pool.batch.sources.relation import Relation, Source, by_bucket, find
 
 MOST_VALUES = 100_000
-"""A key with more different ones is none to be split by its values."""
+"""A key with more different values is not split by values."""
 
 
 def gather(
@@ -23,10 +23,10 @@ def gather(
     aligned: bool = False,
     at_least: int = 0,
 ) -> Facts:
-    """Return which keys there are now; ``aligned``: a partition must not span two of the database.
+    """Return which keys there are now; ``aligned``: with the bounds of the database's partitions.
 
     Raises:
-        PlanError: the source is not there, or has no such partitions or keys.
+        PlanError: the source does not exist, or has no such partitions or keys.
     """
     relation = find(connection, source)
     key_type = relation.key_type
@@ -36,13 +36,13 @@ def gather(
         extents = {str(leaf): extent(connection, find(connection, leaf)) for leaf in parts}
         return Facts(key_type, dict(extents.items()), at_least=at_least)
     found = _extent(connection, relation, plan)
-    values = _values(connection, relation) if Kind.VALUES in kinds else None
+    values = _values(connection, relation) if PartitionKind.VALUES in kinds else None
     physical = physical_ranges(connection, relation) if aligned else ()
     return Facts(key_type, {None: found}, values, physical, at_least)
 
 
 def _extent(connection: Connection, relation: Relation, plan: Plan) -> Extent:
-    stored = {each.column for each in plan.partitions if each.kind is Kind.HASH}
+    stored = {each.column for each in plan.partitions if each.kind is PartitionKind.HASH}
     if len(stored) == 1:
         (name,) = stored
         if name is None:

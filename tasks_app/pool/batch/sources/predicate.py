@@ -1,6 +1,6 @@
-"""Predicate: which rows of a table are a partition's own.
+"""The condition that a row of a table belongs to a partition.
 
-For every row exactly one partition of a checked plan has it; for a row without a key the one that
+Each row belongs to exactly one partition of a checked plan; a row without a key to the one that
 owns NULL.
 """
 
@@ -32,8 +32,8 @@ from sqlalchemy.types import TypeEngine
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import Key, KeyType
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Kind, Partition
-from tasks_app.pool.batch.relation import in_order
+from tasks_app.domain.partition.records import Partition, PartitionKind
+from tasks_app.pool.batch.sources.relation import in_order
 
 _TYPES: dict[KeyType, TypeEngine[Any]] = {
     KeyType.INTEGER: BigInteger(),
@@ -50,19 +50,19 @@ _BIGGEST = 2**63 - 1
 def predicate(
     partition: Partition, key: ColumnElement[Any], key_type: KeyType
 ) -> ColumnElement[bool]:
-    """Return the condition that a row is the partition's own; ``key`` is the program's key.
+    """Return the condition; ``key`` is the program's key.
 
     Raises:
-        PlanError: its rows are not known by their keys: a segment's, or marked ones.
+        PlanError: its rows are not known by their keys: it is a segment, or rows are marked.
     """
     if partition.column is not None:
         key = column(partition.column)
     match partition.kind:
-        case Kind.RANGE:
+        case PartitionKind.RANGE:
             owned = _within(partition.range, in_order(key, key_type), key_type)
-        case Kind.VALUES:
+        case PartitionKind.VALUES:
             owned = _one_of(partition.values, in_order(key, key_type), key_type)
-        case Kind.HASH:
+        case PartitionKind.HASH:
             owned = _hashed(partition, key, key_type)
         case _:
             raise PlanError(
@@ -72,10 +72,9 @@ def predicate(
 
 
 def bucket(key: ColumnElement[Any], key_type: KeyType, modulus: int) -> ColumnElement[int]:
-    """Return the bucket of a key, 0 or more and less than ``modulus``; NULL of NULL.
+    """Return the bucket of a key, 0 <= bucket < ``modulus``; NULL for NULL.
 
-    It is the same in every session and after every restart, so an index or a stored column may
-    hold it.
+    It does not depend on the session or a restart, so an index or a stored column may hold it.
     """
     return cast(func.abs(_hash(key, key_type) % literal(modulus, BigInteger)), Integer)
 
@@ -88,7 +87,6 @@ def bound(key: Key, key_type: KeyType) -> ColumnElement[Any]:
 
 
 def sql_type(key_type: KeyType) -> TypeEngine[Any]:
-    """Return the type of such keys in SQL."""
     return _TYPES[key_type]
 
 
@@ -124,7 +122,7 @@ def _hashed(
 
 
 def _hash(key: ColumnElement[Any], key_type: KeyType) -> ColumnElement[Any]:
-    """Equal keys have equal hashes, however they are written or displayed."""
+    """Return the hash; equal keys have equal hashes, however they are written."""
     seed = literal(0, BigInteger)
     match key_type:
         case KeyType.NUMERIC:

@@ -1,8 +1,8 @@
-"""Rebucket: a bucket column by another modulus, made beside the old one and put in its place.
+"""A bucket column with another modulus, made beside the old one and put in its place.
 
-Until then who reads the old column sees what he saw before. The new one is filled block by block,
-each batch a commit; new rows and new keys have it by a trigger. What is not filled says itself how
-far this came, so that whoever goes on needs no note.
+Until then readers of the old column see what they saw before. The new one is filled some blocks a
+commit; a trigger fills it for new rows and new keys. The rows that are still empty tell how far
+this came, so a later call needs no other note.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from sqlalchemy import ColumnElement, Connection, Text, cast, literal_column, te
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Kind, Status
+from tasks_app.domain.partition.records import PartitionKind, Status
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.inline import execute, inline
-from tasks_app.pool.batch.predicate import bucket
-from tasks_app.pool.batch.relation import find, identifier, quoted
+from tasks_app.pool.batch.sources.inline import execute, inline
+from tasks_app.pool.batch.sources.predicate import bucket
+from tasks_app.pool.batch.sources.relation import find, identifier, quoted
 from tasks_app.pool.tables import BATCH, BATCH_STEP, PARTITION
 
 LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"
-"""Nobody waits longer behind us than we wait for somebody."""
+"""Others wait behind us no longer than we wait."""
 _COLUMN = text("""
     SELECT a.attgenerated = 's' AS is_generated, c.relkind = 'r' AS is_plain
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
@@ -44,13 +44,13 @@ _READERS = text(f"""
     SELECT DISTINCT b.id, b.job, b.params, p.step FROM {PARTITION} p
     JOIN {BATCH} b ON b.id = p.batch_id
     JOIN {BATCH_STEP} s ON s.batch_id = p.batch_id AND s.step = p.step
-    WHERE p.kind = '{Kind.HASH}' AND p.key_column = :column AND s.status <> 'COMPLETED'
+    WHERE p.kind = '{PartitionKind.HASH}' AND p.key_column = :column AND s.status <> 'COMPLETED'
       AND b.status NOT IN ('COMPLETED', 'ABANDONED') AND p.status <> '{Status.ABANDONED}'
     ORDER BY b.id, p.step
 """)
 
 
-class Reader(NamedTuple):
+class BucketReader(NamedTuple):
     """A step of an instance that is not complete, and reads by a column of this name."""
 
     batch_id: int
@@ -60,8 +60,8 @@ class Reader(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """The column to be: of a table, under a name, by a modulus."""
+class BucketColumn:
+    """The column as it shall be."""
 
     table: Table
     column: str
@@ -69,33 +69,31 @@ class Bucket:
 
     @property
     def beside(self) -> str:
-        """What the new column is called until it is filled."""
+        """The name of the new column until it is filled."""
         return f"{self.column}__{self.modulus}"
 
     @property
     def index(self) -> str:
-        """Its index."""
         return f"{self.table.name}_{self.beside}"[-63:]
 
     @property
     def trigger(self) -> str:
-        """What computes it, for new rows; the function is called so, too."""
+        """The name of the trigger that computes it for new rows, and of its function."""
         return _trigger(self.column, self.modulus)
 
     def at(self, name: str) -> dict[str, str]:
-        """Return where a column is."""
         return {"name": str(self.table), "column": name}
 
 
-def readers(connection: Connection, column: str) -> list[Reader]:
+def readers(connection: Connection, column: str) -> list[BucketReader]:
     """Return the steps that read by a column of this name, and are not complete."""
-    return [Reader(*row) for row in connection.execute(_READERS, {"column": column})]
+    return [BucketReader(*row) for row in connection.execute(_READERS, {"column": column})]
 
 
-def begin(connection: Connection, new: Bucket) -> None:
-    """Add the column beside, and what computes it for new rows, unless that was done before.
+def begin(connection: Connection, new: BucketColumn) -> None:
+    """Add the new column and its trigger, unless an earlier call did.
 
-    What was begun for another modulus is taken away.
+    What was begun for another modulus is dropped.
 
     Raises:
         PlanError: there is no such bucket, or the table cannot have it so.
@@ -124,13 +122,12 @@ def begin(connection: Connection, new: Bucket) -> None:
     )
 
 
-def blocks(connection: Connection, new: Bucket) -> int:
-    """Return how many blocks the table has."""
+def blocks(connection: Connection, new: BucketColumn) -> int:
     return int(connection.execute(_BLOCKS, {"name": str(new.table)}).scalar_one())
 
 
-def fill(connection: Connection, new: Bucket, first: int, number: int) -> int:
-    """Fill the column in the rows of some blocks; return in how many rows it was empty."""
+def fill(connection: Connection, new: BucketColumn, first: int, number: int) -> int:
+    """Fill the column in ``number`` blocks; return in how many rows it was empty."""
     relation = find(connection, new.table)
     by = inline(connection, bucket(relation.key, relation.key_type, new.modulus))
     written = f"UPDATE {quoted(new.table)} SET {identifier(new.beside)} = {by}"
@@ -138,13 +135,13 @@ def fill(connection: Connection, new: Bucket, first: int, number: int) -> int:
     return execute(connection, f"{written} WHERE {these} AND {_is_empty(new)}").rowcount
 
 
-def index(connection: Connection, new: Bucket) -> None:
-    """Build its index while others write, however long that takes; not within a transaction."""
+def index(connection: Connection, new: BucketColumn) -> None:
+    """Build the index while others write, however long that takes; not within a transaction."""
     execute(connection, "SET statement_timeout = 0")  # the connection is not to be used again
     execute(connection, "SET lock_timeout = 0")
     found = connection.execute(_IS_VALID, {"name": str(new.table), "index": new.index}).scalar()
     schema = f"{identifier(new.table.schema)}." if new.table.schema else ""
-    if found is False:  # somebody was interrupted
+    if found is False:  # an earlier call was interrupted
         execute(connection, f"DROP INDEX CONCURRENTLY {schema}{identifier(new.index)}")
     if not found:
         columns = f"{identifier(new.beside)}, {identifier(new.table.key)}"
@@ -152,16 +149,16 @@ def index(connection: Connection, new: Bucket) -> None:
         execute(connection, f"{made} ({columns})")
 
 
-def lock(connection: Connection, new: Bucket) -> None:
-    """Lock the table, so that nobody reads it, nor plans how to, until the commit."""
+def lock(connection: Connection, new: BucketColumn) -> None:
+    """Lock the table against readers and planners until the commit."""
     connection.execute(text(LOCK_WAIT))
     execute(connection, f"LOCK TABLE {quoted(new.table)} IN ACCESS EXCLUSIVE MODE")
 
 
-def switch(connection: Connection, new: Bucket) -> bool:
-    """Put the new column in the place of the old one; False: rows are left to be filled.
+def switch(connection: Connection, new: BucketColumn) -> bool:
+    """Replace the old column by the new one; False: rows are left to be filled.
 
-    The table is locked.
+    The caller has locked the table.
     """
     table, beside = quoted(new.table), identifier(new.beside)
     left = f"SELECT 1 FROM {table} WHERE {_is_empty(new)} LIMIT 1"
@@ -176,8 +173,8 @@ def switch(connection: Connection, new: Bucket) -> bool:
     return True
 
 
-def _check(connection: Connection, new: Bucket) -> list[str]:
-    """Return the triggers that compute buckets under this name, if the table may have another."""
+def _check(connection: Connection, new: BucketColumn) -> list[str]:
+    """Return the triggers that compute this column; refuse a table that cannot have another."""
     row = connection.execute(_COLUMN, new.at(new.column)).one_or_none()
     kept = _triggers(connection, new)
     in_place = any(not _has(connection, new, f"{new.column}__{t.rpartition(':')[2]}") for t in kept)
@@ -193,13 +190,13 @@ def _check(connection: Connection, new: Bucket) -> list[str]:
     return kept
 
 
-def _is_empty(new: Bucket) -> str:
+def _is_empty(new: BucketColumn) -> str:
     """Return the condition that a row has no bucket yet; without a key it never has one."""
     return f"{identifier(new.beside)} IS NULL AND {identifier(new.table.key)} IS NOT NULL"
 
 
-def _compute(connection: Connection, new: Bucket, column: str) -> None:
-    """Let the trigger's function write this column."""
+def _compute(connection: Connection, new: BucketColumn, column: str) -> None:
+    """Let the function of the trigger write this column."""
     key: ColumnElement[object] = literal_column(f"NEW.{identifier(new.table.key)}")
     key_type = find(connection, new.table).key_type
     if key_type is KeyType.TEXT:
@@ -213,16 +210,16 @@ def _compute(connection: Connection, new: Bucket, column: str) -> None:
     )
 
 
-def _drop_trigger(connection: Connection, new: Bucket, trigger: str) -> None:
+def _drop_trigger(connection: Connection, new: BucketColumn, trigger: str) -> None:
     execute(connection, f"DROP TRIGGER {identifier(trigger)} ON {quoted(new.table)}")
     execute(connection, f"DROP FUNCTION {_function(new.table, trigger)}()")
 
 
-def _has(connection: Connection, new: Bucket, column: str) -> bool:
+def _has(connection: Connection, new: BucketColumn, column: str) -> bool:
     return connection.execute(_COLUMN, new.at(column)).first() is not None
 
 
-def _triggers(connection: Connection, new: Bucket) -> list[str]:
+def _triggers(connection: Connection, new: BucketColumn) -> list[str]:
     return list(connection.execute(_OURS, new.at(new.column)).scalars())
 
 

@@ -1,10 +1,10 @@
-"""Marks: rows are taken by whoever comes first, and marked in the transaction that processes them.
+"""Rows that the first comer takes, and marks in the transaction that processes them.
 
-The mark stands in a column of the user's table, or beside it in ``task_marker``. What is taken is
-locked until the transaction ends; if it rolls back, the rows wait again. So any number of takers
-gets along, and nobody has to know of the others.
+The mark is in a column of the user's table, or beside it in ``task_marker``. Taken rows are locked
+until the transaction ends; after a rollback they wait again. So any number of takers can work
+without knowing of each other.
 
-Nothing taken does not mean that nothing is left: others may have the rest in hand, and roll back.
+When nothing can be taken, rows may still be left: others hold the rest, and may roll back.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from sqlalchemy.dialects import postgresql
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import Mark, Marker, Table
-from tasks_app.pool.batch.fetch import fetch
-from tasks_app.pool.batch.key_text import all_read_back, written
-from tasks_app.pool.batch.relation import EVERYTHING, Relation, find
+from tasks_app.pool.batch.sources.as_text import all_read_back, fetch, written
+from tasks_app.pool.batch.sources.relation import EVERYTHING, Relation, find
 from tasks_app.pool.tables import MARKER, SCHEMA
 
 
@@ -41,7 +40,7 @@ class Row(dict[str, Any]):
 
     __slots__ = ("key",)
     key: str
-    """As it is written down."""
+    """As text; see ``as_text.written``."""
 
 
 _TAKE = text(f"""
@@ -66,7 +65,7 @@ _CLEAR = text(f"DELETE FROM {MARKER} m WHERE m.program_id = :program")
 def take(connection: Connection, source: Table, marker: Marker, size: int) -> list[Row]:
     """Mark up to ``size`` waiting rows that nobody has in hand as done, and return them by key.
 
-    More if several rows have one key: then all of it are taken.
+    More if several rows have one key: all of them are taken.
     """
     relation, of = find(connection, source), _marked(source, marker)
     waiting = _is(of.c[marker.column], marker.waiting)
@@ -91,7 +90,7 @@ def take(connection: Connection, source: Table, marker: Marker, size: int) -> li
 
 
 def fail(connection: Connection, source: Table, marker: Marker, keys: Iterable[str]) -> None:
-    """Mark rows as skipped that this transaction took; ``keys`` as they are written down."""
+    """Mark rows that this transaction took as skipped; ``keys`` are texts."""
     relation = find(connection, source)
     listed = _listed(list(keys), relation)
     of = _marked(source, marker)
@@ -101,7 +100,7 @@ def fail(connection: Connection, source: Table, marker: Marker, keys: Iterable[s
 
 
 def left(connection: Connection, source: Table, marker: Marker) -> bool:
-    """Tell whether rows wait, those among them that somebody has in hand."""
+    """Whether rows wait, including those that somebody else has taken and not committed."""
     of = _marked(source, marker)
     query = select(literal(1)).where(_is(of.c[marker.column], marker.waiting)).limit(1)
     return connection.execute(query).first() is not None
@@ -111,7 +110,7 @@ def fill(connection: Connection, program: str, source: Table) -> int:
     """Write a waiting mark beside each row that has none; return how many.
 
     Raises:
-        PlanError: its keys cannot be written down.
+        PlanError: its keys are times, which have no one form as text.
     """
     relation = find(connection, source)
     if relation.key_type.is_time:
@@ -132,9 +131,9 @@ def fill(connection: Connection, program: str, source: Table) -> int:
 def take_beside(
     connection: Connection, program: str, source: Table, size: int, number: int
 ) -> list[Row]:
-    """Do as :func:`take` by marks in ``task_marker``; ``number`` is the partition's.
+    """Do as :func:`take` with marks in ``task_marker``; ``number`` is the partition's.
 
-    A row that was deleted since is marked, and is not returned.
+    The mark of a row that was deleted since is taken, too; the row is not returned.
     """
     relation = find(connection, source)
     values = {"program": program, "size": size, "number": number}
@@ -144,17 +143,16 @@ def take_beside(
 
 
 def fail_beside(connection: Connection, program: str, keys: Iterable[str]) -> None:
-    """Mark rows as skipped that this transaction took; ``keys`` as they are written down."""
+    """Mark rows that this transaction took as skipped; ``keys`` are texts."""
     connection.execute(_FAIL, {"program": program, "keys": list(keys)})
 
 
 def left_beside(connection: Connection, program: str) -> bool:
-    """Tell whether rows wait, those among them that somebody has in hand."""
+    """Whether rows wait, including those that somebody else has taken and not committed."""
     return bool(connection.execute(_LEFT, {"program": program}).scalar_one())
 
 
 def clear(connection: Connection, program: str) -> int:
-    """Remove all marks of a program."""
     return connection.execute(_CLEAR, {"program": program}).rowcount
 
 
@@ -177,7 +175,7 @@ def _read(
     *,
     select_from: FromClause | None = None,
 ) -> list[Row]:
-    """Return rows in the order of their keys, which they know."""
+    """Return rows in the order of their keys."""
     key = written(relation.key, relation.key_type).label("tasks_app_key")
     rows = relation.rows_of if select_from is None else select_from
     query = select(EVERYTHING, key).select_from(rows).order_by(relation.ordered)

@@ -1,7 +1,7 @@
-"""Buckets: a stored column that holds the hash bucket of each row's key, with an index.
+"""A stored column that holds the hash bucket of each row's key, with an index.
 
-The database computes it, for new rows, too. To make it, or to make it anew for another modulus,
-writes the whole table under a lock that nobody passes: between windows, not in one.
+The database computes it, for new rows, too. To add it or to change its modulus writes the whole
+table under an exclusive lock: do it between windows, not in one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.inline import execute, inline
-from tasks_app.pool.batch.predicate import bucket
-from tasks_app.pool.batch.relation import find, identifier, quoted
+from tasks_app.pool.batch.sources.inline import execute, inline
+from tasks_app.pool.batch.sources.predicate import bucket
+from tasks_app.pool.batch.sources.relation import find, identifier, quoted
 
 _GENERATED = text("""
     SELECT a.attgenerated = 's' FROM pg_attribute a
@@ -27,10 +27,10 @@ def add_bucket(connection: Connection, table: Table, column: str, modulus: int) 
 
 
 def rebalance(connection: Connection, table: Table, column: str, modulus: int) -> None:
-    """Compute the column anew for another modulus.
+    """Compute the column again, with another modulus.
 
     Raises:
-        PlanError: the database does not compute it: whoever writes it writes it anew.
+        PlanError: the database does not compute it: its writer has to.
     """
     added = _added(connection, table, column, modulus)
     _check(connection, table, column)
@@ -40,7 +40,7 @@ def rebalance(connection: Connection, table: Table, column: str, modulus: int) -
 
 
 def drop_bucket(connection: Connection, table: Table, column: str) -> None:
-    """Take the column away, and its index.
+    """Drop the column, and with it its index.
 
     Raises:
         PlanError: it is not one that the database computes.

@@ -1,0 +1,1 @@
+"""The error pool by the fingerprints of its errors."""

@@ -1,0 +1,77 @@
+"""Known: causes of errors that are entered with their first sighting, and what people say of them.
+
+The settle does not write here: all children would wait for the row of the first to fail.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.tasks.fingerprint import traits_of
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT
+
+_NEW = text(f"""
+    SELECT encode(n.fingerprint, 'hex') AS hex, n.first_at, e.error, a.kind, a.message, a.traceback
+    FROM (
+        SELECT e.fingerprint, min(e.finished_at) AS first_at, max(e.id) AS sample_id
+        FROM {ERROR} e
+        WHERE e.fingerprint IS NOT NULL
+          AND (CAST(:fingerprint AS text) IS NULL OR e.fingerprint = decode(:fingerprint, 'hex'))
+          AND NOT EXISTS (SELECT FROM {FINGERPRINT} f WHERE f.fingerprint = e.fingerprint)
+        GROUP BY e.fingerprint ORDER BY e.fingerprint LIMIT :most) AS n
+    JOIN {ERROR} e ON e.id = n.sample_id
+    LEFT JOIN LATERAL (
+        SELECT a.kind, a.message, a.traceback FROM {ATTEMPT} a
+        WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
+""")
+_ENTER = text(f"""
+    INSERT INTO {FINGERPRINT} (fingerprint, kind, message, frames, first_at)
+    VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
+    ON CONFLICT DO NOTHING
+""")
+_MARK = text(f"""
+    UPDATE {FINGERPRINT} SET known_by = :by, known_until = :until, note = :note
+    WHERE fingerprint = decode(:hex, 'hex')
+""")
+_UNMARK = text(f"""
+    UPDATE {FINGERPRINT} SET known_by = NULL, known_until = NULL, note = NULL
+    WHERE fingerprint = decode(:hex, 'hex') AND known_by IS NOT NULL
+""")
+
+
+def enter(
+    connection: Connection, fingerprint: str | None = None, *, most: int = 1_000
+) -> list[str]:
+    """Enter what failed for the first time, with its traits; return the fingerprints."""
+    rows = connection.execute(_NEW, {"fingerprint": fingerprint, "most": most}).all()
+    for row in rows:
+        kind, _, message = (row.error or "").partition(": ")
+        traits = traits_of(Cause(row.kind or kind, row.message or message, row.traceback))
+        connection.execute(
+            _ENTER,
+            {
+                "hex": row.hex,
+                "kind": traits.kind,
+                "message": traits.message,
+                "frames": list(traits.frames),
+                "first_at": row.first_at,
+            },
+        )
+    return [row.hex for row in rows]
+
+
+def mark(
+    connection: Connection, fingerprint: str, by: str, until: datetime | None, note: str
+) -> bool:
+    """Mark a cause as known. False: no task failed by it."""
+    enter(connection, fingerprint)
+    values = {"hex": fingerprint, "by": by, "until": until, "note": note or None}
+    return connection.execute(_MARK, values).rowcount > 0
+
+
+def unmark(connection: Connection, fingerprint: str) -> bool:
+    """Take the mark back. False: there was none."""
+    return connection.execute(_UNMARK, {"hex": fingerprint}).rowcount > 0

@@ -1,0 +1,3 @@
+"""Metrics: what one scrape asks of the database, each answer bounded. Reads only."""
+
+from __future__ import annotations

@@ -1,0 +1,81 @@
+"""Tasks of all pools by filters, a page at a time, with a count that stops early."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+from sqlalchemy import Connection, TextClause, text
+
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.tables import ALL
+
+MOST = 10_000
+"""Tasks that are counted; with more, the page says so."""
+
+_CONDITIONS = {
+    "pool": "t.pool = :pool",
+    "state": "t.state = :state",
+    "name": "t.name = :name",
+    "queue": "t.queue = :queue",
+    "biz_key": "t.biz_key = :biz_key",
+    "error": "strpos(lower(t.error), lower(:error)) > 0",
+}
+FILTERS = tuple(_CONDITIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A task without its data."""
+
+    id: int
+    pool: str
+    state: State
+    name: str
+    queue: str
+    biz_key: str | None
+    attempt: int
+    failures: int
+    max_attempts: int | None
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    run_ms: int | None
+    parked: str | None
+    error: str | None
+
+
+@lru_cache(256)
+def _find(given: tuple[str, ...], *, behind: bool) -> TextClause:
+    where = " AND ".join([*(_CONDITIONS[each] for each in given), "true"])
+    further = "AND t.id < :before" if behind else ""
+    return text(f"""
+        SELECT {", ".join(f"t.{name}" for name in Row.__dataclass_fields__)}
+        FROM {ALL} t WHERE {where} {further} ORDER BY t.id DESC LIMIT :most
+    """)
+
+
+@lru_cache(64)
+def _count(given: tuple[str, ...]) -> TextClause:
+    where = " AND ".join([*(_CONDITIONS[each] for each in given), "true"])
+    return text(f"""
+        SELECT count(*) FROM (SELECT FROM {ALL} t WHERE {where} LIMIT {MOST + 1}) AS t
+    """)
+
+
+def find(
+    connection: Connection, filters: dict[str, str], *, before: int | None, most: int
+) -> list[Row]:
+    """Return matching tasks, the newest id first; ``before`` is the id to go on below."""
+    values: dict[str, object] = {**filters, "most": most}
+    if before is not None:
+        values["before"] = before
+    rows = connection.execute(_find(tuple(filters), behind=before is not None), values)
+    return [Row(row.id, row.pool, State(row.state), *row[3:]) for row in rows]
+
+
+def count(connection: Connection, filters: dict[str, str]) -> int:
+    """Return how many match, or one more than MOST."""
+    return int(connection.execute(_count(tuple(filters)), filters).scalar_one())

@@ -1,0 +1,1 @@
+"""Counters of tasks in the database: written, added up, compared with the pools, read."""

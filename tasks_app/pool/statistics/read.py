@@ -1,0 +1,185 @@
+"""Reads of the counters: sums over time, how long tasks waited and ran, the slowest, the failing.
+
+Sums come from the key's index alone; only histograms need the rows. The last two minutes are not in
+COUNT yet: :func:`live` reads them, on a server that takes writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+from tasks_app.domain.statistics.histogram import percentile
+from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.pool.statistics.sums import summed
+from tasks_app.pool.tables import COUNT, COUNT_PART, NOW
+
+
+class Grain(IntEnum):
+    """How long the time of a point is, in minutes."""
+
+    MINUTE = 1
+    """For the last hour, say."""
+    HOUR = 60
+    """For the last day, or week."""
+    DAY = 1440
+
+
+class Wanted(NamedTuple):
+    """What is read: of which time, and of which tasks. None: of all."""
+
+    grain: Grain
+    within: timedelta
+    name: str | None = None
+    queue: str | None = None
+    outcomes: Sequence[Outcome] | None = None
+
+
+class Point(NamedTuple):
+    """What ended in a time, one outcome of it."""
+
+    at: datetime
+    outcome: Outcome
+    number: int
+    wait_ms: int
+    run_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long the tasks that returned had waited, and ran."""
+
+    key: str
+    """Their queue, or name."""
+    waits: tuple[int, ...]
+    runs: tuple[int, ...]
+
+    def waited_ms(self, share: float) -> float | None:
+        """Return a percentile, off by less than a factor of two; None: there were none."""
+        return percentile(self.waits, share)
+
+    def ran_ms(self, share: float) -> float | None:
+        return percentile(self.runs, share)
+
+
+class Slow(NamedTuple):
+    """A name, and how long its runs took on average."""
+
+    name: str
+    number: int
+    mean_ms: float
+
+
+class Failing(NamedTuple):
+    """A name, and how its runs ended."""
+
+    name: str
+    failed: int
+    retried: int
+    done: int
+
+    @property
+    def ratio(self) -> float:
+        """The share of runs that did not succeed."""
+        bad = self.failed + self.retried
+        return bad / max(1, bad + self.done)
+
+
+_CHOSEN = """(CAST(:name AS text) IS NULL OR c.name = :name)
+    AND (CAST(:queue AS text) IS NULL OR c.queue = :queue)
+    AND (CAST(:outcomes AS smallint[]) IS NULL
+         OR c.outcome = ANY(CAST(:outcomes AS smallint[])))"""
+_WHERE = f"""c.span = :span AND c.at > {NOW} - CAST(:within AS interval)
+    - make_interval(mins => :span) AND {_CHOSEN}"""
+_PLAIN = ", ".join(f"CAST(sum(c.{c}) AS bigint) AS {c}" for c in ("number", "wait_ms", "run_ms"))
+_HISTORY = text(f"""
+    SELECT c.at, c.outcome, {_PLAIN} FROM {COUNT} c WHERE {_WHERE} GROUP BY 1, 2 ORDER BY 1, 2
+""")
+_LIVE = text(f"""
+    SELECT c.at, c.outcome, {_PLAIN} FROM {COUNT_PART} c
+    WHERE {_CHOSEN}
+      AND c.at > coalesce((SELECT max(at) FROM {COUNT} WHERE span = {Grain.MINUTE:d}), '-infinity')
+    GROUP BY 1, 2 ORDER BY 1, 2
+""")
+_TIMES = {
+    key: text(f"""
+    SELECT {column} AS key, {summed("c.waits")} AS waits, {summed("c.runs")} AS runs
+    FROM {COUNT} c WHERE {_WHERE} GROUP BY 1 ORDER BY 1
+    """)
+    for key, column in {"": "CAST('' AS text)", "queue": "c.queue", "name": "c.name"}.items()
+}
+_SLOWEST = text(f"""
+    SELECT c.name, CAST(sum(c.number) AS bigint) AS number,
+        CAST(sum(c.run_ms) / sum(c.number) AS float8) AS mean_ms
+    FROM {COUNT} c WHERE {_WHERE} AND c.outcome = {Outcome.DONE:d}
+    GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT :most
+""")
+
+
+def _of(outcome: Outcome) -> str:
+    return f"coalesce(CAST(sum(c.number) FILTER (WHERE c.outcome = {outcome:d}) AS bigint), 0)"
+
+
+_FAILING = text(f"""
+    SELECT * FROM (
+        SELECT c.name, {_of(Outcome.FAILED)} AS failed, {_of(Outcome.RETRIED)} AS retried,
+            {_of(Outcome.DONE)} AS done
+        FROM {COUNT} c WHERE {_WHERE} GROUP BY 1) AS f
+    WHERE failed + retried > 0 ORDER BY failed DESC, retried DESC, name LIMIT :most
+""")
+
+
+def history(connection: Connection, wanted: Wanted, *, now: datetime | None = None) -> list[Point]:
+    """Return the sums of each time, the oldest first; times without any are left out."""
+    return _points(connection, _HISTORY, wanted, now)
+
+
+def live(connection: Connection, wanted: Wanted) -> list[Point]:
+    """Return the sums of the minutes that are not rolled up yet.
+
+    The parts cannot be read on a standby server: they are not logged.
+    """
+    return _points(connection, _LIVE, wanted, None)
+
+
+def times(
+    connection: Connection, wanted: Wanted, *, by: str = "", now: datetime | None = None
+) -> list[Times]:
+    """Return histograms, of all together or ``by`` "queue" or "name"."""
+    only = wanted._replace(outcomes=(Outcome.DONE,))
+    rows = connection.execute(_TIMES[by], _values(only, now))
+    return [Times(row.key, tuple(row.waits), tuple(row.runs)) for row in rows]
+
+
+def slowest(
+    connection: Connection, wanted: Wanted, most: int = 10, *, now: datetime | None = None
+) -> list[Slow]:
+    """Return the names whose runs take longest on average."""
+    rows = connection.execute(_SLOWEST, {**_values(wanted, now), "most": most})
+    return [Slow(*row) for row in rows]
+
+
+def most_failing(
+    connection: Connection, wanted: Wanted, most: int = 10, *, now: datetime | None = None
+) -> list[Failing]:
+    """Return the names of which most tasks failed."""
+    rows = connection.execute(_FAILING, {**_values(wanted, now), "most": most})
+    return [Failing(*row) for row in rows]
+
+
+def _points(
+    connection: Connection, statement: object, wanted: Wanted, now: datetime | None
+) -> list[Point]:
+    rows = connection.execute(statement, _values(wanted, now))  # type: ignore[call-overload]
+    return [Point(row.at, Outcome(row.outcome), *row[2:]) for row in rows]
+
+
+def _values(wanted: Wanted, now: datetime | None) -> dict[str, object]:
+    outcomes = None if wanted.outcomes is None else [int(outcome) for outcome in wanted.outcomes]
+    span = int(wanted.grain)
+    return {**wanted._asdict(), "outcomes": outcomes, "span": span, "now": now}
