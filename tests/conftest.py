@@ -14,7 +14,8 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 
-from tasks_app.embedded import Postgres, Stack, Valkey, cluster, programs, temporary
+from tasks_app.embedded import Postgres, Stack, Valkey, temporary
+from tasks_app.embedded.servers import cluster, programs
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.schema import migrate
 from tests.broker.rabbitmq import NO_RABBITMQ
@@ -34,7 +35,8 @@ settings.register_profile("tasks_app", deadline=None)
 settings.load_profile("tasks_app")
 
 TABLES = (
-    "task_pending, task_completed, task_error, task_attempt, task_dispatch, task_worker,"
+    "task_pending, task_completed, task_error, task_attempt, task_fingerprint,"
+    " task_dispatch, task_worker,"
     " task_lease, task_queue_pause, task_pace, task_schedule, task_schedule_fire, task_key,"
     " task_lock, task_lock_holder, task_lock_part, task_lock_wait, task_audit, task_limit,"
     " task_gate,"
@@ -42,7 +44,7 @@ TABLES = (
     " task_breaker, task_breaker_count, task_breaker_held, task_queue_fair,"
     " task_partition, task_partition_value, task_marker,"
     " task_group, task_group_ids, task_progress,"
-    " task_batch, task_batch_step, task_batch_skip"
+    " task_batch, task_batch_step, task_batch_skip, task_count, task_count_part"
 )
 LARGE = 100
 """Pages. To truncate a table costs a millisecond and more: few rows are deleted."""

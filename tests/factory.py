@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind, WaitingReason
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
@@ -20,6 +20,24 @@ from tasks_app.pool.tasks.create import create_one
 LEASE = timedelta(seconds=30)
 
 
+def unknown(name: str) -> WaitingReason:
+    """Return a reason to be parked."""
+    return WaitingReason(WaitingKind.HANDLER, name)
+
+
+def a_row(name: str = "t", payload: Any = None, **options: Any) -> TaskRow:
+    return validate(NewTask(name, payload, options), None, 65536)  # type: ignore[arg-type]
+
+
+def as_json(value: Any) -> Any:
+    """What JSON makes of it: tuples are lists."""
+    if isinstance(value, dict):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return value
+
+
 def pending_task(
     connection: Connection, name: str = "t", payload: dict[str, Any] | None = None, **options: Any
 ) -> TaskId:
@@ -27,7 +45,7 @@ def pending_task(
     now = options.pop("now", None)
     known = {k: v for k, v in options.items() if k not in ("crashes", "failures", "at_most_once")}
     columns = {k: v for k, v in options.items() if k not in known}
-    row = validate(NewTask(name, payload, known), None, 65536)  # type: ignore[arg-type]
+    row = a_row(name, payload, **known)
     task_id = create_one(connection, row, now=now)
     if columns:
         columns.setdefault("attempt", max(columns.get("crashes", 0), columns.get("failures", 0)))
@@ -93,3 +111,8 @@ def pool_of_task(connection: Connection, task_id: int) -> str | None:
         {"id": task_id},
     ).scalar()
     return None if pools is None else str(pools)
+
+
+def tables(connection: Connection) -> set[str]:
+    query = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE tablename LIKE 'task%'"
+    return set(connection.exec_driver_sql(query.replace("%", "%%")).scalars())

@@ -1,7 +1,7 @@
-"""What a handler forks shares our sockets, and must neither use them nor keep them open.
+"""A process that a handler forks shares our sockets, and must neither use them nor keep them open.
 
-Its end would say goodbye to the server in our name; as a daemon it would keep the transactions, and
-so the locks, of a child that is long dead.
+Its exit would send the server a goodbye in our name; as a daemon it would keep the transactions,
+and so the locks, of a child that is long dead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def keep_from_forks(engine: Engine) -> None:
-    """Let no process that is forked from here on touch the connections of an engine."""
+    """Let no process that is forked from now on use the connections of an engine."""
     event.listen(engine, "connect", _enter)
 
 
 def keep_from_fork(connection: Any) -> None:
-    """Do the same for one connection of psycopg's that has another's socket."""
+    """Do the same for one connection of psycopg that shares another's socket."""
     _ours.add(connection)
 
 
@@ -32,11 +32,11 @@ def _enter(_connection: Any, entry: ConnectionPoolEntry) -> None:
 
 
 def _cut_off() -> None:
-    """In the forked process: each socket becomes /dev/null, where every answer is the end."""
+    """In the forked process: replace each socket by /dev/null, where every read is the end."""
     with suppress(Exception):
         null = os.open(os.devnull, os.O_RDWR)
         for connection in list(_ours):
-            with suppress(Exception):  # it is closed already
+            with suppress(Exception):  # closed already
                 os.dup2(null, connection.fileno(), inheritable=False)
         os.close(null)
     _ours.clear()

@@ -1,6 +1,6 @@
 """Big calls without the garbage collector: what they make is no garbage before they end.
 
-It would walk all that the process holds, again and again, for a third of the time of such a call.
+It would walk all objects of the process again and again, for a third of the time of such a call.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """Collect nothing during the block.
 
-    Of blocks that overlap in several threads the first one's end lets it collect again, so that
-    nobody keeps it off for long.
+    If blocks of several threads overlap, the first one to end turns it on again, so that it is
+    never off for long.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,9 +1,10 @@
-"""The pulse: small files by which probes see that a worker, beat or the database is alive.
+"""Health files: small files by which probes see that a worker or beat is alive.
 
 A probe may take some milliseconds, so this module imports nothing that costs: no broker and no
-settings; the database's driver only where that is asked. A file holds who wrote it, when, how long
-that is good for, and what is wrong. Times are of the monotonic
-clock, which all processes of a machine share and nobody sets.
+settings; the database's driver only where the database itself is asked. A file holds who wrote it,
+when, how long that is good for, and what is wrong; in a second line when its writer started, and
+what is to be known although nothing is wrong with it. Times are of the monotonic clock, which all
+processes of a machine share and nobody sets.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import os
 import sys
 import time
 
-from tasks_app.runtime.project import key, place
+from tasks_app.runtime.project import DATABASE_VARIABLE, key, place
+from tasks_app.runtime.scoreboard.process_birth import born_at, own_birth
 
 RUN_DIR_VARIABLE = "TASKS_APP_RUN_DIR"
 WORKER, BEAT, DB = ROLES = ("worker", "beat", "db")
 _PRIVATE = 0o700
+_CONNECT_S = 3
 WRITES = 10
-"""So often is a file written anew within the time that it is good for; more tells nobody more."""
+"""A file is written anew so often within the time that it is good for."""
 
 
 class Liveness:
-    """One process's file for one role; a disk that is full or read-only stops nobody.
+    """One process's file for one role; a disk that is full or read-only stops no process.
 
-    Without a name it is the one of the machine: whoever lives may write it, and it outlives them.
+    Without a name it is the machine's: any process of the role writes it, and it outlives them.
     """
 
     def __init__(self, role: str, name: str = "", *, good_for_s: float) -> None:
@@ -33,20 +36,24 @@ class Liveness:
         self._pid = os.getpid() if name else 0
         self._good_for_s = good_for_s
         self._written_at = -good_for_s
-        self._trouble = ""
+        self._said = ("", "")
+        self._born = own_birth() if name else 0.0
 
-    def beat(self, trouble: str = "") -> None:
-        """Show that we live, and what is wrong all the same. It is cheap while nothing changes."""
+    def beat(self, trouble: str = "", note: str = "") -> None:
+        """Show that the process lives, and what is wrong with it; cheap while nothing changes.
+
+        A ``note`` makes nobody unhealthy: a restart would not help.
+        """
         now = time.monotonic()
-        if trouble == self._trouble and now - self._written_at < self._good_for_s / WRITES:
+        if (trouble, note) == self._said and now - self._written_at < self._good_for_s / WRITES:
             return
-        self._written_at, self._trouble = now, trouble
+        self._written_at, self._said = now, (trouble, note)
         mine = f"{self._path}.{os.getpid()}"
-        line = f"{self._pid} {now!r} {self._good_for_s!r} {trouble}\n"
+        line = f"{self._pid} {now!r} {self._good_for_s!r} {trouble}\n{self._born!r} {note}\n"
         try:
             for folder in (run_folder(), self._folder):
                 os.makedirs(folder, _PRIVATE, exist_ok=True)  # noqa: PTH103  pathlib: 8 ms
-                if not _is_ours(folder):
+                if not is_ours(folder):
                     return
             with open(mine, "w", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(line)
@@ -55,7 +62,7 @@ class Liveness:
             return
 
     def end(self) -> None:
-        """Leave in good order."""
+        """Remove the file, at an orderly end."""
         try:
             os.unlink(self._path)  # noqa: PTH108
         except OSError:
@@ -63,7 +70,7 @@ class Liveness:
 
 
 def judge(role: str, name: str | None = None) -> tuple[bool, str]:
-    """Tell whether it is healthy, and why. Without a name, all of the role on this machine are.
+    """Tell whether it is healthy, and why; without a name, whether all of the role here are.
 
     Files of processes that were killed are passed over as long as another one of the role lives.
     """
@@ -84,18 +91,18 @@ def _of_what() -> str:
 
 
 def project_folder() -> str:
-    """Return the folder of this project's files: users have several, each with its database."""
+    """Return the folder of this project's files: a user may have several databases."""
     return f"{run_folder()}/{key()}".rstrip("/")
 
 
 def run_folder() -> str:
-    """Return the folder of all: TASKS_APP_RUN_DIR, or one of this user's own."""
+    """Return the folder of all projects: TASKS_APP_RUN_DIR, or one of this user's own."""
     given = os.environ.get(RUN_DIR_VARIABLE)
     return given or f"{os.environ.get('TMPDIR') or '/tmp'}/tasks_app-{os.getuid()}"  # noqa: S108
 
 
-def _is_ours(folder: str) -> bool:
-    """Whether nobody else made it, in a place that is open to all; a chosen one is trusted."""
+def is_ours(folder: str) -> bool:
+    """Whether nobody else made it, in a place that is open to all; a configured one is trusted."""
     return bool(os.environ.get(RUN_DIR_VARIABLE)) or os.lstat(folder).st_uid == os.getuid()
 
 
@@ -104,11 +111,11 @@ def _file(role: str, name: str) -> str:
 
 
 def _paths(role: str, name: str | None) -> list[str]:
-    """Return the files of this project; who does not know which one it is sees those of all."""
+    """Return the files of this project, or of all where the environment names no database."""
     found = []
     for folder in _folders():
         try:
-            if not _is_ours(folder):
+            if not is_ours(folder):
                 continue
             names = sorted(os.listdir(folder))  # noqa: PTH208
         except OSError:
@@ -123,7 +130,7 @@ def _folders() -> list[str]:
         return [project_folder()]
     folder = run_folder()
     try:
-        if not _is_ours(folder):
+        if not is_ours(folder):
             return []
         return [folder, *(f"{folder}/{name}" for name in sorted(os.listdir(folder)))]  # noqa: PTH208
     except OSError:
@@ -132,19 +139,43 @@ def _folders() -> list[str]:
 
 def _read(path: str) -> tuple[bool, bool, str] | None:
     """Return whether the writer is there, whether it is well, and a word; None: no such file."""
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            pid, at, good_for_s, trouble = file.read().rstrip("\n").split(" ", 3)
-        ago, most = time.monotonic() - float(at), float(good_for_s)
-        there = pid == "0" or _exists(int(pid))
-    except (OSError, ValueError):
+    sign = read_sign(path)
+    if sign is None:
         return None
-    who = path.rpartition("/")[2].replace("-", " ", 1)
+    there, ago_s, most, trouble, note = sign
+    who, note = path.rpartition("/")[2].replace("-", " ", 1), note and f"; {note}"
     if not there:
         return False, False, f"{who}: its process is gone"
-    if not 0 <= ago <= most:  # the future: it was written before the machine started anew
-        return True, False, f"{who}: no sign of life for {ago:.1f} s (allowed are {most:g} s)"
-    return True, not trouble, f"{who}: {trouble or f'alive {ago:.1f} s ago'}"
+    if not 0 <= ago_s <= most:  # the future: it was written before the machine started anew
+        return (
+            True,
+            False,
+            f"{who}: no sign of life for {ago_s:.1f} s (allowed are {most:g} s){note}",
+        )
+    return True, not trouble, f"{who}: {trouble or f'alive {ago_s:.1f} s ago'}{note}"
+
+
+def read_sign(path: str) -> tuple[bool, float, float, str, str] | None:
+    """Return what the file says; None: it cannot be read.
+
+    That is: whether its writer lives or it is nobody's, how old it is and may be, in seconds, what
+    is wrong, and the note.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            first, _, second = file.read().partition("\n")
+        pid, at, good_for_s, trouble = first.split(" ", 3)
+        ago_s, most = time.monotonic() - float(at), float(good_for_s)
+        born, _, note = second.rstrip("\n").partition(" ")
+        there = pid == "0" or (_exists(int(pid)) and (0 <= ago_s <= most or _is(int(pid), born)))
+    except (OSError, ValueError):
+        return None
+    return there, ago_s, most, trouble, note
+
+
+def _is(pid: int, born: str) -> bool:
+    """Whether the process is the one that started then; versions before wrote no start."""
+    return not born or born_at(pid) == float(born)
 
 
 def _exists(pid: int) -> bool:
@@ -160,13 +191,35 @@ def _exists(pid: int) -> bool:
 def probe(role: str, name: str | None = None) -> int:
     """Print the verdict in one line; return the exit code.
 
-    The database is asked itself, where the environment says which one it is.
+    Of the role ``db`` the database itself is asked, if the environment names one.
     """
     if role == DB and place():
-        from tasks_app.runtime.probe import ask  # noqa: PLC0415  it brings psycopg
-
-        good, word = ask()
+        good, word = _ask_database()
     else:
         good, word = judge(role, name)
+    if not word.isprintable():
+        from tasks_app.domain.tasks.error_text import printable  # noqa: PLC0415  it costs
+
+        word = printable(word, keep="")
     sys.stdout.write(f"{word}\n")
     return 0 if good else 1
+
+
+def _ask_database() -> tuple[bool, str]:
+    """Return whether the database that the environment names answers, and a word on it."""
+    import psycopg  # noqa: PLC0415  it costs, and other probes need none
+
+    from tasks_app.domain.config.unreachable import why_unreachable  # noqa: PLC0415
+    from tasks_app.domain.config.urls import read_database_url  # noqa: PLC0415
+
+    try:
+        url = read_database_url(os.environ[DATABASE_VARIABLE])
+    except ValueError as error:
+        return False, f"db: {DATABASE_VARIABLE} is wrong: {error}"
+    driverless = f"postgresql://{url.partition('://')[2]}"
+    try:
+        with psycopg.connect(driverless, connect_timeout=_CONNECT_S, autocommit=True) as connection:
+            connection.execute("SELECT 1")
+    except psycopg.Error as error:
+        return False, f"db: the database {why_unreachable(str(error)).fact}"
+    return True, f"db: {place()} answers"

@@ -1,7 +1,7 @@
-"""Hooks: who wants to know how runs go is told here, when it is true.
+"""Hooks: subscribers are called with notices of how runs go, each when it is true.
 
-A run that ended is told of when the database has answered, with the state in which the task really
-lies. Nothing that a subscriber does, raises or breaks reaches a task; only its time is the task's.
+The end of a run is announced when the database has answered, with the state in which the task
+really is. Nothing that a subscriber does or raises reaches a task, except the time that it takes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tasks_app.pool.tasks.browse import Outline
 log = quiet_logger(__name__)
 
 
-class Kind(StrEnum):
-    """What there is to tell of a task."""
+class NoticeKind(StrEnum):
+    """What happened to a task."""
 
     RECEIVED = "received"
     """Claimed by this process."""
     STARTED = "started"
     """Its handler is about to be called."""
     RETRIED = "retried"
-    """The attempt failed; it comes back after ``wait``."""
+    """The attempt failed; the task comes back after ``wait``."""
     SNOOZED = "snoozed"
-    """Its handler asked to be called again after ``wait``."""
+    """Its handler raised ``Snooze``; the task comes back after ``wait``."""
     RELEASED = "released"
-    """It went back unstarted, or through no fault of its own."""
+    """It went back to the pool before it started, or through no fault of its own."""
     RESCUED = "rescued"
     """Its process vanished with it; it comes back."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    """It lies in the error pool."""
+    """It is in the error pool."""
     CANCELLED = "cancelled"
     SKIPPED = "skipped"
     EXPIRED = "expired"
@@ -51,44 +51,50 @@ class Kind(StrEnum):
 
 
 _FINAL = {
-    State.SUCCEEDED: Kind.SUCCEEDED,
-    State.FAILED: Kind.FAILED,
-    State.CANCELLED: Kind.CANCELLED,
-    State.SKIPPED: Kind.SKIPPED,
-    State.EXPIRED: Kind.EXPIRED,
+    State.SUCCEEDED: NoticeKind.SUCCEEDED,
+    State.FAILED: NoticeKind.FAILED,
+    State.CANCELLED: NoticeKind.CANCELLED,
+    State.SKIPPED: NoticeKind.SKIPPED,
+    State.EXPIRED: NoticeKind.EXPIRED,
 }
 _AGAIN = {
-    Event.RETRY: Kind.RETRIED,
-    Event.SNOOZE: Kind.SNOOZED,
-    Event.RELEASE: Kind.RELEASED,
-    Event.RESCUE: Kind.RESCUED,
+    Event.RETRY: NoticeKind.RETRIED,
+    Event.SNOOZE: NoticeKind.SNOOZED,
+    Event.RELEASE: NoticeKind.RELEASED,
+    Event.RESCUE: NoticeKind.RESCUED,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that is true of one task. What may hold secrets is not in its ``repr``."""
+    """What happened to one task. Its ``repr`` leaves out what may hold secrets."""
 
-    kind: Kind
+    kind: NoticeKind
+    """What happened."""
     task_id: int
+    """The task's id."""
     name: str
+    """The task's name."""
     queue: str
+    """The task's queue."""
     biz_key: str | None = None
+    """The business object that the task is about."""
     attempt: int = 0
+    """Which claim of the task; 0: it was not claimed yet."""
     failures: int = 0
     """Charged so far, this attempt's included."""
     wait: timedelta | None = None
-    """Until it is due again."""
+    """How long until it is due again."""
     run_ms: int | None = None
     """How long the handler of a succeeded task ran."""
     cause: Cause | None = field(default=None, repr=False)
     """Why it did not succeed."""
     payload: str | None = field(default=None, repr=False)
-    """JSON text; None: it is large, or was not at hand."""
+    """JSON text. None: it is large, or was not at hand."""
     result: str | None = field(default=None, repr=False)
     """JSON text of what the handler returned."""
     max_attempts: int | None = None
-    """How many charged attempts lead to the error pool; None: others than its runner moved it."""
+    """How many charged attempts lead to the error pool. None: not its runner moved the task."""
 
 
 Subscriber = Callable[[Notice], object]
@@ -100,35 +106,35 @@ class Hooks:
 
     def __init__(self) -> None:
         self._subscribers: dict[Subscriber, Callable[[], bool]] = {}
-        """Each with what says whether it listens now. Replaced, not changed: others go through."""
+        """Each with a function that says whether it listens now. Replaced, never changed: other
+        threads may iterate over it."""
         self._followers: tuple[Subscriber, ...] = ()
         self._failures: dict[Subscriber, int] = {}
 
     def subscribe(self, subscriber: S, *, while_: Callable[[], bool] = lambda: True) -> S:
-        """Tell ``subscriber`` from now on, or only ``while_`` that holds; also as a decorator."""
+        """Tell ``subscriber`` from now on, or only while ``while_`` is true. Also a decorator."""
         if subscriber not in self._subscribers:
             self._subscribers = {**self._subscribers, subscriber: while_}
         return subscriber
 
     def follow(self, follower: S) -> S:
-        """Tell it, too, what need not be made up for it: all that did not succeed, at the least."""
+        """Call it with the notices that exist anyway: at least of all that did not succeed."""
         self._followers = (*self._followers, follower)
         return follower
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Tell it nothing more."""
         self._subscribers = {s: w for s, w in self._subscribers.items() if s != subscriber}
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens now: else nothing need be made up for them."""
+        """Whether any subscriber listens now; else no notice need be built."""
         for listens in self._subscribers.values():  # noqa: SIM110  asked twice per task
             if listens():
                 return True
         return False
 
     def tell(self, notices: Iterable[Notice]) -> None:
-        """Tell everybody, in order. Hold no lock while you call; nothing is raised."""
+        """Call all subscribers, in order, and raise nothing. Hold no lock meanwhile."""
         subscribers = [s for s, listens in self._subscribers.items() if listens()]
         subscribers += self._followers
         if not subscribers:
@@ -154,8 +160,8 @@ HOOKS = Hooks()
 subscribe = HOOKS.subscribe
 
 
-def of_claim(kind: Kind, task: ClaimedTask) -> Notice:
-    """Return what there is to tell of a task in this process's hands."""
+def of_claim(kind: NoticeKind, task: ClaimedTask) -> Notice:
+    """Return the notice of a task that this process has claimed."""
     return Notice(
         kind,
         task.task_id,
@@ -178,7 +184,7 @@ _WHY = {
 def of_return(
     task: ClaimedTask, state: State, event: Event, wait: timedelta, why: str = VANISHED
 ) -> Notice:
-    """Return what there is to tell of a claim that came back without an outcome."""
+    """Return the notice of a claim that came back without an outcome."""
     settlement = Settlement(
         task.fence,
         event,
@@ -191,7 +197,7 @@ def of_return(
 
 
 def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> Notice:
-    """Return what there is to tell of a run that ended, and of the state to which it led."""
+    """Return the notice of a run that ended, and of the state to which it led."""
     again = state is State.PENDING
     return Notice(
         _AGAIN[settlement.event] if again else _FINAL[state],
@@ -210,8 +216,8 @@ def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> No
     )
 
 
-def of_outline(outline: Outline, returned: Kind) -> Notice:
-    """Return what there is to tell of a row that others than its runner moved."""
+def of_outline(outline: Outline, returned: NoticeKind) -> Notice:
+    """Return the notice of a row that others than its runner moved."""
     kind, _, message = (outline.error or "").partition(": ")
     return Notice(
         _FINAL.get(outline.state, returned),

@@ -14,7 +14,7 @@ from tasks_app.pool.schema import Say
 from tasks_app.runtime.db.database import Database
 
 IN_USE = {"55P03", "40P01"}
-"""lock_not_available, deadlock_detected: others had the table."""
+"""lock_not_available, deadlock_detected: other transactions locked the table."""
 PATIENCE_S = 300.0
 LONGEST_PAUSE_S = 5.0
 
@@ -24,18 +24,18 @@ def migrate(
 ) -> tuple[str | None, str]:
     """Bring the schema up to date; return the version before and after.
 
-    Each migration commits by itself, so one that was killed is simply run again. Whoever comes
-    while another migrates waits for him.
+    Each migration commits by itself, so one that was killed is simply run again. A process that
+    migrates while another does waits for it.
 
     Raises:
-        SchemaError: this code is too old for the schema, or somebody kept a table for too long.
+        SchemaError: this code is too old for the schema, or a table stayed locked for too long.
     """
     engine = database.migration_engine()
     try:
         # The turn is a transaction of its own, which locks nothing that a migration could want.
-        with engine.begin() as turn, engine.connect() as connection:
+        with engine.connect() as turn, engine.connect() as connection:
+            schema.take_turn(turn, say, refused=turn.rollback)
             schema.be_patient(turn)
-            schema.take_turn(turn, say)
             before, is_behind = schema.current(connection), schema.is_behind(connection)
             connection.rollback()
             if is_behind:
@@ -62,5 +62,5 @@ def _upgrade(connection: Connection, say: Say, patience_s: float) -> None:
                 ) from None
         connection.rollback()
         say("a table is in use; trying again")
-        time.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311  two that meet shall part
+        time.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311  jitter, or two would meet again
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

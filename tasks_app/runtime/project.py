@@ -1,6 +1,6 @@
 """Which project this is: the database and schema that the environment names.
 
-Probes ask it, so it imports nothing that costs, and reads no settings.
+Probes use it, so it imports nothing slow, and reads no settings.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from binascii import crc32
 
 DATABASE_VARIABLE, SCHEMA_VARIABLE = "TASKS_APP_DATABASE_URL", "TASKS_APP_SCHEMA"
 _CHOOSE = ("host", "port", "dbname", "service")
-"""Options of a URL that say which database it is."""
+"""Query options of a URL that choose the database."""
 
 
 def place() -> str:
-    """Return where the tables are, without user and password; empty: nobody has said it."""
+    """Return where the tables are, without user and password; empty: it is not configured."""
     _, found, rest = os.environ.get(DATABASE_VARIABLE, "").partition("://")
     at, _, query = rest.rpartition("@")[2].partition("?")
     port = at.partition("/")[0].rpartition("]")[2].partition(":")[2]
@@ -26,6 +26,6 @@ def place() -> str:
 
 
 def key() -> str:
-    """Return a short name of it for a folder; empty: as with :func:`place`."""
+    """Return a short name of it for a folder; empty where :func:`place` is."""
     found = place()
     return f"{crc32(found.encode()):08x}" if found else ""

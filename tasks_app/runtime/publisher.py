@@ -1,4 +1,4 @@
-"""What dispatcher and hints need of a broker. The Celery edge provides it; tests have their own."""
+"""What dispatcher and hints need of a broker. The Celery edge implements it; tests do, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks_app.pool.dispatch.upcoming import Upcoming
 
 
 class Publisher(Protocol):
-    """Sends messages; may lose, repeat or delay them: nothing depends on it."""
+    """Sends messages. It may lose, repeat or delay them: the ledger and the scan make up for it."""
 
     def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
         """Send messages in one go; return what went wrong with which of them, by dispatch id.
@@ -20,7 +20,7 @@ class Publisher(Protocol):
         """
 
     def depth(self, queue: str) -> int | None:
-        """Return how many messages wait in the queue; None: nobody knows."""
+        """Return how many messages wait in the queue; None: it is not known."""
 
     def probe(self) -> None:
         """Pass if the broker answers.
@@ -30,30 +30,27 @@ class Publisher(Protocol):
         """
 
 
-class DelayIndex(Protocol):
+class DelayHinter(Protocol):
     """Hints at tasks when they become due. May forget them: the next pass enters them again."""
 
     def enter(self, tasks: Sequence[Upcoming]) -> bool:
-        """Enter tasks; False: nobody will hint at them. Raises whatever it likes."""
+        """Enter tasks; False: nobody will hint at them. May raise anything."""
 
 
 class HintPublisher(Protocol):
-    """Sends hints, on a connection that nobody else uses. Raises whatever it likes.
-
-    Never used by two threads at a time.
-    """
+    """Sends hints on a connection of its own, for one thread at a time. May raise anything."""
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
-        """Send one message that no ledger knows, and wait until the broker has it."""
+        """Send one message that is in no ledger, and wait until the broker has it."""
 
     def start(self, queue: str, ids: Sequence[int]) -> bool:
-        """Send one and wait for nothing; False: that cannot be done just now.
+        """Send one and wait for nothing; False: that is not possible just now.
 
-        After True :meth:`finish` comes before anything else.
+        After True, :meth:`finish` is called before anything else.
         """
 
     def finish(self) -> None:
         """Wait until the broker has what was started."""
 
     def depth(self, queue: str) -> int | None:
-        """Return how many messages wait in the queue, or None: no worker has made it yet."""
+        """Return how many messages wait in the queue; None: no worker has made it yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.tasks.records import Attempt, Task, TaskId
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.api.producer import create_task
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.run_times import HOLD_S
 from tasks_app.runtime.handlers.registry import Registry, handler
+from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
@@ -33,6 +36,8 @@ class Bench:
         self.slots = Scoreboard(folder / "slots")
         self.runs: list[Any] = []
         """For handlers to note that they ran."""
+        self.tuning: dict[str, Any] = {}
+        """For each child: what to set, by its path, as ``run_times.fast_s``."""
         self._children: list[Child] = []
         self._threads: list[threading.Thread] = []
         self._ends: list[Callable[[], object]] = []
@@ -96,8 +101,12 @@ class Bench:
             extra_threads=extra_threads,
         )
         self._children.append(child)
-        while together and child.runner.pace.next_group(10) < 10:
-            child.runner.pace.learn("before the test", HOLD_S / 10)
+        for path, value in self.tuning.items():
+            part, _, name = path.rpartition(".")
+            assert hasattr(attrgetter(part)(child), name), path
+            setattr(attrgetter(part)(child), name, value)
+        while together and child.run_times.next_group(10) < 10:
+            child.run_times.learn("before the test", HOLD_S / 10)
         if start:
             child.start()
         return child
@@ -181,3 +190,22 @@ class Bench:
 def effect(ctx: Any, note: str = "") -> None:
     """Write one row through the handler's session."""
     ctx.session.execute(text(EFFECT), {"id": ctx.task_id, "note": note})
+
+
+NOW_DUE = "UPDATE task_pending SET due_at = statement_timestamp(), scan_at = statement_timestamp()"
+
+
+def due_in_s(bench: Bench, task_id: int) -> float:
+    return float(
+        bench.sql(
+            "SELECT extract(epoch FROM due_at - statement_timestamp()) FROM task_pending"
+            " WHERE id = :id",
+            id=task_id,
+        )
+    )
+
+
+def own_maintainer(bench: Bench, holder: str = "m", **timing: float) -> Maintainer:
+    database = Database(bench.url)
+    bench.at_end(database.dispose)
+    return Maintainer(database, holder, timing=MaintenanceTiming(**timing))

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.runtime.bench import Bench
+from tests.runtime.hints.ear import ear  # noqa: F401  a fixture
 from tests.runtime.refusing import Refusals, refusing
 
 

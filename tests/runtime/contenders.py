@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from tasks_app import locks
-from tasks_app.domain.coordination.locks import LockDeniedError, Mode, Part, parts_of
+from tasks_app.domain.coordination.locks import LockDeniedError, LockMode, Part, parts_of
 
 RESOURCES = 40
 WAITS = (0, 0, "300ms", "20s", "20s", "20s")
@@ -55,8 +55,8 @@ def _group(dice: random.Random) -> dict[str, Any]:
     names = [f"r{n}" for n in dice.sample(range(RESOURCES), dice.choice((1, 1, 2, 2, 3, 5)))]
     group: dict[str, Any] = {"exclusive": [], "shared": [], "counted": {}}
     for name in names:
-        match dice.choice(list(Mode)):
-            case Mode.COUNTED:
+        match dice.choice(list(LockMode)):
+            case LockMode.COUNTED:
                 group["counted"][name] = 2
             case mode:
                 group[mode].append(name)
@@ -94,7 +94,9 @@ def read(path: Path, killed: float | None) -> Iterator[Tried]:
             case "ask":
                 if tried:
                     yield tried
-                parts = tuple(Part(name, Mode(mode), most) for name, mode, most in said["parts"])
+                parts = tuple(
+                    Part(name, LockMode(mode), most) for name, mode, most in said["parts"]
+                )
                 tried = Tried(path.name, parts, bool(said["wait"]), at)
             case "held" if tried:
                 tried.held = at
@@ -125,8 +127,8 @@ def violations(tries: list[Tried]) -> list[str]:
         for span in sorted(all_spans, key=lambda s: s[0]):
             open_ones = [one for one in open_ones if one[1] > span[0]]
             modes = {one[3].mode for one in (*open_ones, span)}
-            alone = modes == {Mode.SHARED} or (
-                modes == {Mode.COUNTED} and len(open_ones) < (span[3].most or 0)
+            alone = modes == {LockMode.SHARED} or (
+                modes == {LockMode.COUNTED} and len(open_ones) < (span[3].most or 0)
             )
             if open_ones and not alone:
                 found.append(f"{resource} at {span[0]}: {span[2].who}, {open_ones}")

@@ -80,9 +80,9 @@ class Labour:
         self.child = bench.child(**options)
         database = Database(bench.url)
         leader = Leader(
-            bench.settings(**options), database, self.memory, "standby", rank=Rank.DEPUTY
+            bench.settings(**options), database, self.memory, "standby", rank=Rank.STANDBY
         )
-        leader._rescuer.let_renew = lambda: None  # type: ignore[method-assign]
+        leader.duties.rescuer.let_renew = lambda: None  # type: ignore[method-assign]
         self.standby = Standby(bench.settings(**options), leader, self.child)
         self.standby.start()
         bench.at_end(self.standby.stop)
@@ -93,13 +93,13 @@ class Labour:
     def _begin_without(self) -> None:
         """Start a worker that claims from the pool."""
         work = self.bench.work(lease=LEASE_S, give_back_after=0.1, scan_interval=0.5)
-        work._rescuer.let_renew = lambda: None  # type: ignore[method-assign]
+        work.duties.rescuer.let_renew = lambda: None  # type: ignore[method-assign]
         self.child = work._child
         self.worker = self.bench.beside(work.run)
 
     def _consume(self) -> None:
         while not self._over.is_set():
-            self.child._housekeeper.renew_soon()
+            self.child.renewer.renew_soon()
             if self.memory.messages:
                 _, dispatch_id, ids = self.memory.messages.pop(0)
                 self.child.execute(dispatch_id, ids)
@@ -123,5 +123,5 @@ class Labour:
         assert not runs
         assert [bench.effects(task_id) for task_id in self.effects] == [1, 1, 1]
         assert self.worker.is_alive()
-        assert self.child._housekeeper._thread.is_alive()
-        until(lambda: self.child.inflight.empty, what="an empty desk")
+        assert self.child.housekeeper.alive
+        until(lambda: self.child.inflight.empty, what="an empty in-flight set")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,9 +11,13 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
-from tasks_app.pool.runs.rescue import rescue_expired
-from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, Bench, effect
+from tests.runtime.effects import (  # noqa: F401  fixtures
+    KILL_ME,
+    test_effect_outcome_and_move_carry_one_transaction_id,
+    test_effects_roll_back_when_the_handler_raises,
+    test_effects_roll_back_when_the_lease_was_lost_meanwhile,
+)
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -24,7 +26,6 @@ INSERT = b"INSERT INTO effect"
 COMMIT = b"\0tasks_app COMMIT\0"
 """As it is said under its name, not where it is prepared."""
 BACKEND = text("SELECT pg_backend_pid()")
-KILL_ME = text("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
 def test_session_and_connection_are_one_transaction_that_commits_with_the_outcome(
@@ -42,34 +43,6 @@ def test_session_and_connection_are_one_transaction_that_commits_with_the_outcom
 
     assert bench.runs == [(0, "RUNNING")]
     assert (bench.effects(task_id), bench.state(task_id)) == (2, "SUCCEEDED")
-
-
-def test_effect_outcome_and_move_carry_one_transaction_id(bench: Bench) -> None:
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        effect(ctx)
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    mine = bench.sql("SELECT xmin::text FROM effect WHERE task_id = :id", id=task_id)
-    move = bench.sql("SELECT xmin::text FROM task_completed WHERE id = :id", id=task_id)
-    assert mine == move
-
-
-def test_effects_roll_back_when_the_handler_raises(bench: Bench) -> None:
-    @bench.handler(retry="0s,0s")
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        ctx.session.flush()
-        raise ValueError
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
 
 
 def test_a_task_created_through_ctx_session_exists_only_if_the_outcome_commits(
@@ -227,36 +200,6 @@ def test_a_handler_that_hides_a_broken_transaction_is_charged(bench: Bench) -> N
 
     assert (bench.effects(task_id), bench.state(task_id)) == (0, "FAILED")
     assert bench.runs == ["hidden"]
-
-
-def test_effects_roll_back_when_the_lease_was_lost_meanwhile(bench: Bench) -> None:
-    """Interleaving: A runs; rescue; B claims, runs, commits; A wants to commit."""
-    started, go_on = threading.Event(), bench.event()
-
-    @bench.handler()
-    def h(ctx: Any) -> None:
-        effect(ctx, f"attempt {ctx.attempt}")
-        if ctx.attempt == 1:
-            started.set()
-            go_on.wait(20)
-
-    task_id = bench.create()
-    first = bench.child(start=False)
-    running = bench.beside(first.execute, None, [task_id])
-    assert started.wait(10)
-    with bench.engine.begin() as connection:
-        future = datetime.now(UTC) + timedelta(hours=1)
-        rescued = rescue_expired(connection, lease=LEASE, max_crashes=5, now=future)
-    bench.sql("UPDATE task_pending SET due_at = statement_timestamp()")
-
-    bench.execute([task_id])
-    go_on.set()
-    running.join(10)
-
-    assert set(rescued) == {task_id}
-    assert bench.state(task_id) == "SUCCEEDED"
-    assert bench.sql("SELECT string_agg(note, ', ') FROM effect") == "attempt 2"
-    assert first.inflight.empty
 
 
 def test_effects_of_an_async_handler_roll_back_when_the_lease_was_lost_meanwhile(

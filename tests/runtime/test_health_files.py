@@ -71,6 +71,33 @@ def test_trouble_is_said() -> None:
     assert judge("beat")[0]
 
 
+def test_a_note_is_said_and_makes_nobody_unhealthy() -> None:
+    mine = Liveness("worker", "a", good_for_s=60)
+
+    mine.beat(note="the broker does not answer")
+    noted = judge("worker")
+    mine.beat("hungry", "the broker does not answer")
+    both = judge("worker")
+
+    assert noted[0]
+    assert noted[1].endswith(" s ago; the broker does not answer")
+    assert both == (False, "worker a: hungry; the broker does not answer")
+
+
+def test_a_process_that_got_the_number_of_one_that_ended_is_not_taken_for_it(folder: Path) -> None:
+    mine = Liveness("worker", "a", good_for_s=60)
+    mine.beat()
+    path = folder / "worker-a"
+    first, second = path.read_text().split("\n", 1)
+    pid, _, good_for_s, _ = first.split(" ", 3)
+    path.write_text(f"{pid} 0.0 {good_for_s} \n1.0 \n")
+    another = judge("worker")[1]
+    path.write_text(f"{pid} 0.0 0.1 \n{second}")
+
+    assert another == "worker a: its process is gone"
+    assert "no sign of life for" in judge("worker")[1]
+
+
 def test_one_bad_worker_is_enough_and_a_name_asks_for_one() -> None:
     Liveness("worker", "good", good_for_s=60).beat()
     Liveness("worker", "bad", good_for_s=60).beat("hungry")
@@ -242,3 +269,13 @@ def test_no_password_is_in_a_name_or_a_verdict(
     assert judge("worker")[0]
     assert "s3cret" not in said
     assert "pw" not in said
+
+
+def test_a_databases_name_with_control_characters_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of(monkeypatch, "postgresql+psycopg://db1:5432/shop\nalive\x1b[2J")
+
+    health_files.probe("worker")
+
+    assert capsys.readouterr().out.count("\n") == 1

@@ -11,7 +11,7 @@ import pytest
 
 from tasks_app import Cancel, Fail, Notice, Retry, Skip, Snooze
 from tasks_app.pool.runs.claim import claim
-from tasks_app.runtime.hooks import HOOKS, Hooks, Kind
+from tasks_app.runtime.hooks import HOOKS, Hooks, NoticeKind
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tests.factory import claimed_task, claimer
 from tests.runtime.bench import Bench, effect
@@ -50,7 +50,7 @@ ENDINGS = [
 def test_who_does_not_listen_now_is_not_told() -> None:
     hooks, notices, listens = Hooks(), [], [False, True]
     hooks.subscribe(notices.append, while_=lambda: listens[0])
-    notice = Notice(Kind.STARTED, 1, "t", "default")
+    notice = Notice(NoticeKind.STARTED, 1, "t", "default")
 
     assert not hooks.wanted
     hooks.tell([notice])
@@ -283,7 +283,7 @@ def test_subscribing_twice_is_once_and_payloads_are_not_in_the_repr() -> None:
     hooks.subscribe(notices.append)
     hooks.subscribe(notices.append)
 
-    hooks.tell([Notice(Kind.STARTED, 1, "t", "default", payload='{"card": "canary"}')])
+    hooks.tell([Notice(NoticeKind.STARTED, 1, "t", "default", payload='{"card": "canary"}')])
 
     assert len(notices) == 1
     assert "canary" not in repr(notices[0])

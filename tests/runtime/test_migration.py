@@ -14,7 +14,7 @@ from alembic import command
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app.domain.errors import SchemaError
-from tasks_app.pool.schema import _config, current, newest
+from tasks_app.pool.schema import _config, current, newest, take_turn
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 from tests.factory import pending_task
@@ -29,6 +29,15 @@ BUILDS = text("""
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%'
       AND state = 'active' AND wait_event_type = 'Lock'
+""")
+ASKED_AT = text("""
+    SELECT query_start FROM pg_stat_activity
+    WHERE datname = current_database() AND query ~ '^(SELECT pg_try_advisory|ROLLBACK)'
+      AND pid NOT IN (:holder, pg_backend_pid())
+""")
+END_OTHERS = text("""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid != pg_backend_pid()
 """)
 VALID = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
 
@@ -64,10 +73,12 @@ def url(behind: Engine) -> str:
 
 
 @pytest.fixture
-def start(url: str) -> Iterator[Start]:
-    """Start to migrate in a thread."""
+def start(behind: Engine, url: str) -> Iterator[Start]:
+    """Start to migrate in a thread. What has not ended with the test is ended."""
     with ThreadPoolExecutor(2) as threads:
         yield lambda *args, **options: threads.submit(migrate, Database(url), *args, **options)
+        with behind.connect() as connection:
+            connection.execute(END_OTHERS)
 
 
 def create(engine: Engine) -> int:
@@ -165,6 +176,31 @@ def test_a_second_one_waits_without_being_waited_for(
 
     assert first.result(30) == (OLD, newest())
     assert second.result(30) == (newest(), newest())
+
+
+def test_an_index_is_built_while_a_second_one_asks_for_its_turn(
+    behind: Engine, start: Start
+) -> None:
+    """One that had come before the index was begun used to be waited for, and to wait for it."""
+    asked = set()
+
+    def has_asked_again() -> bool:
+        with behind.connect() as connection:
+            asked.update(connection.execute(ASKED_AT, {"holder": holder}).scalars())
+        return len(asked) >= 5
+
+    with behind.connect() as turn:
+        holder = turn.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        take_turn(turn)
+        second = start()
+        until(has_asked_again)
+        with behind.connect().execution_options(isolation_level="AUTOCOMMIT") as builder:
+            builder.exec_driver_sql("SET statement_timeout = '10s'")
+            builder.exec_driver_sql("CREATE INDEX CONCURRENTLY of_test ON task_pending (payload)")
+            builder.exec_driver_sql("DROP INDEX of_test")
+        assert not second.done()
+
+    assert second.result(30) == (OLD, newest())
 
 
 def test_it_does_not_try_for_ever(behind: Engine, url: str) -> None:

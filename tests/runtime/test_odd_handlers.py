@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from tests.runtime import odd_handlers
 from tests.runtime.bench import Bench
-from tests.runtime.execution.test_fast_path import warm
+from tests.runtime.execution.warm_child import warm
 from tests.runtime.odd_handlers import ENDING, FAILING, HARMLESS, LOSING, Odd, Run, keep, use_kept
 from tests.waiting import until
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.schedules.schedule import Schedule, plan_of
 from tasks_app.pool.schedules import schedules
 from tasks_app.runtime.db.database import Database

@@ -1,9 +1,11 @@
-"""Batches on their way into the pool, through outages, and none of them twice."""
+"""Writes the batches of a buffer, through outages, and none of them twice."""
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -13,7 +15,9 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.pool.connection.transactions import has_committed, this_transaction
 from tasks_app.runtime.api.producer import create_rows
-from tasks_app.runtime.db.errors import is_unanswered, patience_s
+from tasks_app.runtime.db.connections import checked_engine
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
 log = quiet_logger(__name__)
 
@@ -22,42 +26,43 @@ _REFUSALS = ("22", "23")
 """SQLSTATE classes of data that no later try can write (PostgreSQL 18 docs, appendix A)."""
 
 
-class Delivery:
-    """Writes batches for one thread."""
+class BufferWriter:
+    """For one thread."""
 
     def __init__(
         self,
         engine: Callable[[], Engine],
         patience_s: float,
-        wait: Callable[[float], bool],
+        pause: Callable[[], bool],
         lost: Lost,
     ) -> None:
+        """``pause``: wait before the next try; False: there is to be none."""
         self._engine = engine
         self._patience_s = patience_s
-        self._wait = wait
+        self._pause = pause
         self._lost = lost
         self._doubt: str | None = None
         """The transaction whose COMMIT was not answered."""
         self.retries = 0
 
-    def deliver(self, rows: Sequence[TaskRow]) -> int:
-        """Write the rows and return how many; the others are lost, and whose loss it is was told.
+    def write(self, rows: Sequence[TaskRow]) -> int:
+        """Write the rows and return how many; the others were reported as lost.
 
         A transaction per batch; a batch with rows that the table refuses is written in halves.
         """
         ends = time.monotonic() + self._patience_s
         while True:
             try:
-                self._write(rows)
-            except Exception as error:  # of the database, of its driver, or of this program
+                self._commit(rows)
+            except Exception as error:  # the database's, its driver's, or our own
                 if self._is_refused(error):
                     if len(rows) > 1:
                         half = len(rows) // 2
-                        return self.deliver(rows[:half]) + self.deliver(rows[half:])
+                        return self.write(rows[:half]) + self.write(rows[half:])
                     ends = 0.0
                 elif self.retries == 0:
                     log.warning("a buffer cannot write (%s): it tries again", type(error).__name__)
-                if time.monotonic() >= ends or not self._wait(patience_s()):
+                if time.monotonic() >= ends or not self._pause():
                     self._doubt = None
                     self._lost(rows, error)
                     return 0
@@ -66,7 +71,7 @@ class Delivery:
                 self.retries = 0
                 return len(rows)
 
-    def _write(self, rows: Sequence[TaskRow]) -> None:
+    def _commit(self, rows: Sequence[TaskRow]) -> None:
         with Session(self._engine()) as session:
             if self._doubt is not None and self._was_written(session):
                 return
@@ -74,13 +79,13 @@ class Delivery:
             create_rows(session, rows)
             try:
                 session.commit()
-            except Exception as error:  # of a listener to commits, too
+            except Exception as error:  # also one that a listener raised
                 if not isinstance(error, DBAPIError) or is_unanswered(error):
                     self._doubt = transaction
                 raise
 
     def _was_written(self, session: Session) -> bool:
-        """Ask what became of the COMMIT that was not answered."""
+        """Ask whether the transaction committed whose COMMIT was not answered."""
         committed = has_committed(session.connection(), str(self._doubt))
         if committed is None:
             raise InterruptedError("The transaction is not over yet.")
@@ -88,5 +93,36 @@ class Delivery:
         return committed
 
     def _is_refused(self, error: Exception) -> bool:
-        state = getattr(getattr(error, "orig", None), "sqlstate", None)
-        return self._doubt is None and str(state).startswith(_REFUSALS)
+        return self._doubt is None and sqlstate(error).startswith(_REFUSALS)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDatabase:
+    """A database whose engine is somebody else's, who also disposes of it."""
+
+    engine: Engine
+
+    def dispose(self) -> None:
+        """Leave that to the owner."""
+
+
+def database_of(database: Engine | str) -> Database | GivenDatabase:
+    """Return the database of a URL, or of an engine that stays its owner's.
+
+    Raises:
+        InvalidConnectionError: it is neither.
+    """
+    if isinstance(database, str):
+        return Database(database)
+    engine = checked_engine(database, advice="Pass a synchronous Engine, or a URL.")
+    _ENGINES.add(engine)
+    return GivenDatabase(engine)
+
+
+_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def leave_to_parent() -> None:
+    """Use no connection of a given engine that was opened before the fork."""
+    for engine in list(_ENGINES):
+        engine.dispose(close=False)

@@ -1,4 +1,4 @@
-"""What a bulk would do, found out without doing it."""
+"""What a bulk would do, without doing it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.operations.selection import Action, Selection
 from tasks_app.pool.operations.audit import take_turn
-from tasks_app.pool.operations.selection import Cut, cut, look, read
-from tasks_app.runtime.api.bulk import checked
+from tasks_app.pool.operations.selection import SelectionCut, cut, look, read
+from tasks_app.runtime.api.bulk import checked, transaction_of
 from tasks_app.runtime.api.bulk_step import MOST_EDITED, Edits, read_opening
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
@@ -23,9 +23,9 @@ class Foreseen:
     """What a bulk would do now."""
 
     counts: Counter[tuple[str, str]]
-    """What it would be done to, by name and state."""
+    """Tasks that it would act on, by name and state."""
     left_out: dict[str, list[int]]
-    """Ids of those of them whose new payloads would be refused, by reason."""
+    """Ids of those whose new payload would be refused, by reason."""
 
 
 def foresee_bulk(
@@ -36,20 +36,20 @@ def foresee_bulk(
     registry: Registry = HANDLERS,
     **selection: Any,
 ) -> Foreseen:
-    """Count what ``start_bulk`` with these words would mean; changes nothing, holds nothing.
+    """Count the tasks that ``start_bulk`` would mean; change nothing and lock nothing.
 
     Raises:
-        InvalidSelectionError: as there.
+        InvalidSelectionError: as ``start_bulk`` raises it.
     """
     what, chosen = checked(action, selection, patch)
-    with engine.begin() as connection:
+    with transaction_of(engine) as connection:
         end = cut(connection)
     return _walk(engine, what, chosen, end, 0, Edits(patch, registry))
 
 
 def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -> Foreseen | None:
-    """Count what is left of a bulk; None: there is none of that token."""
-    with engine.begin() as connection:
+    """Count the tasks that are left of a bulk. None: there is no such token."""
+    with transaction_of(engine) as connection:
         opening = take_turn(connection, token)
     if opening is None:
         return None
@@ -59,12 +59,17 @@ def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -
 
 
 def _walk(
-    engine: Engine, action: Action, chosen: Selection, end: Cut, after: int | None, edits: Edits
+    engine: Engine,
+    action: Action,
+    chosen: Selection,
+    end: SelectionCut,
+    after: int | None,
+    edits: Edits,
 ) -> Foreseen:
     counts: Counter[tuple[str, str]] = Counter()
     left_out: dict[str, list[int]] = defaultdict(list)
     while after is not None:
-        with engine.begin() as connection:
+        with transaction_of(engine) as connection:
             found, after = look(
                 connection, chosen, end, after, MOST_EDITED if action is Action.EDIT else 500
             )

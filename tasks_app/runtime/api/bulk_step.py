@@ -1,4 +1,4 @@
-"""One step of a bulk: the next tasks are looked up, locked, acted on by the verbs, and noted."""
+"""One step of a bulk: the next tasks are found, locked, acted on and noted."""
 
 from __future__ import annotations
 
@@ -18,65 +18,65 @@ from tasks_app.pool.connection.transactions import wait_for_locks
 from tasks_app.pool.groups.create import hold
 from tasks_app.pool.operations import audit
 from tasks_app.pool.operations.audit import Opening
-from tasks_app.pool.operations.selection import Cut, Found, lock, look
+from tasks_app.pool.operations.selection import Found, SelectionCut, lock, look
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.pool.tasks.edit_payload import edit
 from tasks_app.pool.tasks.requeue import requeue
-from tasks_app.runtime.api.new_rows import payload_limit
+from tasks_app.runtime.api.producer import payload_limit
 from tasks_app.runtime.handlers.registry import Registry
 
 MOST_EDITED = 50
-"""Their payloads are in our hands meanwhile."""
-HELD = "somebody holds its row"
+"""Tasks of one step, whose payloads are in memory meanwhile."""
+HELD = "another transaction has locked its row"
 KEY_TAKEN = "another task has its unique_key"
 _IN_THE_WAY = ("55P03", "40P01")
-"""SQLSTATEs: we waited too long for a lock; or so did somebody else, for us."""
+"""SQLSTATEs: lock_not_available, and deadlock_detected."""
 _PATIENCE, _HASTE = "1s", "100ms"
 
 
 @dataclass(slots=True)
-class Stepped:
-    """What came of a step."""
+class BulkStepResult:
+    """What a step did."""
 
     answers: Counter[str] = field(default_factory=Counter)
     ids: list[int] = field(default_factory=list)
-    """Of what it was done to."""
+    """Of the tasks acted on."""
     left_out: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Why, and ids."""
+    """Ids, by reason."""
     after: int | None = 0
-    """Where to go on; None: that was all."""
+    """The id behind which to go on; None: that was all."""
 
 
-def read_opening(opening: Opening) -> tuple[Action, Selection, Cut]:
+def read_opening(opening: Opening) -> tuple[Action, Selection, SelectionCut]:
     """Return what a bulk is to do, and to what."""
     action = Action(opening.action)
-    return action, select(action, opening.what), Cut(opening.at, opening.until)
+    return action, select(action, opening.what), SelectionCut(opening.at, opening.until)
 
 
 def in_the_way(error: DBAPIError) -> bool:
-    """Whether somebody else holds what we wanted."""
+    """Whether another transaction holds a row that we wanted."""
     return getattr(error.orig, "sqlstate", None) in _IN_THE_WAY
 
 
-class Step:
+class BulkStep:
     """One transaction of a bulk, on a connection whose turn it is."""
 
     def __init__(self, connection: Connection, opening: Opening, by: str, edits: Edits) -> None:
         self._connection, self._token, self._by = connection, opening.token, by
         self._action, self._chosen, self._end = read_opening(opening)
         self._edits = edits
-        self._done = Stepped()
+        self._done = BulkStepResult()
 
-    def go(self, after: int, most: int) -> Stepped:
-        """Act on the next tasks, and write it down."""
+    def go(self, after: int, most: int) -> BulkStepResult:
+        """Act on the next tasks, and note it."""
         wait_for_locks(self._connection, _PATIENCE)
         ids = self._next(after, most)
         if ids:
             self._act(ids)
         return self._noted(seen=bool(ids))
 
-    def go_carefully(self, after: int) -> Stepped:
-        """Act on the next task, or leave it out, because somebody holds its row."""
+    def go_carefully(self, after: int) -> BulkStepResult:
+        """Act on the next task, or leave it out if its row is locked."""
         wait_for_locks(self._connection, _HASTE)
         ids = self._next(after, 1)
         try:
@@ -86,7 +86,7 @@ class Step:
         except DBAPIError as error:
             if not in_the_way(error):
                 raise
-            self._done = Stepped(left_out={HELD: ids}, after=self._done.after)
+            self._done = BulkStepResult(left_out={HELD: ids}, after=self._done.after)
         return self._noted(seen=bool(ids))
 
     def _next(self, after: int, most: int) -> list[int]:
@@ -94,8 +94,8 @@ class Step:
         found, self._done.after = look(self._connection, self._chosen, self._end, after, most)
         return [one.id for one in found]
 
-    def _noted(self, *, seen: bool) -> Stepped:
-        """A stretch without any that is meant is no line; who comes later looks at it again."""
+    def _noted(self, *, seen: bool) -> BulkStepResult:
+        """Write no line if no task was selected; a later call reads that stretch again."""
         if seen or self._done.after is None:
             audit.note(
                 self._connection,
@@ -148,7 +148,7 @@ class Step:
 
 
 class Edits:
-    """A patch, and the handlers whose models say what may come of it."""
+    """A patch, and the handlers whose models check the patched payloads."""
 
     def __init__(self, patch: Mapping[str, Any] | None, registry: Registry) -> None:
         self._patch, self._registry = patch, registry
@@ -157,7 +157,7 @@ class Edits:
         """Return the new payload.
 
         Raises:
-            InvalidSelectionError: the task stays as it is; says why, and no value.
+            InvalidSelectionError: the task stays as it is; names the reason, but no value.
         """
         spec = self._registry.get(found.name)
         if spec is None:

@@ -1,8 +1,4 @@
-"""Tasks of other libraries, made into our own: for each library one room of a higher floor.
-
-It is imported only when somebody gives us an object while its library is loaded, so that producers
-who use only us load nothing else.
-"""
+"""Tasks of other libraries, translated into our own by the module that knows the library."""
 
 from __future__ import annotations
 
@@ -16,23 +12,31 @@ from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
 
 Translated: TypeAlias = tuple[NewTask, HandlerSpec | None]
-Translate: TypeAlias = Callable[[NewTask], Translated | None]
-"""The function of this name in such a room; None: the object is not of its library."""
+Translator: TypeAlias = Callable[[NewTask], Translated | None]
+"""None: the object is not of its library."""
 
-ROOMS = {"celery": "tasks_app.broker.celery_tasks.translation"}
+_TRANSLATORS: dict[str, Translator] = {}
+_MODULES = {"celery": "tasks_app.broker.celery_tasks.translation"}
+"""Each registers its translator. It is imported when its library is loaded and an object comes that
+is none of ours: a producer gives us Celery tasks without importing our Celery edge, and producers
+that use no Celery load none."""
+
+
+def register_translator(library: str, translator: Translator) -> None:
+    _TRANSLATORS[library] = translator
 
 
 def translated(new: NewTask) -> Translated:
     """Return the same task by its name, with what is known of its handler.
 
     Raises:
-        InvalidTaskError: nobody knows such an object, or it cannot become a task.
+        InvalidTaskError: no translator knows such an object, or it cannot become a task.
     """
-    for library, room in ROOMS.items():
+    for library, module in _MODULES.items():
         if library in sys.modules:
-            translate: Translate = importlib.import_module(room).translate
-            answer = translate(new)
-            if answer is not None:
-                return answer
+            importlib.import_module(module)
+    for translator in _TRANSLATORS.values():
+        if (answer := translator(new)) is not None:
+            return answer
     kind = type(new.task).__name__
     raise InvalidTaskError("task", f"is of type {kind}", "a task's name, or a handler")

@@ -1,14 +1,14 @@
-"""What producers call to have tasks waited for together. Nothing here commits."""
+"""Groups: tasks that are waited for together. Nothing here commits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress, group_of, member
-from tasks_app.domain.creation.new_task import NewTask
+from tasks_app.domain.creation.new_task import NewTask, check_many
 from tasks_app.domain.errors import InvalidTaskError, TasksError
 from tasks_app.domain.operations.selection import Action
 from tasks_app.domain.tasks.names import check_id
@@ -17,8 +17,7 @@ from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
-from tasks_app.runtime.api.new_rows import admitted, check_many
-from tasks_app.runtime.api.producer import create_rows
+from tasks_app.runtime.api.producer import admitted, create_rows
 from tasks_app.runtime.db.connections import Async, Sync, checked_async, connection_of
 
 
@@ -32,15 +31,15 @@ def create_group(
     fail_fast: bool = False,
     part_of: int | None = None,
 ) -> Group:
-    """Create tasks that are counted as they end; the last end calls the callback.
+    """Create tasks that are waited for together; the end of the last one creates the callback.
 
     ``then`` is created when all have succeeded (SUCCEEDED or SKIPPED), else ``on_failure``, in the
-    very transaction that ends the last of them. With ``enough``, ``then`` is created as soon as so
-    many have succeeded; with ``fail_fast``, ``on_failure`` as soon as one has failed. Those that
-    still run then go on. The callback's headers say ``group_id``, ``succeeded`` and ``failed``.
+    transaction that ends the last of them. With ``enough``, ``then`` is created as soon as so many
+    have succeeded; with ``fail_fast``, ``on_failure`` as soon as one has failed. Tasks that still
+    run then go on. The callback's headers are ``group_id``, ``succeeded`` and ``failed``.
 
     ``part_of`` is a group that waits for the callback of this one as for a member: until the
-    caller's transaction ends, nobody can count that group.
+    caller's transaction ends, no end of its members can be counted.
 
     Raises:
         InvalidTaskError: refused before anything was written, with the path of the bad value.
@@ -70,7 +69,7 @@ def create_group(
 
 
 def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list[TaskId]:
-    """Create tasks that a group waits for, too; nobody can count it until the caller commits.
+    """Add tasks to a group; until the caller commits, no end of its members can be counted.
 
     Raises:
         InvalidTaskError: as create_group.
@@ -94,28 +93,25 @@ async def acreate_group(
     part_of: int | None = None,
 ) -> Group:
     """Create a group, as :func:`create_group`, in an async transaction."""
-
-    def created(sync: Session | Connection) -> Group:
-        return create_group(
-            sync,
-            tasks,
-            then=then,
-            on_failure=on_failure,
-            enough=enough,
-            fail_fast=fail_fast,
-            part_of=part_of,
-        )
-
+    created = partial(
+        create_group,
+        tasks=tasks,
+        then=then,
+        on_failure=on_failure,
+        enough=enough,
+        fail_fast=fail_fast,
+        part_of=part_of,
+    )
     return await checked_async(session).run_sync(created)
 
 
 def get_group(session: Sync, group_id: int) -> GroupProgress | None:
-    """Return how far a group is, or None."""
+    """Return the progress of a group, or None."""
     return browse.get(connection_of(session), check_id(group_id, "group_id"))
 
 
 def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
-    """Return what came of a group's members, in the order in which they were created.
+    """Return how a group's members ended, in the order in which they were created.
 
     A thousand are in memory at a time. Those that retention has removed are left out.
 
@@ -127,7 +123,7 @@ def group_results(session: Sync, group_id: int) -> Iterator[Ended]:
 
 
 def cancel_group(session: Sync, group_id: int, *, by: str = "") -> CancelledMany:
-    """Cancel the members that have not ended; those that run are told.
+    """Cancel the members that have not ended; running ones are asked to stop.
 
     They count as failed in a group that is not over.
 

@@ -1,28 +1,21 @@
-"""Operators' verbs for limits and fair queues."""
+"""What operators call for limits, fair queues, order keys and locks; nothing here commits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from uuid import UUID
+
+from sqlalchemy import Connection
 
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.flow_control.limits import Limit, checked_target, limit_of
-from tasks_app.domain.tasks.names import check_queue
+from tasks_app.domain.tasks.names import check_id, check_queue
 from tasks_app.pool.flow_control import limits
 from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
+from tasks_app.pool.flow_control.order_and_limits import unblock
+from tasks_app.pool.locks import admin as locks
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of
-
-if TYPE_CHECKING:
-    pass
-
-from typing import TYPE_CHECKING
-
-from tasks_app.domain.tasks.names import check_id
-from tasks_app.pool.flow_control.order_and_limits import unblock
-
-if TYPE_CHECKING:
-    pass
 
 
 def set_limit(
@@ -35,13 +28,13 @@ def set_limit(
     burst: int | None = None,
     by: str = "",
 ) -> Limit:
-    """Limit a ``queue``, a ``name``, or limit keys (``key``); it replaces what was set before.
+    """Limit a ``queue``, a ``name``, or limit keys (``key``); replace the limit set before.
 
-    ``most`` run at a time; by ``rate``, such as ``100/1m``, so many start in each period, and of
-    these ``burst`` at once: what a second brings unless you say otherwise.
+    ``most`` run at a time. By ``rate``, such as ``100/1m``, so many start in each period, and
+    ``burst`` of them at once; default: as many as the rate allows in a second.
 
     Raises:
-        InvalidTaskError: it limits nothing, or cannot be kept.
+        InvalidTaskError: it limits nothing, or is out of range.
     """
     connection, limit = connection_of(session), limit_of(kind, target, most, rate, burst)
     limits.set_limit(connection, limit)
@@ -51,7 +44,7 @@ def set_limit(
 
 
 def drop_limit(session: Sync, kind: str, target: str, *, by: str = "") -> bool:
-    """Take a limit away; False: there was none.
+    """Remove a limit. False: there was none.
 
     Raises:
         InvalidTaskError: there cannot be one.
@@ -78,14 +71,14 @@ def share_queue(
     """
     connection, given = connection_of(session), dict(weights or {})
     for key, weight in given.items():
-        if not 0.001 <= weight <= 1000:  # noqa: PLR2004  more is a slip of the pen
+        if not 0.001 <= weight <= 1000:  # noqa: PLR2004  more is a typing error
             raise InvalidTaskError(f"weights.{key}", f"is {weight}", "0.001 .. 1000")
     set_fair(connection, check_queue(queue), given)
     note(connection, "share", {"queue": queue, "weights": given}, who=by)
 
 
 def unshare_queue(session: Sync, queue: str, *, by: str = "") -> bool:
-    """Let a queue's tasks go by priority and age alone again; False: they do already."""
+    """Let a queue's tasks go by priority and age alone again; False: they do so already."""
     connection = connection_of(session)
     changed = unset_fair(connection, queue)
     if changed:
@@ -94,9 +87,25 @@ def unshare_queue(session: Sync, queue: str, *, by: str = "") -> bool:
 
 
 def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
-    """Let those go on that wait behind a failed task of their order key; False: nobody does."""
+    """Let tasks go on that wait behind a failed task of their order key. False: none waits."""
     connection, task_id = connection_of(session), check_id(task_id)
     unblocked = unblock(connection, task_id)
     if unblocked:
         note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})
     return unblocked
+
+
+def free_lock(
+    connection: Connection, resource: str, token: UUID | None = None, *, by: str = ""
+) -> list[str]:
+    """Take a resource from all groups that hold it, or from one; return their holders."""
+    whose = locks.free(connection, resource, token)
+    if whose:
+        note(connection, "free lock", {"resource": resource, "holders": whose}, who=by)
+    return whose
+
+
+def limit_lock(connection: Connection, resource: str, most: int | None, *, by: str = "") -> None:
+    """Say how many may hold a counted resource, whatever code says; None: as code says."""
+    locks.limit(connection, resource, most)
+    note(connection, "limit lock", {"resource": resource, "most": most}, who=by)

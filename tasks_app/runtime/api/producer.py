@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.handlers.spec import Handler
+from tasks_app.domain.creation.new_task import NewTask, admit_alike, check_many, validate
+from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.handlers.spec import Handler, HandlerSpec
 from tasks_app.domain.tasks.options import TaskOptions
 from tasks_app.domain.tasks.records import TaskId, TaskRow
 from tasks_app.pool.tasks.create import acreate_many, acreate_one, create_many, create_one
-from tasks_app.runtime.api.new_rows import admitted, admitted_many, check_many
+from tasks_app.runtime.api.foreign_tasks import translated
 from tasks_app.runtime.db.connections import (
     Async,
     AsyncRaw,
@@ -27,6 +29,7 @@ from tasks_app.runtime.db.connections import (
     writing_connection_of,
 )
 from tasks_app.runtime.gc_pause import uncollected
+from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints.hints import HINTS
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 MANY = 1_000
-"""Tasks from which on one call keeps the garbage collector out."""
+"""A call with so many tasks, or more, runs without the garbage collector."""
 
 
 @overload
@@ -73,11 +76,11 @@ def create_task(
 ) -> TaskId:
     """Create one task in the caller's transaction: it exists if and only if that commits.
 
-    ``session`` is a Session, a Connection, or a connection of psycopg itself: the fastest, but
-    nobody learns there of a commit, so no hint is sent and the next scan starts the task. Scoped
-    sessions and Django's ``connection`` stand for what they hold.
-    ``task`` is a handler, a name, or a Celery task or signature. What a Celery task is called with
-    is given as ``args`` and ``kwargs``, to others a ``payload``: of what the handler declares.
+    ``session`` is a Session, a Connection, or a connection of psycopg itself. The last is fastest,
+    but its commit is not seen: no hint is sent, and the next scan starts the task. Scoped sessions
+    and Django's ``connection`` are accepted for what they hold.
+    ``task`` is a handler, a name, or a Celery task or signature. A Celery task takes ``args`` and
+    ``kwargs``, all others a ``payload`` of the type that the handler declares.
 
     Returns:
         The id; its ``created`` is False when another task holds the same name and unique_key, and
@@ -164,13 +167,13 @@ async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> 
 def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
     """Tell the broker of due tasks that you have committed on a connection of psycopg.
 
-    They start at once instead of at the next scan. Nothing waits, and nothing fails.
+    They start at once instead of at the next scan. It neither waits nor raises.
     """
     HINTS.offer(queue, ids)
 
 
 def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
-    """Create tasks that are checked."""
+    """Insert checked rows, and hint at them when the session commits."""
     session = unwrapped(session)
     connection = writing_connection_of(session)
     rows = HINTS.expected(session, admitted)
@@ -181,5 +184,56 @@ def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
 
 
 async def _acreate(session: Async, admitted: Sequence[TaskRow]) -> list[TaskId]:
-    # one greenlet for all that is to be said
+    # one change of greenlets for all statements
     return await checked_async(session).run_sync(create_rows, admitted)
+
+
+@cache
+def payload_limit() -> int:
+    """In bytes."""
+    from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  slow to import
+
+    return load_settings().payload_limit
+
+
+def admitted(new: NewTask) -> TaskRow:
+    """Return the row that :func:`create_task` would insert.
+
+    Raises:
+        InvalidTaskError: it is refused.
+    """
+    spec: HandlerSpec | None
+    match new.task:
+        case str():
+            spec = HANDLERS.specs.get(new.task)
+        case Handler():
+            spec = new.task.spec
+        case _:
+            new, spec = translated(new)
+    return validate(new, spec, payload_limit())
+
+
+def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
+    """Return the rows of all; in a big call most tasks are like the one before."""
+    limit = payload_limit()
+    rows: list[TaskRow] = []
+    like, terms = None, None
+    for place, new in enumerate(tasks):
+        row = admit_alike(new, terms, limit) if terms and new.task is like else None
+        if row is None:
+            try:
+                row = admitted(new)
+            except InvalidTaskError as error:
+                raise error.at(f"tasks[{place}]") from None
+            plain = not new.options and _takes_anything(new.task)
+            like, terms = (new.task, row.terms) if plain else (None, None)
+        rows.append(row)
+    return rows
+
+
+def _takes_anything(task: object) -> bool:
+    """Whether the name has no handler here, or one that declares no payload type."""
+    if not isinstance(task, str):
+        return False
+    spec = HANDLERS.specs.get(task)
+    return spec is None or spec.payload_type is None

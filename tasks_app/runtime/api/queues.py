@@ -1,12 +1,12 @@
-"""What operators and applications say of queues, noted in the audit; nothing here commits."""
+"""Settings of queues, calendars and pauses, noted in the audit; nothing here commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
-from typing import TYPE_CHECKING, Unpack
+from datetime import date, datetime, timedelta
+from typing import Any, Unpack
 
-from tasks_app.domain.durations import Duration
+from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.queues.queue import Queue, QueueOptions, check_days, check_options
 from tasks_app.domain.schedules.timing import check_instant
@@ -16,31 +16,18 @@ from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.connections import Sync, connection_of
 
-if TYPE_CHECKING:
-    pass
-
-from tasks_app.runtime.api.tasks import _span
-
-_NOTHING: QueueOptions = {
-    "windows": None,
-    "running_below": None,
-    "waiting_below": None,
-    "retry": None,
-    "max_attempts": None,
-    "timeout": None,
-    "hard_timeout": None,
-}
+_NOTHING: Any = dict.fromkeys(QueueOptions.__annotations__)
 
 
 def change_queue(
     session: Sync, queue: str, *, by: str = "", **options: Unpack[QueueOptions]
 ) -> Queue | None:
-    """Say something of a queue; what is left out stays, None takes back.
+    """Change the settings of a queue; what is left out stays, None removes a setting.
 
-    It holds from the next claim on; what runs already, runs on. None: nothing is said any more.
+    It counts from the next claim on; running tasks go on. None: the queue has no settings any more.
 
     Raises:
-        InvalidTaskError: something is wrong with it.
+        InvalidTaskError: a setting is invalid.
     """
     connection = connection_of(session)
     said = check_options(options)
@@ -55,7 +42,7 @@ def change_queue(
 
 
 def reset_queue(session: Sync, queue: str, *, by: str = "") -> bool:
-    """Take back all that is said of a queue, but not its pause; False: nothing was.
+    """Remove all settings of a queue, but not its pause. False: it has none.
 
     Raises:
         InvalidTaskError: it is no queue's name.
@@ -68,21 +55,21 @@ def reset_queue(session: Sync, queue: str, *, by: str = "") -> bool:
 
 
 def get_queue(session: Sync, queue: str) -> Queue | None:
-    """Return what is said of a queue; None: nothing."""
+    """Return the settings and the pause of a queue. None: it has neither."""
     found = (each for each in list_queues(session) if each.queue == queue)
     return next(found, None)
 
 
 def list_queues(session: Sync) -> list[Queue]:
-    """Return the queues of which something is said, by name; ``*`` where all are paused."""
+    """Return the queues with settings or a pause, by name; ``*`` if all are paused."""
     return rows.find(connection_of(session))
 
 
 def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = "") -> list[date]:
-    """Write the days of a calendar, on which windows do not open; return them.
+    """Set the days of a calendar, on which windows do not open, and return them.
 
     Raises:
-        InvalidTaskError: the name or a day is none.
+        InvalidTaskError: the name or a day is invalid.
     """
     found = check_days(days)
     connection = connection_of(session)
@@ -92,7 +79,7 @@ def set_calendar(session: Sync, name: str, days: Sequence[date], *, by: str = ""
 
 
 def remove_calendar(session: Sync, name: str, *, by: str = "") -> bool:
-    """Delete a calendar; False: there is none of that name.
+    """Delete a calendar. False: there is none of that name.
 
     Raises:
         InvalidTaskError: the windows of a queue name it.
@@ -122,12 +109,12 @@ def pause_queue(
     resume_in: Duration | None = None,
     by: str = "",
 ) -> bool:
-    """Stop a queue, or all with ``*``; False: it was paused already, and all of that stays.
+    """Pause a queue, or all with ``*``. False: it was paused already, and nothing changes.
 
-    It runs again after :func:`resume_queue`, at ``resume_at``, or ``resume_in`` from now on.
+    It runs again after :func:`resume_queue`, at ``resume_at``, or after ``resume_in``.
 
     Raises:
-        InvalidTaskError: it is no queue's name, or the end is none.
+        InvalidTaskError: it is no queue's name, or the end is no instant.
     """
     if resume_at is not None and resume_in is not None:
         raise InvalidTaskError("resume_in", "is given together with resume_at", "one of the two")
@@ -152,3 +139,12 @@ def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
     if resumed:
         note(connection, "resume", {"queues": sorted(resumed)}, who=by)
     return resumed
+
+
+def _span(value: Duration | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None

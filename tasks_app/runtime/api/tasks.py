@@ -1,6 +1,6 @@
-"""What operators call, on a connection or session of their own; nothing here commits.
+"""What operators call for single tasks, on a connection or session of theirs; nothing commits.
 
-What changes something is noted in the audit, in the same transaction; ``by`` says who wants it.
+A change is noted in the audit, in the same transaction; ``by`` is who wanted it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.durations import Duration, parse_duration
-from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.explain.explanation import Explanation, explain
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.domain.operations.selection import Action
@@ -26,34 +24,42 @@ from tasks_app.pool.operations.explain import read_facts
 from tasks_app.pool.tasks import browse
 from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel_many
 from tasks_app.pool.tasks.requeue import Requeued, requeue
-from tasks_app.runtime.db.connections import Raw, Sync, connection_of, on_connection
+from tasks_app.pool.tasks.run_now import run_now
+from tasks_app.runtime.db.connections import (
+    Async,
+    AsyncRaw,
+    Raw,
+    Sync,
+    connection_of,
+    on_async_connection,
+    on_connection,
+)
 
 if TYPE_CHECKING:
     from tasks_app.domain.config.settings import Settings
 
 LATE_SCANS, PATIENCE = 5, timedelta(minutes=1)
-"""What is due for a while is late. Without so many scans, and that while on top, nobody scans."""
+"""No process scans if a row is due for longer than so many scan intervals and PATIENCE on top."""
 
 
 def get_task(session: Sync | Raw, task_id: int) -> Task | None:
-    """Return the task from whichever pool it lies in, or None."""
+    """Return the task, in any pool, or None."""
     return on_connection(session, partial(browse.get, task_id=check_id(task_id)))
 
 
 def explain_task(
     session: Sync | Raw, task_id: int, *, settings: Settings | None = None
 ) -> Explanation:
-    """Say why a task does not run, or what became of it. Reads only, and never much.
+    """Say why a task does not run, or what became of it. It reads little and changes nothing.
 
-    ``settings`` are those of the environment, unless given: they say how long a worker that is
-    silent counts as living.
+    ``settings`` say for how long a silent worker counts as living; by default they come from the
+    environment.
     """
-    verb = partial(explained, task_id=check_id(task_id), settings=settings)
+    verb = partial(_explained, task_id=check_id(task_id), settings=settings)
     return on_connection(session, verb)
 
 
-def explained(connection: Connection, task_id: int, settings: Settings | None) -> Explanation:
-    """As :func:`explain_task`."""
+def _explained(connection: Connection, task_id: int, settings: Settings | None) -> Explanation:
     if settings is None:
         from tasks_app.domain.config.settings import load_settings  # noqa: PLC0415  it costs 50 ms
 
@@ -81,12 +87,11 @@ def explained(connection: Connection, task_id: int, settings: Settings | None) -
 
 
 def cancel_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Cancelled:
-    """Cancel a pending task at once; tell a running one, which will then not run again."""
-    return on_connection(session, partial(cancelled, task_id=check_id(task_id), by=by))
+    """Cancel a pending task at once; tell a running one, which then does not run again."""
+    return on_connection(session, partial(_cancelled, task_id=check_id(task_id), by=by))
 
 
-def cancelled(connection: Connection, task_id: int, by: str) -> Cancelled:
-    """As :func:`cancel_task`."""
+def _cancelled(connection: Connection, task_id: int, by: str) -> Cancelled:
     answer = cancel(connection, task_id)
     if answer in {Cancelled.CANCELLED, Cancelled.REQUESTED}:
         _note(connection, Action.CANCEL, task_id, answer, by)
@@ -98,7 +103,7 @@ def cancel_tasks(
 ) -> CancelledMany:
     """Cancel all pending and running tasks with this name and biz_key, in this transaction.
 
-    Of very many, ``start_bulk`` takes some at a time.
+    For very many tasks use ``start_bulk``, which takes some at a time.
 
     Raises:
         ValueError: neither is given, which would cancel everything.
@@ -127,25 +132,57 @@ def requeue_task(session: Sync | Raw, task_id: int, *, by: str = "") -> Requeued
     Raises:
         UniqueKeyTakenError: another pending task has its name and unique_key.
     """
-    return on_connection(session, partial(requeued, task_id=check_id(task_id), by=by))
+    return on_connection(session, partial(_requeued, task_id=check_id(task_id), by=by))
 
 
-def requeued(connection: Connection, task_id: int, by: str) -> Requeued:
-    """As :func:`requeue_task`."""
+def _requeued(connection: Connection, task_id: int, by: str) -> Requeued:
     answer = requeue(connection, task_id)
     if answer is Requeued.REQUEUED:
         _note(connection, Action.REQUEUE, task_id, answer, by)
     return answer
 
 
+def run_task_now(session: Sync | Raw, task_id: int, *, by: str = "") -> bool:
+    """Make a task due that waits for its time. False: it does not wait for it."""
+    return on_connection(session, partial(_run_now, task_id=check_id(task_id), by=by))
+
+
+def _run_now(connection: Connection, task_id: int, by: str) -> bool:
+    changed = run_now(connection, task_id)
+    if changed:
+        note(connection, "run now", who=by, ids=[task_id], answers={"due": 1})
+    return changed
+
+
 def _note(connection: Connection, action: Action, task_id: int, answer: str, by: str) -> None:
     note(connection, action, who=by, ids=[task_id], answers={str(answer): 1})
 
 
-def _span(value: Duration | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise InvalidTaskError("resume_in", str(error), "such as '2h'") from None
+async def aget_task(session: Async | AsyncRaw, task_id: int) -> Task | None:
+    """Return the task from whichever pool it lies in, or None."""
+    verb = partial(browse.get, task_id=check_id(task_id))
+    return await on_async_connection(session, verb)
+
+
+async def aexplain_task(
+    session: Async | AsyncRaw, task_id: int, *, settings: Settings | None = None
+) -> Explanation:
+    """Say why a task does not run, or what became of it. Reads only, and never much."""
+    verb = partial(_explained, task_id=check_id(task_id), settings=settings)
+    return await on_async_connection(session, verb)
+
+
+async def acancel_task(session: Async | AsyncRaw, task_id: int, *, by: str = "") -> Cancelled:
+    """Cancel a pending task at once; tell a running one, which will then not run again."""
+    verb = partial(_cancelled, task_id=check_id(task_id), by=by)
+    return await on_async_connection(session, verb)
+
+
+async def arequeue_task(session: Async | AsyncRaw, task_id: int, *, by: str = "") -> Requeued:
+    """Return a finished task to the pending pool: same id, charges from 0.
+
+    Raises:
+        UniqueKeyTakenError: another pending task has its name and unique_key.
+    """
+    verb = partial(_requeued, task_id=check_id(task_id), by=by)
+    return await on_async_connection(session, verb)

@@ -16,7 +16,7 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import State
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.transaction import NESTED, as_sqlalchemy_raises, of_commit
-from tasks_app.runtime.handler_db.end_of_run import FenceLostError, Permit
+from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit
 from tasks_app.runtime.handler_db.handler_connections import AsyncHandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handler_db.handler_sessions import DRIVERS, FENCE, AsyncHandlerSession
@@ -25,7 +25,7 @@ from tasks_app.runtime.hints.hints import HINTS
 
 
 class AsyncTransaction:
-    """Of an async handler; the run waits for the database in its greenlet."""
+    """For an async handler; the run waits for the database in its greenlet."""
 
     def __init__(self, engine: AsyncEngine, fence: Fence) -> None:
         self._engine = engine
@@ -53,17 +53,14 @@ class AsyncTransaction:
 
     @property
     def active(self) -> bool:
-        """Whether anything was done in it."""
         return self.ended or (self._session is not None and self._session.in_transaction())
 
     @property
     def ended(self) -> bool:
-        """Whether the handler ended it by itself."""
         return any(driver.has_ended() for driver in self._drivers)
 
     @property
     def untried(self) -> bool:
-        """Whether it had a connection, on which nothing was answered."""
         return bool(self._drivers) and not any(driver.answered for driver in self._drivers)
 
     @property
@@ -84,7 +81,7 @@ class AsyncTransaction:
         await self._commit(Permit())
 
     def conclude(self, settlement: Settlement) -> State | None:
-        """Flush what the handler left, settle and commit on the same connection."""
+        """Flush, settle and commit on the same connection."""
 
         async def concluded() -> State | None:
             if self.ended:
@@ -93,7 +90,7 @@ class AsyncTransaction:
             permit = Permit(settlement)
             try:
                 await self._commit(permit)
-            except FenceLostError:
+            except OutcomeRefusedError:
                 return None
             HINTS.called(permit.called)
             return State.SUCCEEDED
@@ -122,7 +119,6 @@ class AsyncTransaction:
             raise
 
     def abandon(self) -> None:
-        """Close; an open transaction rolls back."""
         session = self._session
         if session is None:
             return
@@ -132,7 +128,7 @@ class AsyncTransaction:
                 await driver.break_off()
             try:
                 await session.end()
-            except BaseException:  # as above
+            except BaseException:  # see give_back
                 with contextlib.suppress(BaseException):
                     await session.invalidate()
 

@@ -1,8 +1,8 @@
 """What callers pass: sessions and connections of SQLAlchemy, or connections of psycopg.
 
-Or what stands for one of them: a scoped session, as Flask-SQLAlchemy's ``db.session``, and
-Django's ``connection``. Who has an object of a library has imported it; we do not, for those who
-use the other one.
+Or a proxy of one of them: a scoped session, as Flask-SQLAlchemy's ``db.session``, and Django's
+``connection``. A caller that has an object of a library has imported the library, so we look for it
+in ``sys.modules`` and import none. Anything else is an InvalidConnectionError.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
-from tasks_app.domain.errors import TasksError
+from tasks_app.domain.errors import InvalidConnectionError
 from tasks_app.pool.connection.readable import make_readable
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 class DjangoConnection(Protocol):
-    """``django.db.connection``, or one of ``connections``, as type checkers know it."""
+    """``django.db.connection``, or one of ``connections``, for type checkers."""
 
     def __getattr__(self, name: str, /) -> Any:
-        """It is a proxy."""
+        """It passes all on."""
 
 
 Sync: TypeAlias = "Session | Connection | scoped_session[Any]"
@@ -41,11 +41,7 @@ AsyncRaw: TypeAlias = "psycopg.AsyncConnection[Any]"
 
 
 def on_connection(session: Sync | Raw, verb: Callable[[Connection], T]) -> T:
-    """Carry out a verb in the caller's transaction; where each statement is one, in one of its own.
-
-    Raises:
-        TypeError: it is of another kind.
-    """
+    """Carry out a verb in the caller's transaction; with autocommit, in one of its own."""
     caller: Any = unwrapped(session)
     if not is_raw(caller):
         return verb(connection_of(caller))
@@ -56,11 +52,7 @@ def on_connection(session: Sync | Raw, verb: Callable[[Connection], T]) -> T:
 
 
 async def on_async_connection(session: Async | AsyncRaw, verb: Callable[[Connection], T]) -> T:
-    """Do the same in an async transaction.
-
-    Raises:
-        TypeError: it is of another kind.
-    """
+    """Do the same in an async transaction."""
     caller: Any = unwrapped(session)
     if not is_async_raw(caller):
         return await checked_async(caller).run_sync(lambda sync: verb(connection_of(sync)))
@@ -73,57 +65,52 @@ async def on_async_connection(session: Async | AsyncRaw, verb: Callable[[Connect
 
 
 def connection_of(session: Sync) -> Connection:
-    """Return the connection whose transaction it is, on which everything can be read.
-
-    Raises:
-        TypeError: it is of another kind.
-    """
+    """Return the transaction's connection, on which psycopg can read intervals and instants."""
     connection = writing_connection_of(session)
     make_readable(connection)
     return connection
 
 
 def writing_connection_of(session: Sync) -> Connection:
-    """Return the connection for statements that return neither intervals nor instants.
-
-    Raises:
-        TypeError: it is of another kind.
-    """
+    """Return the connection, for statements that return neither intervals nor instants."""
     match unwrapped(session):
         case Session() as whole:
             connection = whole.connection()
         case Connection() as connection:
             pass
         case _:
-            raise TypeError(
-                f"A {_kind(session)} is no Session or Connection. "
+            raise InvalidConnectionError(
+                f"{shown(session)} is no Session or Connection. "
                 "Pass the session of your transaction; async ones go to acreate_task, aget_task …"
             )
     if connection.dialect.name != "postgresql":
-        raise TypeError(
+        raise InvalidConnectionError(
             f"This session writes to {connection.dialect.name}, and tasks live in PostgreSQL. "
             "Pass a session of the database that TASKS_APP_DATABASE_URL names."
         )
     return connection
 
 
-def checked_async(session: Async) -> AsyncSession | AsyncConnection:
-    """Return what is an AsyncSession or AsyncConnection.
+def checked_engine(engine: object, *, advice: str) -> Engine:
+    """Return the Engine."""
+    if not isinstance(engine, Engine):
+        raise InvalidConnectionError(f"{shown(engine)} is no Engine. {advice}")
+    return engine
 
-    Raises:
-        TypeError: it is of another kind.
-    """
+
+def checked_async(session: Async) -> AsyncSession | AsyncConnection:
+    """Return the AsyncSession or AsyncConnection."""
     whole: AsyncSession | AsyncConnection = unwrapped(session)
     if not _is(whole, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection"):
-        raise TypeError(
-            f"A {_kind(session)} is no AsyncSession or AsyncConnection. "
+        raise InvalidConnectionError(
+            f"{shown(session)} is no AsyncSession or AsyncConnection. "
             "Pass the async session of your transaction; others go to create_task, get_task …"
         )
     return whole
 
 
 def unwrapped(session: Any) -> Any:
-    """Return the session or connection that a proxy stands for here and now."""
+    """Return the session or connection that a proxy stands for at the moment."""
     kind: Any = type(session)
     unwrap = _way_into(kind)
     return session if unwrap is None else unwrap(session)
@@ -152,19 +139,17 @@ def _of_django(wrapper: Any) -> Any:
         if is_raw(wrapper.connection):
             wrapper.validate_no_broken_transaction()  # what is written now would be rolled back
             return wrapper.connection
-    raise TasksError(
+    raise InvalidConnectionError(
         "This connection of Django's is none of psycopg 3 to PostgreSQL. "
         "Install psycopg and no psycopg2, or pass another of Django's connections."
     )
 
 
 def is_raw(session: object) -> TypeIs[psycopg.Connection[Any]]:
-    """Whether it is a connection of psycopg."""
     return _is(session, "psycopg", "Connection")
 
 
 def is_async_raw(session: object) -> TypeIs[AsyncRaw]:
-    """Whether it is an async connection of psycopg."""
     return _is(session, "psycopg", "AsyncConnection")
 
 
@@ -179,7 +164,10 @@ def _descends(kind: type, library: str, names: tuple[str, ...]) -> bool:
     return module is not None and issubclass(kind, tuple(getattr(module, n) for n in names))
 
 
-def _kind(session: object) -> str:
-    """Name the kind; SQLAlchemy and psycopg have names in common."""
+def shown(session: object) -> str:
+    """Name the type of what is refused; SQLAlchemy and psycopg share some names."""
     kind = type(session)
-    return f"{kind.__name__} of psycopg" if "psycopg" in kind.__module__ else kind.__name__
+    if session is None:
+        return "None"
+    article = "An" if kind.__name__[0] in "AEIOUaeiou" else "A"
+    return f"{article} {kind.__name__}{' of psycopg' * ('psycopg' in kind.__module__)}"

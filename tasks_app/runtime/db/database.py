@@ -1,7 +1,7 @@
 """Connections of one process. Engines are made on first use, never before a fork.
 
-Two engines: ours has short lock and statement timeouts, so that nothing of ours waits long for
-anybody; handlers get one without, because how long their SQL may take is their business.
+Two engines: ours has short lock and statement timeouts, so that none of our statements waits long;
+handlers get one without, because they decide how long their SQL may take.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import ExceptionContext
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tasks_app.pool.connection.readable import is_readable, make_readable
-from tasks_app.runtime.db.errors import is_conflict, spares_handlers
+from tasks_app.runtime.db.errors import mark
 from tasks_app.runtime.db.session_settings import (
     CHECK,
     FOR_A_TRANSACTION,
@@ -29,11 +29,9 @@ from tasks_app.runtime.fork_safety import keep_from_forks
 from tasks_app.runtime.handler_db.connection_liveness import Losses, lives, rest
 from tasks_app.runtime.handler_db.lending import connect_async, lend
 
-_MARK = "_tasks_app_ours"
-
 
 class Database:
-    """The database of one process; after a fork it starts afresh."""
+    """The database of one process; after a fork it opens connections of its own."""
 
     def __init__(self, url: str, *, handlers: int = 1, prepare: bool = True) -> None:
         self._url = url
@@ -47,12 +45,12 @@ class Database:
         self._autocommit: Engine
         self._handler_engine: Engine
         self._at_hand: list[Connection] = []
-        """One at most, for single statements: to get it from its pool and to give it back takes as
-        long as a statement, for a child that was idle."""
+        """At most one, for single statements: in a child that was idle, a checkout from the pool
+        and the return take as long as a statement."""
 
     @property
     def engine(self) -> Engine:
-        """For our own short transactions."""
+        """For short transactions of our own."""
         self._fresh()
         return self._engine
 
@@ -65,7 +63,7 @@ class Database:
     def async_engine(self, connections: int) -> AsyncEngine:
         """Return a new engine for async handlers; its connections belong to one event loop.
 
-        Who finds all of them lent waits for as long as its own time limit lets it.
+        A run that finds all of them lent waits for one, up to its own time limit.
         """
         engine = create_async_engine(
             self._url,
@@ -76,7 +74,7 @@ class Database:
             pool_timeout=None,
             connect_args={**self._arguments(CHECK), "async_creator_fn": connect_async},
         )
-        event.listen(engine.sync_engine, "handle_error", _mark)
+        event.listen(engine.sync_engine, "handle_error", mark)
         keep_from_forks(engine.sync_engine)
         self.losses.watch(engine.sync_engine)
         lend(engine.sync_engine)
@@ -84,21 +82,46 @@ class Database:
         return engine
 
     def migration_engine(self) -> Engine:
-        """Return a new engine whose statements may take as long as they take."""
+        """Return a new engine without time limits for statements."""
         return self._make(UNHURRIED, 2)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """Open one of our transactions; it commits at the end of the block."""
-        with self.engine.begin() as connection:
+        """Open one of our own transactions; it commits at the end of the block."""
+        with self._connect() as connection, connection.begin():
             yield connection
+
+    def secure(self) -> None:
+        """If a connection was refused, make sure of one for handlers beside one of ours.
+
+        A child that claims without them holds tasks that it cannot run. Both stay in their pools.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the server still refuses.
+        """
+        if self.losses.short:
+            self._clear_hand()
+            with self._connect(), self.handler_engine.connect():
+                self.losses.short = False
+
+    def _connect(self) -> Connection:
+        """Check out one of ours; where the server gives no other, the one at hand serves.
+
+        Otherwise a child at the connection limit could not renew what it claimed by that one.
+        """
+        try:
+            return self.engine.connect()
+        except DBAPIError:
+            if not self._clear_hand():
+                raise
+            return self.engine.connect()
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
         """Open a connection on which each statement commits by itself: one round trip, not three.
 
-        Whether a statement that was not answered has committed, nobody knows, as with a COMMIT.
-        Behind a pooler, where settings last for a transaction, the block is one.
+        Whether a statement that was not answered has committed is not known, as with a COMMIT.
+        Behind a pooler, where settings last for a transaction, the block is one transaction.
         """
         if not self._prepare:
             with self.begin() as connection:
@@ -127,11 +150,22 @@ class Database:
         else:
             connection.close()
 
+    def _clear_hand(self) -> bool:
+        """Return the connection at hand to its pool, if there is one."""
+        with suppress(IndexError):  # another thread was faster
+            self._at_hand.pop().close()
+            return True
+        return False
+
+    def spare(self) -> None:
+        """Close what is idle; what is in use returns to the same pool."""
+        self._clear_hand()
+        self.engine.pool.dispose()
+        self.handler_engine.pool.dispose()
+
     def dispose(self) -> None:
-        """Close all connections."""
         if self._pid == os.getpid():
-            while self._at_hand:
-                self._at_hand.pop().close()
+            self._clear_hand()
             self._engine.dispose()
             self._handler_engine.dispose()
 
@@ -155,10 +189,11 @@ class Database:
             self._pid = os.getpid()
 
     def _arguments(self, settings: dict[str, str]) -> dict[str, Any]:
-        """A pooler takes no options at the start, and deals out its servers anew each time."""
+        """A pooler takes no options at connect, and assigns servers anew for each transaction."""
         if not self._prepare:
             return {**NETWORK, "prepare_threshold": None}
-        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        ours = [f"-c {name}={value}" for name, value in settings.items()]
+        options = " ".join([*_options_of(self._url), *ours])  # of two of a name the last one holds
         if settings is OURS:  # few statements, each again and again
             return {**NETWORK, "options": options, "prepare_threshold": 1}
         return {**NETWORK, "options": options}
@@ -167,28 +202,37 @@ class Database:
         engine = create_engine(
             self._url,
             isolation_level="READ COMMITTED",
-            hide_parameters=True,  # errors get into logs and pools, and carry payloads
+            hide_parameters=True,  # errors get into logs and tables, and would carry payloads
             pool_size=size,
             max_overflow=5,
-            pool_use_lifo=True,  # the one that was used last is warm
-            pool_pre_ping=False,  # of those alone that were idle: see liveness
+            pool_use_lifo=True,  # the one used last is warm
+            pool_pre_ping=False,  # only idle ones are asked: see connection_liveness
             connect_args=self._arguments(settings),
         )
-        event.listen(engine, "handle_error", _mark)
+        event.listen(engine, "handle_error", mark)
         keep_from_forks(engine)
         self.losses.watch(engine)
         return engine
 
 
+def _options_of(url: str) -> tuple[str, ...]:
+    """Return the options of the URL, or else of the environment, which ours would replace.
+
+    Among them may be a ``search_path`` or a ``role``: without it the pool would be another one.
+    """
+    options = make_url(url).query.get("options") or os.environ.get("PGOPTIONS") or ()
+    return (options,) if isinstance(options, str) else options
+
+
 def settle_in(connection: Connection) -> None:
-    """Ask for our settings, until the end of the transaction that has just begun."""
+    """Apply our settings until the end of the transaction that has just begun."""
     connection.exec_driver_sql(FOR_A_TRANSACTION)
 
 
 def _keep_readable(engine: Engine) -> None:
-    """Handlers have their role's settings, but for styles in which psycopg could read nothing.
+    """Keep the settings of the handlers' role, except styles that psycopg cannot read.
 
-    Only of a role that has such is anything asked, once a transaction.
+    Only for a role with such styles anything is sent, once a transaction.
     """
 
     def look(connection: Any, _record: object) -> None:
@@ -197,19 +241,3 @@ def _keep_readable(engine: Engine) -> None:
             event.listen(engine, "begin", make_readable)
 
     event.listen(engine, "connect", look)
-
-
-def _mark(context: ExceptionContext) -> None:
-    """Remember that an error came from our database, not from one of a handler's own."""
-    if context.sqlalchemy_exception is not None:
-        setattr(context.sqlalchemy_exception, _MARK, True)
-
-
-def is_conflict_here(error: BaseException) -> bool:
-    """Tell whether a transaction of our database was in another's way."""
-    return is_conflict(error) and getattr(error, _MARK, False)
-
-
-def is_lost(error: BaseException) -> bool:
-    """Tell whether our database, and no other that a handler talks to, serves nobody just now."""
-    return spares_handlers(error) and getattr(error, _MARK, False)

@@ -1,6 +1,6 @@
 """How we react when PostgreSQL refuses a statement of ours, by its SQLSTATE, and how patiently.
 
-SQLSTATEs are those of PostgreSQL 18's appendix A. Whatever it is, no process ends for it.
+SQLSTATEs are those of PostgreSQL 18's appendix A. No error ends a process.
 """
 
 from __future__ import annotations
@@ -8,23 +8,29 @@ from __future__ import annotations
 from enum import StrEnum
 from random import uniform
 
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from tasks_app.domain.config.unreachable import TOO_MANY
+
+_MARK = "_tasks_app_ours"
+_REFUSED = "_tasks_app_refused"
 
 
 class Remedy(StrEnum):
-    """What is to be done about it."""
+    """What to do about an error."""
 
     REPEAT = "repeat"
-    """Try again after a pause: it passes, as a deadlock does, or a person sees to it, as to a
-    right that is missing. What waits to be written stays where it is."""
+    """Try again after a pause: it passes, as a deadlock does, or an operator removes the cause,
+    such as a missing privilege. Pending writes stay pending."""
     SPARE = "spare"
-    """The same; and since it serves nobody just now, no task is charged with it."""
+    """The same; and no task is charged, since the database is unavailable to all."""
     REPLACE = "replace"
-    """What was sent can never be stored: write down that, in its place."""
+    """What was sent can never be stored: write in its place that it could not be."""
 
 
 _GONE = ("08", "57P", "25P03", "25P04")
-"""The session is over, so that nobody knows what its last statement did."""
+"""The session is over: what its last statement did is not known."""
 _REACTIONS = {
     **dict.fromkeys(_GONE, Remedy.SPARE),
     "25006": Remedy.SPARE,  # read only: after a failover we talk to the wrong server
@@ -37,7 +43,7 @@ _REACTIONS = {
 
 
 def remedy_for(error: BaseException) -> Remedy:
-    """Return what to do; of what is not in the list, to try again."""
+    """Return what to do; for SQLSTATEs that are not listed: REPEAT."""
     if is_unanswered(error):
         return Remedy.SPARE
     state = sqlstate(error)
@@ -46,44 +52,71 @@ def remedy_for(error: BaseException) -> Remedy:
 
 
 def spares_handlers(error: BaseException) -> bool:
-    """Tell whether what a handler's transaction ran into is no fault of its task.
+    """Whether an error in a handler's transaction is no fault of its task.
 
-    That it was read only may be: a handler can ask for that itself.
+    A read-only transaction may be its fault: a handler can ask for one.
     """
     return remedy_for(error) is Remedy.SPARE and sqlstate(error) != "25006"
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Tell whether two transactions were in each other's way, through no fault of either.
+    """Whether it is a deadlock or a serialization failure.
 
-    A deadlock, or one that cannot be serialized: PostgreSQL expects both to be run again.
+    Neither transaction is at fault: PostgreSQL expects that they are run again.
     """
     return isinstance(error, DBAPIError) and sqlstate(error) in {"40001", "40P01"}
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Tell whether the database never answered, so that nobody knows what it did.
+    """Whether the database never answered, so that it is not known what it did.
 
-    Anything else is a definite refusal.
+    Any other error is a definite refusal.
     """
     if not isinstance(error, DBAPIError):
         return False
     if error.connection_invalidated:
         return True
     if not (state := sqlstate(error)):
-        # It never reached the server; of other classes it is the client's own refusal.
+        # It never reached the server. Errors of other classes are the client's own refusals.
         return isinstance(error, OperationalError | InterfaceError)
     return state.startswith(_GONE)
 
 
+def mark(context: ExceptionContext) -> None:
+    """Mark an error as our database's, not one of another that a handler talks to."""
+    if context.sqlalchemy_exception is not None:
+        setattr(context.sqlalchemy_exception, _MARK, True)
+        setattr(context.sqlalchemy_exception, _REFUSED, context.connection is None)
+
+
+def is_conflict_here(error: BaseException) -> bool:
+    """Whether two transactions of our database conflicted."""
+    return is_conflict(error) and getattr(error, _MARK, False)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether our database, and no other that a handler talks to, is unavailable just now."""
+    return spares_handlers(error) and getattr(error, _MARK, False)
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether our database gave no connection, so that nothing was sent."""
+    return getattr(error, _REFUSED, False)
+
+
+def is_crowded(error: BaseException) -> bool:
+    """Whether the server gave no connection because it has none left for us."""
+    return is_refused(error) and any(said in str(error) for said in TOO_MANY)
+
+
 def sqlstate(error: BaseException) -> str:
-    """Return the code, or nothing."""
+    """Return the SQLSTATE, or an empty text."""
     return str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
 
 
 def patience_s() -> float:
-    """How long to leave a database alone that refused us.
+    """How many seconds to wait before asking a database again that refused.
 
-    A child has three threads that ask it, so that all together do so less than twice a second.
+    A child has three threads that ask, so together they do so less than twice a second.
     """
-    return uniform(1.5, 2.5)  # noqa: S311  not all at once
+    return uniform(1.5, 2.5)  # noqa: S311  jitter

@@ -1,39 +1,33 @@
-"""What our own sessions set, whatever the role or the database says."""
+"""What our own sessions set, whatever the role's or the database's settings are."""
 
 from __future__ import annotations
 
 NETWORK = {
-    "client_encoding": "utf8",  # or a role's would decide which text there is; poolers know it, too
+    "client_encoding": "utf8",  # not the role's, which may lack characters; poolers accept it, too
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 3,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # ms: a silent partition is noticed while a lease still holds
 }
-
-
 CHECK = {"client_connection_check_interval": "500"}
-"""A killed client's statement would otherwise hold its locks for as long as it runs."""
-
-
+"""In ms. Else a killed client's statement holds its locks for as long as it runs."""
 PLANNED = {
     # Our statements look rows up by key, a group at a time. Planned while the pool was empty, or
-    # by statistics of yesterday, they would read whole tables: so there is one plan, and no choice.
+    # by yesterday's statistics, they would read whole tables: so the planner gets no choice.
     "plan_cache_mode": "force_generic_plan",
     **dict.fromkeys(
         ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
     ),
-    # Up to PostgreSQL 17 what is off adds 1e10 to the cost of a plan that cannot do without (18
+    # Up to PostgreSQL 17, what is off adds 1e10 to the cost of a plan that cannot do without it (18
     # counts it apart). Above jit_above_cost the server compiles: a second for a millisecond's work.
     "jit": "off",
 }
-"""For statements of ours. How the SQL of handlers is planned is their own business."""
-
-
+"""For our own statements; the SQL of handlers is planned as their role says."""
 OURS = {
     **CHECK,
     **PLANNED,
-    # How values are written and read, whatever the role or the database says.
+    # How values are written and read.
     "IntervalStyle": "postgres",
     "DateStyle": "ISO",
     "extra_float_digits": "1",
@@ -41,23 +35,19 @@ OURS = {
     "transform_null_equals": "off",
     "standard_conforming_strings": "on",
     "default_transaction_isolation": "read\\ committed",  # of single statements
-    # Or a housekeeper that waits for somebody's lock looks dead, and its child is killed.
+    # In ms. Else a housekeeper that waits for a lock looks dead, and its child is killed.
     "lock_timeout": "1000",
     "statement_timeout": "30000",
-    # A process that is stopped or cut off within a transaction must not keep its locks: the
+    # In ms. A process that is stopped or cut off within a transaction must not keep its locks: a
     # scanner's would end all scanning.
     "idle_in_transaction_session_timeout": "5000",
 }
-
-
 UNHURRIED = {
     **CHECK,
     **dict.fromkeys(
         ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"), "0"
     ),
 }
-
-
 FOR_A_TRANSACTION = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', true)"
     for name, value in OURS.items()

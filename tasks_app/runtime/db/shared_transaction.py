@@ -1,7 +1,7 @@
 """The transaction that the runs of a batch share.
 
-Each gets a share of it: the same connection, and a session of its own. Whoever rolls back, or
-leaves something to those after it, spoils it for all.
+Each run gets the same connection, and a session of its own. A run that rolls back, or leaves
+something in the session to the runs after it, spoils the transaction for all.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tasks_app.runtime.hints.hints import HINTS
 log = quiet_logger(__name__)
 
 
-class Share:
-    """What one run of a batch writes through."""
+class RunShare:
+    """What one run of a batch has of it."""
 
     def __init__(self, whole: SharedTransaction) -> None:
         self._whole = whole
@@ -44,12 +44,11 @@ class Share:
 
     @property
     def connection(self) -> Connection:
-        """The common connection."""
         return self._whole.connection
 
     @property
     def active(self) -> bool:
-        """Not by itself: it is ended with all others."""
+        """Always false: the shared transaction ends with all runs, not with this one."""
         return False
 
     def keep(self, save: Callable[[Connection], None]) -> Any:  # noqa: ARG002  an Access's
@@ -64,7 +63,7 @@ class Share:
         """Write what the session still holds.
 
         Raises:
-            SpoiledError: the others could not bear what was done.
+            SpoiledError: the transaction cannot serve the other runs any more.
         """
         if self._session is not None:
             self._session.flush()
@@ -84,7 +83,6 @@ class SharedTransaction:
 
     @property
     def connection(self) -> Connection:
-        """The one connection."""
         if self._connection is None:
             self._connection = self._engine.connect()
             self._root = self._connection.begin()
@@ -93,15 +91,13 @@ class SharedTransaction:
 
     @property
     def ended(self) -> bool:
-        """Whether a handler ended it by itself."""
         return self._driver is not None and self._driver.ended
 
-    def share(self) -> Share:
-        """Return one run's share."""
-        return Share(self)
+    def share(self) -> RunShare:
+        return RunShare(self)
 
     def session(self) -> HandlerSession:
-        """Return a session for one run; it can roll back, and then all is rolled back."""
+        """Return a session for one run; its rollback rolls back all runs."""
         session = HandlerSession(
             self.connection, join_transaction_mode="rollback_only", close_resets_only=False
         )
@@ -109,7 +105,7 @@ class SharedTransaction:
         return session
 
     def check(self) -> None:
-        """Look after each run, and take back what it has set.
+        """Check the transaction after a run, and reset what the run has set.
 
         Raises:
             Exception: it rolled back, or ended the transaction.
@@ -123,10 +119,10 @@ class SharedTransaction:
         driver.send_reset()
 
     def settle(self, settlements: Sequence[Settlement]) -> dict[int, State]:
-        """Write all outcomes, uncommitted; return those that could be, waiting for nobody.
+        """Write all outcomes, uncommitted; return those that were written without a wait.
 
         Raises:
-            SpoiledError: something stays in the session that others would meet.
+            SpoiledError: something stays in the session that other runs would see.
         """
         if is_anything_left(self.connection):
             raise SpoiledError
@@ -139,7 +135,7 @@ class SharedTransaction:
         HINTS.called(self._called)
 
     def close(self) -> None:
-        """Tell the sessions that they are committed, for whoever listens; never raises."""
+        """End the sessions as committed, for their listeners; never raises."""
         for session in self._sessions:
             try:
                 session.hear_of_commit()
@@ -148,7 +144,7 @@ class SharedTransaction:
         self.abandon()
 
     def abandon(self) -> None:
-        """Give the connection back; what is open rolls back. Never raises."""
+        """Give the connection back; an open transaction rolls back. Never raises."""
         for session in self._sessions:
             give_back(session.end, session.invalidate)
         if self._connection is not None:

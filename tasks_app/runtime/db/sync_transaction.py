@@ -20,7 +20,7 @@ from tasks_app.runtime.db.transaction import (
     give_back,
     of_commit,
 )
-from tasks_app.runtime.handler_db.end_of_run import FenceLostError, Permit
+from tasks_app.runtime.handler_db.end_of_run import OutcomeRefusedError, Permit
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handler_db.handler_driver import CLOSED
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession, RunSession
@@ -29,14 +29,14 @@ from tasks_app.runtime.hints.hints import HINTS
 
 
 class PlainTransaction:
-    """Of a plain handler."""
+    """For a plain handler."""
 
     def __init__(
         self, database: Database, fence: Fence, begun: dict[int, HandlerConnection] | None = None
     ) -> None:
-        """``begun``: where this thread's next run, which follows at once, finds it was begun for.
+        """``begun``: connections with a transaction that was begun ahead, by thread.
 
-        By thread; it is ended there if no run comes.
+        The thread's next run takes its own from there; if none comes, it is ended there.
         """
         self._database = database
         self._begun = begun
@@ -68,7 +68,6 @@ class PlainTransaction:
 
     @property
     def active(self) -> bool:
-        """Whether anything was done in it, by whatever way."""
         if self._session is not None and self._session.in_transaction():
             return True
         connection = self._connection
@@ -81,17 +80,15 @@ class PlainTransaction:
 
     @property
     def ended(self) -> bool:
-        """Whether the handler ended it by itself."""
         return any(driver.has_ended() for driver in self._drivers)
 
     @property
     def untried(self) -> bool:
-        """Whether it had a connection, on which nothing was answered."""
         return bool(self._drivers) and not any(driver.answered for driver in self._drivers)
 
     @property
     def _drivers(self) -> set[HandlerConnection]:
-        """The first one; if that was lost also the one in its place."""
+        """The first one; if that was lost, also the one in its place."""
         connection, first = self._connection, set() if self._driver is None else {self._driver}
         if connection is None or connection.closed or connection.invalidated:
             return first
@@ -112,21 +109,21 @@ class PlainTransaction:
     def conclude(self, settlement: Settlement) -> State | None:
         """Flush what the handler left, settle and commit on the same connection.
 
-        A session commits by itself, so that its listeners hear of it.
+        If there is a session, it is the one that commits, so that its listeners are called.
         """
         connection = self._flushed()
         begins_next = self._begun is not None and not connection.get_execution_options()
         permit = Permit(settlement, begins_next=begins_next)
         try:
             self._commit(connection, permit)
-        except FenceLostError:
+        except OutcomeRefusedError:
             return None
         HINTS.called(permit.called)
         return State.SUCCEEDED
 
     def _flushed(self) -> Connection:
         if self._connection is not None and self._connection.invalidated:
-            raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # its handler has caught it
+            raise as_sqlalchemy_raises(psycopg.OperationalError(LOST))  # the handler caught it
         if self._session is not None:
             self._session.flush()
         if self.connection.closed:
@@ -147,7 +144,7 @@ class PlainTransaction:
             elif permit.settlement is None:
                 connection.commit()
             if driver.permit is not None:
-                driver.commit()  # SQLAlchemy took it for ended, or need not know: it is closed next
+                driver.commit()  # SQLAlchemy took it for ended, or need not know: it closes next
         except psycopg.Error as error:
             known = as_sqlalchemy_raises(error)
             if is_unanswered(known):
@@ -159,7 +156,6 @@ class PlainTransaction:
             raise
 
     def abandon(self) -> None:
-        """Close; an open transaction rolls back."""
         for driver in self._drivers:
             give_back(driver.break_off, driver.pgconn.finish)
         session, connection = self._session, self._connection

@@ -1,7 +1,7 @@
-"""The transaction of one run: what its handler writes through, and what its outcome commits with.
+"""The transaction of one run: its handler writes in it, and its outcome commits with it.
 
-``connection`` is a plain connection; a session is made only when it is asked for. Whichever was
-asked for first, both stand for the same transaction.
+``connection`` is a plain connection; a session is made only when it is asked for. Both work in the
+same transaction, whichever was asked for first.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ NESTED = (
 
 
 class SpoiledError(Exception):
-    """One run of a batch did what only a transaction of its own can bear."""
+    """One run of a batch did what needs a transaction of its own."""
 
 
 class Access(Protocol):
-    """What a handler sees of it."""
+    """What a handler sees of its transaction."""
 
     @property
     def session(self) -> Any:
-        """The ORM's way."""
+        """Of SQLAlchemy's ORM."""
 
     @property
     def connection(self) -> Connection:
-        """The way without the ORM."""
+        """Of SQLAlchemy, without the ORM."""
 
     @property
     def active(self) -> bool:
-        """Whether anything was done in it, and it is to be ended with the run."""
+        """Whether anything was done in it that ends with the run."""
 
     def keep(self, save: Callable[[Connection], None]) -> Any:
-        """Commit what was done so far, ``save`` last; what follows is a transaction of its own.
+        """Commit what was done so far, ``save`` last; what follows is another transaction.
 
-        In async handlers it is awaited. What ``save`` raises prevents the commit.
+        Async handlers await it. If ``save`` raises, nothing is committed.
         """
 
 
 class Transaction(Access, Protocol):
-    """Made when it is first touched; used by one run."""
+    """Begun at its first use, by one run."""
 
     @property
     def ended(self) -> bool:
-        """Whether the handler ended it by itself, so that what it wrote may stand."""
+        """Whether the handler ended it by itself, so that what it wrote may be committed."""
 
     @property
     def untried(self) -> bool:
-        """Whether it had a connection, on which nothing was answered: so nothing was done."""
+        """Whether it had a connection on which nothing was answered, so that nothing was done."""
 
     def conclude(self, settlement: Settlement) -> State | None:
         """Commit effect and outcome; None: the fence is lost, nothing was committed."""
@@ -88,14 +88,14 @@ def of_commit(error: E) -> E:
 
 
 def is_of_commit(error: BaseException) -> bool:
-    """Tell whether a COMMIT may have been sent that brought this error, or no answer."""
+    """Whether the error came from a COMMIT that may have been sent."""
     return getattr(error, _OF_COMMIT, False)
 
 
 def give_back(close: Callable[[], object], invalidate: Callable[[], object]) -> None:
-    """Close what a handler had; never raises."""
+    """Close a connection or session of a handler; never raises."""
     try:
         close()
-    except BaseException:  # listeners of the user's may raise anything, broken drivers too
+    except BaseException:  # a user's listeners may raise anything, broken drivers too
         with contextlib.suppress(BaseException):
             invalidate()

@@ -1,8 +1,8 @@
-"""Amnesia: a broker that was wiped, or a queue that was deleted, says so only when asked.
+"""Broker loss: whether a broker was wiped, or a queue deleted, is known only by asking.
 
-A message that nobody has begun with, of a queue that is empty in the broker, is lost or lies in a
-worker behind busy children. To publish it again costs little: a second copy finds nothing to claim,
-and while one waits in the queue, the queue is not empty.
+If no child has begun a message, and its queue is empty in the broker, the message is lost, or lies
+in a worker behind busy children. To publish it again costs little: a second copy finds nothing to
+claim, and while one waits in the queue, the queue is not empty.
 """
 
 from __future__ import annotations

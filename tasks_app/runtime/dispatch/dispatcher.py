@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -14,57 +15,67 @@ from tasks_app.domain.errors import NoQueueError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.dispatch.ledger import Dispatch
-from tasks_app.pool.dispatch.scan import Due, due
-from tasks_app.pool.fragments.availability import standing_still
-from tasks_app.pool.runs import heartbeats
-from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.dispatch.scan import DueRows, due
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.broker_loss import forgotten_queues
 from tasks_app.runtime.dispatch.delay_lookahead import DelayLookahead
 from tasks_app.runtime.dispatch.message_sizing import KnownRunTimes, grouped
-from tasks_app.runtime.dispatch.queue_room import QueueRoom
-from tasks_app.runtime.dispatch.queue_throughput import QueueThroughput
-from tasks_app.runtime.flow_control.admission import AdmissionControl, Verdict
+from tasks_app.runtime.dispatch.queue_room import QueueRoom, QueueRooms
+from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.publisher import DelayIndex, Publisher
-from tasks_app.runtime.scan.position import QueuePositions, ScanPosition
+from tasks_app.runtime.publisher import DelayHinter, Publisher
+from tasks_app.runtime.scan.position import QueuePositions, ScanPosition, whole_passes
 from tasks_app.runtime.scan.result import ScanResult
 from tasks_app.runtime.scan.triage import tidy
 
 log = quiet_logger(__name__)
 
 SLOW_S, REST = 0.1, 4
-"""Reading the front of the index takes a fifth of the time at most, where it takes so long."""
+"""Where reading the front of the index takes this long, it may take a fifth of the time."""
+
+
+class _Entered(NamedTuple):
+    """What a pass did in its transaction."""
+
+    fresh: list[Dispatch]
+    """The new rows of the ledger."""
+    crowded: list[QueueRoom]
+    """The queues that want more."""
+    swept: list[Notice]
+    verdicts: list[AdmissionVerdict]
 
 
 class Dispatcher:
-    """One pass at a time; any number of dispatchers may exist, and harm nothing."""
+    """One pass at a time; any number of dispatchers may exist without harm."""
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
         publisher: Publisher,
-        index: DelayIndex | None = None,
+        index: DelayHinter | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._database = database
         self._publisher = publisher
-        self._outlook = DelayLookahead(settings, index)
+        self._clock = clock
+        self.lookahead = DelayLookahead(settings, index)
         self._probe_first = False
         self._still = 0
-        self._flows: dict[str, QueueThroughput] = {}
-        self._paces = KnownRunTimes()
-        self._bookmarks = QueuePositions()
-        self._front = ScanPosition(slow_s=SLOW_S, rest=REST)
+        self._run_times = KnownRunTimes()
+        self._positions = QueuePositions()
+        self._front = ScanPosition(whole_passes(SLOW_S, REST))
         self._admission = AdmissionControl(database)
         self._fairness = Fairness()
+        self._rooms = QueueRooms(settings, self._fairness, clock)
 
     def run_once(self, *, fill_up: bool = False, now: datetime | None = None) -> ScanResult:
         """Scan all served queues and publish what is due.
 
-        With ``fill_up`` new messages are made and nothing else: the last pass was a moment ago.
+        With ``fill_up`` it only makes new messages: the last pass was a moment ago.
 
         Raises:
             PublishError: the broker did not take a message. Nothing is lost: the ledger rows that
@@ -79,33 +90,33 @@ class Dispatcher:
         with self._database.begin() as connection:
             if not ledger.scanner_lock(connection):
                 return ScanResult(skipped=True)
-            lanes = self._lanes(connection, now)
-            late = [] if fill_up else ledger.overdue(connection, list(lanes), wait, now=now)
-            served = [queue for queue in forgotten if queue in lanes]
+            rooms = self._rooms.read(connection, now=now)
+            late = [] if fill_up else ledger.overdue(connection, list(rooms), wait, now=now)
+            served = [queue for queue in forgotten if queue in rooms]
             if served:
-                late += ledger.missed(connection, served, wait, now=now)
-            swept: list[Notice] = []
-            verdicts: list[Verdict] = []
+                late += ledger.overdue(connection, served, wait, lost=True, now=now)
             if not fill_up:
-                self._bookmarks.forget()
-            began = time.monotonic()
+                self._positions.forget()
+            began = self._clock()
             within = None if now else self._front.within(began)
-            fresh, crowded = self._enter(connection, lanes, swept, verdicts, within, now)
+            entered = self._enter(connection, rooms, within, now)
             if not fill_up:
-                self._front.was_read(began, within, left=len(crowded))
-            hinted = [queue for queue, lane in lanes.items() if not lane.fair]
-            near = [] if fill_up else self._outlook.look(connection, hinted, now=now)
-        HOOKS.tell(swept)
-        self._admission.hold(verdicts, now=now)
-        out = self._publish(fresh, late)
-        published = sum(len(d.ids) for d in fresh if d.id in out)
+                self._front.was_read(began, within, left=len(entered.crowded))
+            hinted = [queue for queue, room in rooms.items() if not room.fair]
+            near = [] if fill_up else self.lookahead.look(connection, hinted, now=now)
+        HOOKS.tell(entered.swept)
+        self._admission.hold(entered.verdicts, now=now)
+        out = self._publish(entered.fresh, late)
+        published = sum(len(d.ids) for d in entered.fresh if d.id in out)
         still, self._still = self._still, 0 if published else self._still + 1
-        halves = [half for lane in crowded if (half := lane.flow.half_s()) is not None]
+        halves = [
+            half for room in entered.crowded if (half := room.throughput.half_s()) is not None
+        ]
         return ScanResult(
             published=published,
             republished=len(late),
-            more=bool(crowded),
-            next_due_s=self._outlook.next_due_s(near),
+            more=bool(entered.crowded),
+            next_due_s=self.lookahead.next_due_s(near),
             half_s=min(halves, default=None),
             still=still,
         )
@@ -124,108 +135,85 @@ class Dispatcher:
             self._publisher.probe()
             self._probe_first = False
 
-    def _lanes(self, connection: Connection, now: datetime | None) -> dict[str, QueueRoom]:
-        """Return the queues that a live child serves and that do not stand still."""
-        lanes: dict[str, QueueRoom] = {}
-        stopped = standing_still(connection, now=now)
-        if EVERY_QUEUE in stopped:
-            return lanes
-        for worker in heartbeats.live(connection, self._settings.lease, now=now):
-            for queue in set(worker.queues) - stopped:
-                flow = self._flows.setdefault(queue, QueueThroughput())
-                lane = lanes.setdefault(queue, QueueRoom(queue, flow))
-                lane.threads += worker.threads
-                lane.names.update(worker.handlers)
-        self._flows = {queue: lane.flow for queue, lane in lanes.items()}
-        for dispatch in ledger.read(connection):
-            if dispatch.queue in lanes:
-                lanes[dispatch.queue].out.append(dispatch)
-        at = time.monotonic()
-        fair = self._fairness.among(connection, lanes)
-        for lane in lanes.values():
-            lane.fair = lane.queue in fair
-            lane.measure(at)
-        return lanes
-
     def _enter(
         self,
         connection: Connection,
-        lanes: dict[str, QueueRoom],
-        swept: list[Notice],
-        verdicts: list[Verdict],
+        rooms: dict[str, QueueRoom],
         within: timedelta | None,
         now: datetime | None,
-    ) -> tuple[list[Dispatch], list[QueueRoom]]:
-        """Fill the room that the queues have; return the new ledger rows, and who wants more."""
-        rooms = {queue: lane.room(self._settings) for queue, lane in lanes.items()}
-        crowded = [lane for queue, lane in lanes.items() if rooms[queue] <= 0]
+    ) -> _Entered:
+        swept: list[Notice] = []
+        verdicts: list[AdmissionVerdict] = []
+        free = {queue: room.free(self._settings) for queue, room in rooms.items()}
+        crowded = [room for queue, room in rooms.items() if free[queue] <= 0]
         wanted = {
-            queue: room + (0 if self._bookmarks.cover(queue) else len(lanes[queue].hidden))
-            for queue, room in rooms.items()
-            if room > 0 and not lanes[queue].fair
+            queue: number + (0 if self._positions.cover(queue) else len(rooms[queue].hidden))
+            for queue, number in free.items()
+            if number > 0 and not rooms[queue].fair
         }
         messages: list[tuple[str, list[int]]] = []
-        places = self._bookmarks.places
+        places = self._positions.places
         plain = due(connection, wanted, after=places, within=within, now=now) if wanted else []
-        for found in chain(plain, self._shared(connection, lanes, rooms, now)):
-            queue, lane = found.queue, lanes[found.queue]
-            visible = lane.visible(found)
-            ready = tidy(connection, visible, found, lane.names, self._settings, swept, now=now)
+        for found in chain(plain, self._shared(connection, rooms, free, now)):
+            queue, room = found.queue, rooms[found.queue]
+            visible = room.visible(found)
+            ready, told = tidy(connection, visible, found, room.names, self._settings, now=now)
+            swept += told
             if found.gated:
-                ready = self._passing(connection, ready, found.gated, verdicts, now)
-            fits = ready[: rooms[queue]]
-            groups = self._grouped(connection, lane, fits)
+                verdict, ready = self._passing(connection, ready, found.gated, now)
+                verdicts.append(verdict)
+            fits = ready[: free[queue]]
+            groups = self._grouped(connection, room, fits)
             messages += [(queue, ids) for ids in groups]
             grouped_ids = sum(map(len, groups))
-            if lane.fair:
+            if room.fair:
                 self._fairness.went(queue, chain.from_iterable(groups))
             elif groups:
-                self._bookmarks.move(found, groups[-1][-1])
-            lane.flow.slow = grouped_ids < len(fits)
-            if grouped_ids < len(ready) or len(found.ids) == wanted.get(queue, rooms[queue]):
-                crowded.append(lane)
+                self._positions.move(found, groups[-1][-1])
+            room.throughput.slow = grouped_ids < len(fits)
+            if grouped_ids < len(ready) or len(found.ids) == wanted.get(queue, free[queue]):
+                crowded.append(room)
         fresh = ledger.add_all(connection, messages, self._settings.republish_after, now=now)
-        for queue, lane in lanes.items():
-            lane.flow.sent([dispatch for dispatch in fresh if dispatch.queue == queue])
-        return fresh, crowded
+        for queue, room in rooms.items():
+            room.throughput.sent([dispatch for dispatch in fresh if dispatch.queue == queue])
+        return _Entered(fresh, crowded, swept, verdicts)
 
     def _passing(
         self,
         connection: Connection,
         ready: list[tuple[int, str]],
         gated: frozenset[int],
-        verdicts: list[Verdict],
         now: datetime | None,
-    ) -> list[tuple[int, str]]:
+    ) -> tuple[AdmissionVerdict, list[tuple[int, str]]]:
         """Leave out what would only be held when it is claimed."""
         ids = [task_id for task_id, _ in ready if task_id in gated]
-        verdicts.append(self._admission.judge(connection, ids, now=now))
-        passing = set(verdicts[-1].admission.ids)
-        return [each for each in ready if each[0] not in gated or each[0] in passing]
+        verdict = self._admission.judge(connection, ids, now=now)
+        passing = set(verdict.admission.ids)
+        return verdict, [each for each in ready if each[0] not in gated or each[0] in passing]
 
     def _shared(
         self,
         connection: Connection,
-        lanes: dict[str, QueueRoom],
-        rooms: dict[str, int],
+        rooms: dict[str, QueueRoom],
+        free: dict[str, int],
         now: datetime | None,
-    ) -> Iterator[Due]:
+    ) -> Iterator[DueRows]:
         """Yield what is due of fair queues, in the order of shares."""
-        for queue, lane in lanes.items():
-            if lane.fair and rooms[queue] > 0:
-                found = self._fairness.due(connection, queue, rooms[queue], lane.hidden, now=now)
+        for queue, room in rooms.items():
+            if room.fair and free[queue] > 0:
+                found = self._fairness.due(connection, queue, free[queue], room.hidden, now=now)
                 if found is not None:
                     yield found
 
     def _grouped(
-        self, connection: Connection, lane: QueueRoom, ready: Sequence[tuple[int, str]]
+        self, connection: Connection, room: QueueRoom, ready: Sequence[tuple[int, str]]
     ) -> list[list[int]]:
         """Spread what is ready over the messages that there is room for."""
         largest = self._settings.message_size
-        messages = lane.messages(largest)
+        messages = room.messages(largest)
         size = min(max(1, -(-len(ready) // messages)), largest)
-        paces = self._paces.of(connection, {name for _, name in ready})
-        return grouped(ready, paces, messages=messages, largest=size)
+        run_times = self._run_times.of(connection, {name for _, name in ready})
+        return grouped(ready, run_times, messages=messages, largest=size)
 
     def _publish(self, fresh: Sequence[Dispatch], late: Sequence[Dispatch]) -> set[int]:
         """Send; take back the new rows of messages that certainly went nowhere.

@@ -1,7 +1,7 @@
 """How ids are grouped into messages: as many as a child carries out in a moment, in their order.
 
-A message is in one child's hands. Hundreds of fast tasks make one worth its way; a slow one goes
-alone, so that nothing waits behind it that another child could run.
+One child carries out a message. Hundreds of fast tasks share one; a slow task has its own, so that
+nothing waits behind it that another child could run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from tasks_app.pool.dispatch.run_times import paces
 
 MESSAGE_S = 0.4
-"""So much of a child's time a message takes up, likely; between two it waits some milliseconds."""
+"""How much of a child's time a message likely takes; between two the child waits milliseconds."""
 UNKNOWN_S = MESSAGE_S / 10
 """For names of which nobody has run a task yet: a few go out, and then it is known."""
 
@@ -50,7 +50,6 @@ class KnownRunTimes:
         self._of_name: dict[str, tuple[float, float]] = {}
 
     def of(self, connection: Connection, names: Collection[str]) -> dict[str, float]:
-        """Return what is known of these names."""
         now = time.monotonic()
         stale = [n for n in names if self._of_name.get(n, (0.0, -GOOD_FOR_S))[1] + GOOD_FOR_S < now]
         if stale:

@@ -1,7 +1,7 @@
-"""The flow of one queue: how fast its messages are worked off, and how far ahead to publish.
+"""Queue throughput: how fast messages are carried out, and how far ahead to publish.
 
-A few messages for each child are enough while tasks take their time. Fast ones empty them between
-two passes; then as much goes out as was worked off lately in half a second.
+A few messages for each child are enough while tasks are slow. Fast tasks use them up between two
+passes; then as much is published as was lately carried out in half a second.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from tasks_app.pool.dispatch.ledger import Dispatch
 
 AHEAD_S = 0.4
-"""So much work is out at most: the longest that a task with a better priority waits for it."""
+"""The most work that is out: a task with a better priority waits that long for it."""
 _WEIGHT = 0.5
-"""Of the newest look in the moving average; where it was faster, it is believed at once."""
+"""The newest look's part of the moving average; a faster one replaces the average at once."""
 _BLINK_S = 0.05
-"""Looks that follow each other sooner say little: a message of 500 takes so long as a whole."""
+"""Looks that follow each other sooner say little: a message of 500 takes that long as a whole."""
 SOONEST_S = 0.01
 GROWTH = 2.0
 """How much faster it may be than it looked when nothing was left of what was out."""
 _TRUSTED = 2.0
-"""So many times longer than it was watched: the first tasks of a child take their time."""
+"""An estimate is used for this many times the watched span: first tasks are slow."""
 
 
 class QueueThroughput:
@@ -46,7 +46,7 @@ class QueueThroughput:
         if self._looked_at is not None and self._out:
             took_s = max(_BLINK_S / 10, at - self._looked_at)
             gone = sum(number for id_, number in self._out.items() if id_ not in left)
-            if gone == sum(self._out.values()):  # nobody knows since when it is dry
+            if gone == sum(self._out.values()):  # nobody knows since when it is empty
                 self.per_s, self._rough = max(self.per_s, GROWTH * gone / took_s), True
             elif took_s < _BLINK_S:
                 return
@@ -58,7 +58,6 @@ class QueueThroughput:
         self._out, self._looked_at = left, at
 
     def sent(self, made: Sequence[Dispatch]) -> None:
-        """Remember what goes out now."""
         self._out |= {dispatch.id: len(dispatch.ids) for dispatch in made}
         self.made = len(made)
         self.largest = max((len(dispatch.ids) for dispatch in made), default=self.largest)
@@ -66,7 +65,7 @@ class QueueThroughput:
     def ahead(self, size: int) -> int:
         """Return how many messages of that size are worked off in the time to publish ahead.
 
-        Where none is out, a few at once are worth more than many in a moment.
+        Where none is out, a few at once are better than many a moment later.
         """
         most = int(self.per_s * AHEAD_S / size)
         return most if self._out else min(most, int(GROWTH * self.made))

@@ -1,4 +1,4 @@
-"""The pace report: what a child learned of its tasks' pace, written down for whoever dispatches."""
+"""The run-time report: how long tasks take, as a child learned it, written for the dispatcher."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GREAT_NEWS = 2.0
 NEVER_HEARD = float("inf")
 """A name that nobody has run is told at once."""
 PAUSE_S = 0.3
-"""Between two writes; on a busy machine the pace of fast tasks jumps about."""
+"""Between two writes; on a busy machine the run times of fast tasks vary much."""
 GREATEST_NEWS = 10.0
 """What changed by more does not wait for it: a first run that had to connect, say."""
 FASTEST_S = 0.0002
-"""As fast as anybody cares: the largest messages of such tasks are still short."""
+"""Faster makes no difference: the largest messages of such tasks are still short."""
 
 
-class PaceReport:
+class RunTimeReport:
     """A duty of the housekeeper; it costs a look at a few numbers while nothing changes."""
 
     def __init__(
@@ -36,7 +36,9 @@ class PaceReport:
         *,
         threads: int = 1,
         async_concurrency: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._database = database
         self._snapshot = snapshot
         self._registry = registry
@@ -51,7 +53,7 @@ class PaceReport:
         Raises:
             sqlalchemy.exc.SQLAlchemyError: it was not written, and is still news.
         """
-        now = time.monotonic()
+        now = self._clock()
         least = NEWS if now >= self._look_at else GREAT_NEWS
         if now < self._told_at + PAUSE_S:
             least = GREATEST_NEWS
@@ -71,7 +73,7 @@ class PaceReport:
     def _share_s(self, name: str, run_s: float) -> float:
         """Return how much of the child's time one task takes up, with others beside it.
 
-        A message shall hold as many slow ones as the child can run at once, not fewer.
+        A message is to hold as many slow tasks as the child can run at once.
         """
         spec = self._registry.get(name)
         at_once = self._async_concurrency if spec and spec.is_async else self._threads

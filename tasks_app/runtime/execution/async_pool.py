@@ -1,4 +1,4 @@
-"""The crew: async handlers of one child, many at a time, in one event loop.
+"""The async pool: async handlers of one child, many at a time, in one event loop.
 
 The loop has a thread of its own, so that claims and settles, which are blocking SQL, never hold it
 up. Each run is the runner's plain code in a greenlet: where it waits for the database or for the
@@ -21,11 +21,11 @@ from tasks_app.runtime.handlers.active_run import ActiveRun
 log = quiet_logger(__name__)
 
 BLOCKED_S = 0.5
-"""For how long one handler may keep the loop from all others before that is said."""
+"""How long one handler may block the loop before that is logged."""
 
 
 class AsyncPool:
-    """Places for so many async runs. The loop is made for the first of them."""
+    """Runs up to ``places`` handlers at a time. The loop is made for the first of them."""
 
     def __init__(
         self,
@@ -42,25 +42,25 @@ class AsyncPool:
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked_at: float | None = None
+        self.blocked_s = BLOCKED_S
         self._warned: set[str] = set()
 
     @property
     def free(self) -> int:
-        """How many more may start."""
+        """How many places are free."""
         return self._places - self._aboard
 
     @property
     def share(self) -> int:
-        """As many free places are worth a claim."""
+        """How many free places are worth a claim."""
         return max(1, self._places // 10)
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs."""
         return self._aboard > 0
 
     def start(self, runs: Sequence[ActiveRun]) -> None:
-        """Begin with these; returns at once."""
+        """Return at once; the event loop runs them."""
         if not runs:
             return
         with self._room:
@@ -69,7 +69,7 @@ class AsyncPool:
         loop.call_soon_threadsafe(self._spawn, runs)
 
     def await_room(self, wanted: int, patience_s: float) -> int:
-        """Wait a moment until so many places are free, or nothing runs; return how many are."""
+        """Wait until ``wanted`` places are free or nothing runs; return how many are free."""
         with self._room:
             self._room.wait_for(
                 lambda: self._places - self._aboard >= wanted or not self._aboard, patience_s
@@ -77,14 +77,14 @@ class AsyncPool:
             return self.free
 
     def look(self) -> None:
-        """Say once per name who keeps the loop from the others. The housekeeper asks."""
+        """Log, once per name, which handler blocks the event loop. The housekeeper calls it."""
         loop = self._loop
         if loop is None or not self._aboard:
             self._asked_at = None
         elif self._asked_at is None:
             self._asked_at = time.monotonic()
             loop.call_soon_threadsafe(self._answer)
-        elif (blocked_s := time.monotonic() - self._asked_at) >= BLOCKED_S:
+        elif (blocked_s := time.monotonic() - self._asked_at) >= self.blocked_s:
             task = asyncio.current_task(loop)
             name = "?" if task is None else task.get_name()
             if task is not None and name not in self._warned:
@@ -97,7 +97,7 @@ class AsyncPool:
                 )
 
     def close(self, patience_s: float) -> None:
-        """End the loop; whatever it still runs stays unfinished."""
+        """End the loop; what it still runs stays unfinished."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
@@ -110,7 +110,7 @@ class AsyncPool:
         self._loop = loop = asyncio.new_event_loop()
         loop.stop = _refuse  # type: ignore[method-assign]  # a handler's: the others still run
         self._thread = threading.Thread(
-            target=self._turn, args=(loop,), name="tasks_app crew", daemon=True
+            target=self._turn, args=(loop,), name="tasks_app async pool", daemon=True
         )
         self._thread.start()
         return loop
@@ -138,7 +138,7 @@ class AsyncPool:
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a run ended in a way it never should: %s", type(error).__name__)
+            log.error("a run ended by an internal error: %s", type(error).__name__)
         with self._room:
             self._aboard -= 1
             self._room.notify_all()

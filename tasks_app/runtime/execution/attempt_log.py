@@ -1,8 +1,8 @@
 """The attempt log: what a worker's log says of runs.
 
-Each attempt that failed is a line, and what ended in the error pool has its traceback; how many
-succeeded is said every half minute. No value of a payload is in a line. Of what fails in one way
-the first are said, one with its traceback, and of the others the number.
+Each failed attempt is a line; a task that ends in the error pool has its traceback. How many
+succeeded is logged every half minute. No line holds a value of a payload. Of failures that look
+alike the first are logged, one with its traceback, and the others counted.
 """
 
 from __future__ import annotations
@@ -15,55 +15,54 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple
 
-from tasks_app.domain.durations import rough
+from tasks_app.domain.explain.words import rough
 from tasks_app.domain.handlers.cause_line import exception_text
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.runtime.hooks import HOOKS, Kind, Notice
+from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 
 logger = quiet_logger("tasks_app.attempts")
 
 EVERY_S = 30.0
 IN_FULL, SPAN_S = 10, 60.0
-"""So many lines of a sort are written in such a span; of a sort is what fails in one way."""
+"""Lines of a sort that are written in a span. Failures are of a sort if they fail in one way."""
 MOST_SORTS = 100
 """In a span. A handler may make a class of exceptions for each task: then they are one sort."""
 _MINUTE_S, _DAY_S = 60.0, 86_400.0
 _COUNTED = {
-    Kind.FAILED: True,  # whether it is said that there were none
-    Kind.RETRIED: True,
-    Kind.RESCUED: False,
-    Kind.SNOOZED: False,
-    Kind.CANCELLED: False,
-    Kind.SKIPPED: False,
+    NoticeKind.FAILED: True,  # whether it is said that there were none
+    NoticeKind.RETRIED: True,
+    NoticeKind.RESCUED: False,
+    NoticeKind.SNOOZED: False,
+    NoticeKind.CANCELLED: False,
+    NoticeKind.SKIPPED: False,
 }
-_TROUBLES = (Kind.FAILED, Kind.RETRIED, Kind.RESCUED)
+_TROUBLES = (NoticeKind.FAILED, NoticeKind.RETRIED, NoticeKind.RESCUED)
 
 
 class Sort(NamedTuple):
     """Failures that look alike."""
 
     name: str
-    kind: Kind
+    kind: NoticeKind
     cause: str
 
 
-_OTHERS = Sort("other tasks", Kind.RETRIED, "other errors")
+_OTHERS = Sort("other tasks", NoticeKind.RETRIED, "other errors")
 
 
 class AttemptLog:
-    """Of one process; its threads tell it, its housekeeper lets it speak."""
+    """One process's; its threads add to it, its housekeeper lets it write."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._succeeded = 0
-        self._ended: Counter[Kind] = Counter()
+        self._ended: Counter[NoticeKind] = Counter()
         self._since: float | None = None
         self._lines: Counter[Sort] = Counter()
         self._span_ends = 0.0
 
     def succeeded(self, number: int) -> None:
-        """Count runs that succeeded."""
         with self._lock:
             self._succeeded += number
             if self._since is None:
@@ -103,7 +102,7 @@ class AttemptLog:
             )
 
     def _place(self, notice: Notice) -> int:
-        """Return which one of its sort this is, in this span."""
+        """Count it; return which one of its sort it is in this span."""
         sort = Sort(notice.name, notice.kind, notice.cause.kind if notice.cause else "")
         with self._lock:
             if not self._lines:
@@ -132,7 +131,7 @@ HOOKS.follow(ATTEMPTS)
 
 
 def _log(notice: Notice, *, with_trace: bool) -> None:
-    over = notice.kind is Kind.FAILED
+    over = notice.kind is NoticeKind.FAILED
     cause = notice.cause
     trace = cause.traceback if cause and over and with_trace else None
     text = exception_text(cause, notice.payload) if cause else "of unknown cause"
@@ -149,13 +148,15 @@ def _log(notice: Notice, *, with_trace: bool) -> None:
             "task_id": notice.task_id,
             "task_name": notice.name,
             "attempt": notice.attempt,
+            "queue": notice.queue,
+            "biz_key": notice.biz_key,
         },
     )
 
 
 def _attempt(notice: Notice) -> str:
-    """Which one, of how many: that is counted by what was charged."""
-    if notice.max_attempts is None or notice.kind is Kind.RESCUED:
+    """Name the attempt; only charged attempts count towards the maximum."""
+    if notice.max_attempts is None or notice.kind is NoticeKind.RESCUED:
         return str(notice.attempt)
     if notice.attempt == notice.failures:
         return f"{notice.attempt} of {notice.max_attempts}"
@@ -163,14 +164,14 @@ def _attempt(notice: Notice) -> str:
 
 
 def _outcome(notice: Notice) -> str:
-    if notice.kind is Kind.FAILED:
+    if notice.kind is NoticeKind.FAILED:
         return f"failed, and it is over (tasks-app show {notice.task_id})"
-    word = "was lost, not charged" if notice.kind is Kind.RESCUED else "failed"
+    word = "was lost, not charged" if notice.kind is NoticeKind.RESCUED else "failed"
     return f"{word}, again {_when(notice.wait)}" if notice.wait else f"{word}, again at once"
 
 
 def _when(wait: timedelta) -> str:
-    """By the database's clock it may be a moment sooner or later."""
+    """Name the instant by our clock; by the database's it may be a moment off."""
     seconds = wait.total_seconds()
     at = time.gmtime(time.time() + seconds)  # noqa: TID251  shown to people; it decides nothing
     day = "%Y-%m-%d " if seconds >= _DAY_S else ""

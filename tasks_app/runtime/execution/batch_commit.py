@@ -1,4 +1,4 @@
-"""Batches: runs of ``commit="batch"`` handlers in one transaction, with one settle at its end.
+"""Batch commit: runs of ``commit="batch"`` handlers in one transaction, with one settle at its end.
 
 There are no savepoints: they cost as much as commits. If anything but success comes of one run, or
 not every outcome could be written, all is rolled back and each is run again alone.
@@ -7,27 +7,23 @@ not every outcome could be written, all is rolled back and each is run again alo
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import State
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.db.shared_transaction import SharedTransaction
 from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
-from tasks_app.runtime.execution.invocation import Invocation
-from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.execution.notices import tell_settled
+from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.execution.time_limits import Allowance, can_limit
+from tasks_app.runtime.execution.time_limits import can_limit
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
-from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.hooks import HOOKS, Kind, of_claim, of_settlement
-from tasks_app.runtime.inflight.inflight import InFlight
-from tasks_app.runtime.scoreboard.slot import Slot
+from tasks_app.runtime.inflight.parts import ChildParts
 
 log = quiet_logger(__name__)
 
@@ -35,31 +31,22 @@ HOLD_S = 0.2
 """For how long a batch goes on: its handlers' locks are held until its end."""
 MOST = 500
 MOMENT_S = 0.01
-pause = time.sleep
 
 
 class BatchCommit:
     """Carries out plain tasks of one child; several threads may at once."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  it does what the runner does, for many
-        self,
-        registry: Registry,
-        database: Database,
-        inflight: InFlight,
-        slot: Slot,
-        calls: Invocation,
-        runner: Runner,
-        allowance: Allowance,
-        aftermath: ProcessGuard,
-    ) -> None:
-        self._registry = registry
-        self._database = database
-        self._inflight = inflight
-        self._slot = slot
-        self._calls = calls
+    def __init__(self, parts: ChildParts, tools: RunParts, runner: Runner) -> None:
+        self._registry = parts.registry
+        self._database = parts.database
+        self._inflight = parts.inflight
+        self._shell = tools.shell
+        self._limits = tools.limits
+        self._run_times = tools.run_times
+        self._invocation = tools.invocation
         self._runner = runner
-        self._allowance = allowance
-        self._aftermath = aftermath
+        self.hold_s = HOLD_S
+        self.pause: Callable[[float], object] = time.sleep
         self._most = MOST
 
     def carry_out(self, run: ActiveRun) -> None:
@@ -69,7 +56,7 @@ class BatchCommit:
             return
         runs, settlements = [run], list[Settlement]()
         shared = SharedTransaction(self._database.handler_engine)
-        ends = time.monotonic() + HOLD_S
+        ends = time.monotonic() + self.hold_s
         try:
             while True:
                 settlements.append(self._one(runs[-1], shared))
@@ -84,41 +71,36 @@ class BatchCommit:
             self._each(runs, shared)
         else:
             self._commit(runs, settlements, shared)
-        if self._aftermath.unfit:
-            self._inflight.stop()
+        self._shell.stop_if_due()
 
     def _may_share(self, task: ClaimedTask) -> bool:
-        """Not before it is known to be fast: the others' locks wait for it."""
+        """Whether it may join a batch. It must be known to be fast: other runs hold locks."""
         spec = self._registry.get(task.name)
         if spec is None or not spec.batched or task.runs_alone:
             return False
-        limited = self._allowance.timeout_s(task, spec) is not None
-        return self._runner.pace.is_fast(task.name) and (can_limit() or not limited)
+        limited = self._limits.timeout_s(task, spec) is not None
+        return self._run_times.is_fast(task.name) and (can_limit() or not limited)
 
     def _one(self, run: ActiveRun, shared: SharedTransaction) -> Settlement:
         """Call one handler. While it runs, the slot names it alone."""
         task = run.task
         spec = self._registry.get(task.name)
         assert spec is not None  # noqa: S101  it may share
-        announced = task.run
-        self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))
+        announced = self._shell.start(run, self._limits.hard_timeout_s(task, spec))
         try:
-            if HOOKS.wanted:
-                HOOKS.tell([of_claim(Kind.STARTED, task)])
-            run.since = time.monotonic()
-            limit = self._allowance.timeout_s(task, spec)
+            limit = self._limits.timeout_s(task, spec)
             deadline = None if limit is None else run.since + limit
             share = shared.share()
             context = TaskContext(run, share, deadline, self._runner.log_prefix, commits=False)
             try:
-                settlement = self._calls.make(run, spec, context, limit)
+                settlement = self._invocation.make(run, spec, context, limit)
             finally:
                 context.close()
             share.end()
-            self._runner.pace.learn(task.name, time.monotonic() - run.since)
+            self._shell.learn(run)
             return settlement
         finally:
-            self._slot.finish(announced)
+            self._shell.finish(announced)
 
     def _commit(
         self, runs: list[ActiveRun], settlements: list[Settlement], shared: SharedTransaction
@@ -148,27 +130,21 @@ class BatchCommit:
         self._inflight.drop(*(run.task.fence for run in runs))
         shared.close()
         self._most = min(MOST, 2 * self._most)
-        RUN_COUNTS.add(states.values())
-        if HOOKS.wanted:
-            HOOKS.tell(
-                of_settlement(settlement, run.task, states[run.task.fence.task_id])
-                for run, settlement in zip(runs, settlements, strict=True)
-            )
+        tell_settled(settlements, states)
 
-    @staticmethod
-    def _settle(settlements: list[Settlement], shared: SharedTransaction) -> dict[int, State]:
-        """Settle; what is left is asked for once more: our own housekeeper renews in a moment."""
+    def _settle(self, settlements: list[Settlement], shared: SharedTransaction) -> dict[int, State]:
+        """Settle; what is left is tried once more: our housekeeper may hold a row for a moment."""
         states = shared.settle(settlements)
         left = [s for s in settlements if s.fence.task_id not in states]
         if left:
-            pause(MOMENT_S)
+            self.pause(MOMENT_S)
             states |= shared.settle(left)
         return states
 
     def _each(self, runs: list[ActiveRun], shared: SharedTransaction) -> None:
         """Run them again, each in a transaction of its own; the next batches are smaller.
 
-        Unless one of them ended the transaction: what they wrote by then may stand.
+        If one of them ended the transaction, they fail instead: what they wrote by then may stand.
         """
         self._most = max(1, len(runs) // 2)
         if shared.ended:

@@ -1,4 +1,4 @@
-"""Endings: what a run came to is committed, collected for the next group, or given back."""
+"""Completion: what a run came to is committed, collected for the next group, or given back."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_conflict
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.execution.notices import tell_settled
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handlers.active_run import ActiveRun
-from tasks_app.runtime.hooks import HOOKS, of_settlement
 from tasks_app.runtime.inflight.inflight import InFlight
 
 log = quiet_logger(__name__)
@@ -26,7 +25,7 @@ UNANSWERED_WAIT = timedelta(seconds=2)
 
 
 class RunAgainError(Exception):
-    """A run's transaction was in another's way, or never began; it has rolled back."""
+    """A run's transaction conflicted with another, or never began; it has rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,12 @@ class Ending:
 
 
 class Completion:
-    """Of one child; its threads may end runs at once."""
+    """One child's; its threads may end runs at the same time."""
 
-    def __init__(self, inflight: InFlight, settler: Settler, verdicts: FailurePolicy) -> None:
+    def __init__(self, inflight: InFlight, settler: Settler, policy: FailurePolicy) -> None:
         self._inflight = inflight
         self._settler = settler
-        self._verdicts = verdicts
+        self._policy = policy
 
     def commit(self, ending: Ending) -> None:
         """Effect, outcome and move in one commit.
@@ -62,15 +61,13 @@ class Completion:
             transaction.abandon()
             if ending.run.may_repeat and is_conflict(error):
                 raise RunAgainError from error
-            self.keep(task, self._verdicts.on_commit(task, ending.spec, error))
+            self.keep(task, self._policy.on_commit(task, ending.spec, error))
             return
         self._inflight.drop(task.fence)
         if state is None:
             log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
             return
-        RUN_COUNTS.add([state])
-        if HOOKS.wanted:
-            HOOKS.tell([of_settlement(ending.settlement, task, state)])
+        tell_settled([ending.settlement], {task.task_id: state})
 
     def keep(self, task: ClaimedTask, settlement: Settlement) -> None:
         """Collect an outcome for the next group, or carry it out now where it must stand alone."""
@@ -87,8 +84,8 @@ class Completion:
             self._inflight.collect(settlement)
 
     def give_up(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> None:
-        """See to a run in which something of ours broke."""
+        """End a run in which something of ours broke."""
         kind = type(error).__name__  # its text may be the handler's, and hold anything
-        log.error("task %s: its run ended in a way it never should: %s", task.task_id, kind)
+        log.error("task %s: its run ended by an internal error: %s", task.task_id, kind)
         if self._inflight.runs(task.fence):  # else it would be renewed, and RUNNING, for ever
-            self.keep(task, self._verdicts.on_run(task, spec, error))
+            self.keep(task, self._policy.on_run(task, spec, error))

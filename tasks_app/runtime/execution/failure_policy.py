@@ -1,4 +1,4 @@
-"""Verdicts: what is to become of a run that raised."""
+"""The failure policy: what is to become of a run that raised."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import InvalidTaskError
-from tasks_app.domain.handlers.outages import Outages, is_outage, put_off
+from tasks_app.domain.handlers.outages import Outages
 from tasks_app.domain.handlers.outcomes import Fail, Retry
-from tasks_app.domain.handlers.settlement import CONNECTION_LOST, OUTCOME_UNKNOWN, ended_by, failed
+from tasks_app.domain.handlers.settlement import (
+    CONNECTION_LOST,
+    OUTCOME_UNKNOWN,
+    ended_by,
+    failed,
+    is_outage,
+    put_off,
+)
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.tasks.error_text import cause_of
 from tasks_app.domain.tasks.payload import encode_object
@@ -19,8 +26,8 @@ from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.outages import count_outage
 from tasks_app.pool.tasks.edit_payload import amend
-from tasks_app.runtime.db.database import Database, is_lost
-from tasks_app.runtime.db.errors import is_unanswered, spares_handlers
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_lost, is_unanswered, spares_handlers
 from tasks_app.runtime.db.transaction import is_of_commit
 from tasks_app.runtime.execution.invocation import Invocation
 
@@ -33,10 +40,10 @@ _NOT_SENT = (
 class FailurePolicy:
     """Decides for one child; its threads may ask at once."""
 
-    def __init__(self, settings: Settings, database: Database, calls: Invocation) -> None:
+    def __init__(self, settings: Settings, database: Database, invocation: Invocation) -> None:
         self._settings = settings
         self._database = database
-        self._calls = calls
+        self._invocation = invocation
         self._rng = Random()  # noqa: S311  jitter, not a secret
 
     def on_handler(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
@@ -48,7 +55,7 @@ class FailurePolicy:
         return self.on_run(task, spec, error)
 
     def on_commit(self, task: ClaimedTask, spec: HandlerSpec, error: BaseException) -> Settlement:
-        """Decide about a transaction that did not commit, or of which nobody knows."""
+        """Decide about a transaction that did not commit, or whose COMMIT was not answered."""
         if spares_handlers(error) and _is_unjudged(task, error):
             return _lost(task, error)
         return self.on_run(task, spec, error)
@@ -59,7 +66,7 @@ class FailurePolicy:
         if not is_outage(spec, error):
             return ended_by(task, spec, error, cause, self._rng)
         try:
-            seen = self._calls.lane(spec).aside(lambda: self._count_outage(task))
+            seen = self._invocation.lane(spec).aside(lambda: self._count_outage(task))
         except SQLAlchemyError:  # it waits as after its first; the settle waits for the database
             seen = None
         return put_off(task, spec, error, cause, self._rng, seen or Outages(1, timedelta(0)))
@@ -69,13 +76,13 @@ class FailurePolicy:
             return count_outage(connection, task.fence)
 
     def _amended(self, task: ClaimedTask, spec: HandlerSpec, retry: Retry) -> Settlement:
-        """Give the task the payload that it is to be tried again with."""
+        """Write the payload for the next attempt."""
         error: Exception = retry
         try:
             payload = encode_object(
                 retry.payload, "payload", self._settings.payload_limit, spec.to_json
             )
-            self._calls.lane(spec).aside(lambda: self._write_payload(task, payload))
+            self._invocation.lane(spec).aside(lambda: self._write_payload(task, payload))
         except InvalidTaskError as refusal:
             error = Fail(f"The payload to try again with is refused: {refusal}")
         except SQLAlchemyError:
@@ -88,12 +95,12 @@ class FailurePolicy:
 
 
 def unanswered(task: ClaimedTask) -> Settlement:
-    """Return what becomes of a run whose effects nobody knows of: uncharged, once more."""
+    """Return the settlement of a run whose effects are unknown: it runs again, uncharged."""
     return Settlement(task.fence, Event.RELEASE, task.failures, task.retry_level)
 
 
 def _lost(task: ClaimedTask, error: BaseException) -> Settlement:
-    """Return what becomes of a run whose connection was lost: what may not run again ends."""
+    """Return the settlement of a run that lost its connection; ``at_most_once`` ends there."""
     if not task.at_most_once:
         return unanswered(task)
     if is_of_commit(error):
@@ -102,5 +109,5 @@ def _lost(task: ClaimedTask, error: BaseException) -> Settlement:
 
 
 def _is_unjudged(task: ClaimedTask, error: BaseException) -> bool:
-    """Whether nothing is known but that the database was lost; what it answered is a cause."""
+    """Whether the connection was lost without an answer; an answer would be a cause to judge by."""
     return is_unanswered(error) or not task.at_most_once

@@ -1,4 +1,4 @@
-"""Calls: from a claimed task to what its handler returned, through all middleware."""
+"""Invocation: from a claimed task to what its handler returned, through all middleware."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from tasks_app.domain.tasks.payload_type import explain
 from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
 from tasks_app.pool.runs.claim import fetch_payload
 from tasks_app.runtime.db.async_transaction import AsyncTransaction
-from tasks_app.runtime.db.database import Database, is_lost
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_lost
 from tasks_app.runtime.db.sync_transaction import PlainTransaction
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.process_guard import ProcessGuard
 from tasks_app.runtime.execution.time_limits import time_limit
-from tasks_app.runtime.flow_control.dependency_report import DependencyTally
+from tasks_app.runtime.flow_control.dependency_report import DependencyCounts
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
@@ -42,11 +43,11 @@ log = quiet_logger(__name__)
 
 
 class FenceLostError(Exception):
-    """Our own, so that no handler can raise it: the handler was not even called."""
+    """The lease was lost before the handler was called. Ours alone: no handler can raise it."""
 
 
 class NotBegunError(Exception):
-    """As above; the run may still be ours, and is to be given back."""
+    """The handler was not called, but the run may still be ours, and is to be given back."""
 
 
 class Invocation:
@@ -56,18 +57,17 @@ class Invocation:
         self,
         settings: Settings,
         database: Database,
-        aftermath: ProcessGuard,
+        guard: ProcessGuard,
         middleware: Sequence[Middleware] = (),
     ) -> None:
         self._settings = settings
         self._database = database
         self._middleware = middleware
-        self.tally = DependencyTally()
-        self.plain = SyncLane(database, aftermath)
-        self._async = AsyncLane(database, aftermath, settings.async_connections)
+        self.dependencies = DependencyCounts()
+        self.plain = SyncLane(database, guard)
+        self._async = AsyncLane(database, guard, settings.async_connections)
 
     def lane(self, spec: HandlerSpec) -> Lane:
-        """Return the way in which this handler is called."""
         return self._async if spec.is_async else self.plain
 
     def make(
@@ -78,8 +78,8 @@ class Invocation:
         Raises:
             FenceLostError: the run is not ours any more.
             NotBegunError: nothing was called: the payload could not be fetched, or the lease may
-                be over. A process that was stopped meanwhile, say, would else begin what others
-                have declared dead.
+                be over. Otherwise a process that was suspended, say, would begin what others have
+                declared dead.
         """
         task = run.task
         lane = self._async if spec.is_async else self.plain
@@ -91,17 +91,18 @@ class Invocation:
             value = chain(
                 self._middleware,
                 context,
-                lambda: self.tally.watch(spec, lambda: lane.call(spec, arguments, limit)),
+                lambda: self.dependencies.watch(spec, lambda: lane.call(spec, arguments, limit)),
             )
         elif spec.depends_on is not None:
-            value = self.tally.watch(spec, lambda: lane.call(spec, arguments, limit))
+            value = self.dependencies.watch(spec, lambda: lane.call(spec, arguments, limit))
         else:
             value = lane.call(spec, arguments, limit)
         result = None if value is None else self._result(value, spec)
-        return succeeded(task, result, round((time.monotonic() - run.since) * 1000))
+        run_ms = round((time.monotonic() - run.since) * 1000)
+        return succeeded(task, result, run_ms, run.since)
 
     async def close(self) -> None:
-        """Close the connections of the event loop, in it."""
+        """Close the event loop's connections; to be awaited in that loop."""
         await self._async.close()
 
     def _arguments(
@@ -149,23 +150,22 @@ class Lane(Protocol):
         """Run the handler under its time limit and return what it returned."""
 
     def aside(self, work: Callable[[], T]) -> T:
-        """Do blocking work of ours where it holds up nobody else's run."""
+        """Do blocking work of ours where it holds up no other run."""
 
 
 class SyncLane:
     """Calls plain functions."""
 
-    def __init__(self, database: Database, aftermath: ProcessGuard) -> None:
-        self._aftermath = aftermath
+    def __init__(self, database: Database, guard: ProcessGuard) -> None:
+        self._guard = guard
         self._database = database
         self._begun: dict[int, HandlerConnection] = {}
 
     def transaction(self, fence: Fence, *, more: bool = False) -> PlainTransaction:
-        """Return a new transaction."""
         return PlainTransaction(self._database, fence, self._begun if more else None)
 
     def rest(self) -> None:
-        """Leave no transaction begun for this thread: no run follows just now."""
+        """End the transaction that was begun ahead for this thread: no run follows."""
         begun = self._begun.pop(threading.get_ident(), None)
         if begun is not None:
             with suppress(psycopg.Error):  # it is gone anyway
@@ -174,9 +174,9 @@ class SyncLane:
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the function; the limit is raised in it where signals allow.
 
-        In a copy of the context, so that its context variables end with it.
+        It runs in a copy of the context, so that its context variables end with it.
         """
-        with self._aftermath:
+        with self._guard:
             if limit is None:
                 return contextvars.copy_context().run(spec.function, *arguments)
             with time_limit(limit, spec.timeout_error):
@@ -194,14 +194,13 @@ class AsyncLane:
     waits here while the loop goes on with others.
     """
 
-    def __init__(self, database: Database, aftermath: ProcessGuard, connections: int) -> None:
+    def __init__(self, database: Database, guard: ProcessGuard, connections: int) -> None:
         self._database = database
-        self._aftermath = aftermath
+        self._guard = guard
         self._connections = connections
         self._engine: AsyncEngine | None = None
 
     def transaction(self, fence: Fence, *, more: bool = False) -> AsyncTransaction:  # noqa: ARG002
-        """Return a new transaction on the loop's engine."""
         if self._engine is None:
             self._engine = self._database.async_engine(self._connections)
         return AsyncTransaction(self._engine, fence)
@@ -209,15 +208,15 @@ class AsyncLane:
     def call(self, spec: HandlerSpec, arguments: tuple[Any, ...], limit: float | None) -> Any:
         """Run the coroutine; the limit cancels it at its next await.
 
-        As a task of its own: a cancellation that it left pending must not hit our COMMIT. What it
-        raised is carried over as a value: of SystemExit asyncio would let the whole loop die.
+        In a task of its own: a cancellation that it left pending must not hit our COMMIT. What it
+        raised comes back as a value: a SystemExit would end the whole event loop.
         """
 
         async def limited() -> tuple[Any, BaseException | None]:
             scope = asyncio.timeout(limit)
             try:
                 async with scope:
-                    with self._aftermath:
+                    with self._guard:
                         return await spec.function(*arguments), None
             except TimeoutError as error:
                 expired = limit is not None and scope.expired()
@@ -236,7 +235,6 @@ class AsyncLane:
         return await_(asyncio.to_thread(work))
 
     async def close(self) -> None:
-        """Close the loop's connections."""
         if self._engine is not None:
             engine, self._engine = self._engine, None
             await engine.dispose()

@@ -1,8 +1,8 @@
-"""What a handler did to the process that others use after it.
+"""The process guard: what a handler did to the process that others use after it.
 
-Looked at where its function ends, before anything of ours runs. What can be put back is put back.
-What cannot ends the process: better one task that is charged than a neighbour whose SQL goes into
-somebody else's socket.
+It looks when the handler's function ends, before anything of ours runs. What can be put back is put
+back. What cannot be ends the process: one task is charged then, and no neighbour's SQL goes
+into a foreign socket.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tasks_app.domain.safe_logging import quiet_logger
 log = quiet_logger(__name__)
 
 BROKEN_STATUS = 70
-_SONG = 0x7A5C5A9B
-"""Where the canary, an empty file, is said to stand: asked after each task, so the question must be
-a cheap one. ``fstat`` took four times as long."""
+_POSITION = 0x7A5C5A9B
+"""The position in an empty file of ours, which shows that its number is still its own. It is read
+after each task, so that must be cheap: ``fstat`` took four times as long."""
 
 
 class ProcessGuard:
@@ -34,8 +34,8 @@ class ProcessGuard:
         self._main = threading.main_thread().ident
         self._recursion_limit = sys.getrecursionlimit()
         with tempfile.TemporaryFile() as file:
-            self._canary = os.dup(file.fileno())
-        os.lseek(self._canary, _SONG, os.SEEK_SET)
+            self._guard_file = os.dup(file.fileno())
+        os.lseek(self._guard_file, _POSITION, os.SEEK_SET)
         self.unfit = False
         """Whether this process should make room for another: it has no descriptors left."""
 
@@ -53,15 +53,14 @@ class ProcessGuard:
         self._count_descriptors()
 
     def close(self) -> None:
-        """Give the canary back."""
         with suppress(OSError):
-            os.close(self._canary)
+            os.close(self._guard_file)
 
     def _count_descriptors(self) -> None:
         try:
-            if os.lseek(self._canary, 0, os.SEEK_CUR) != _SONG:
+            if os.lseek(self._guard_file, 0, os.SEEK_CUR) != _POSITION:
                 self._end()  # another file has its number now
-            os.close(os.dup(self._canary))
+            os.close(os.dup(self._guard_file))
         except OSError as error:
             if error.errno in {errno.EBADF, errno.ESPIPE}:
                 self._end()

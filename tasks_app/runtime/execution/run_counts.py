@@ -1,6 +1,6 @@
-"""How many runs came to which state, over all processes of a worker that somebody waits for.
+"""Run counts: how many runs came to which state, over all processes of a worker.
 
-A line in a file for each group of outcomes: what a process wrote stays when it is killed.
+Each group of outcomes is a line in a file: what a process wrote stays when it is killed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class RunCounts:
         self._file = -1
 
     def into(self, path: Path) -> None:
-        """Count from now on, behind what others wrote there."""
+        """Count into this file from now on, behind what others wrote there."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def add(self, states: Collection[State]) -> None:
-        """Count what the database has answered, for the log and for whoever waits."""
-        ATTEMPTS.succeeded(sum(state is State.SUCCEEDED for state in states))
+        """Count what the database has answered, for the log and for a waiting parent."""
+        ATTEMPTS.succeeded(list(states).count(State.SUCCEEDED))
         if self._file >= 0:
             lines = [f"{state} {number}\n" for state, number in Counter(states).items()]
             with suppress(OSError):  # a full disk costs the count, and no outcome
@@ -38,7 +38,6 @@ RUN_COUNTS = RunCounts()
 
 
 def read_counts(path: Path) -> Counter[State]:
-    """Return the sums."""
     sums: Counter[State] = Counter()
     for line in path.read_text().splitlines():
         state, _, number = line.partition(" ")

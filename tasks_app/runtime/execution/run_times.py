@@ -1,4 +1,4 @@
-"""The pace: how long the runs of each name took lately, as one child learned it.
+"""Run times: how long the runs of each name took lately, as one child learned it.
 
 A child claims as many tasks at a time as it likely carries out in a moment: hundreds of fast ones,
 one of the slow ones, so that nothing waits behind a slow task that another child could run.
@@ -13,11 +13,11 @@ FAST_S = 0.05
 HOLD_S = 0.2
 """How much work one claim may take on: the longest that its last task waits for the others."""
 GROWTH = 4
-"""So many times more than before at most: a few fast tasks say little of their neighbours."""
+"""A group is at most this many times the one before: a few fast tasks say little about others."""
 _WEIGHT = 0.2
 """Of the newest run in the moving average: ten fast runs make up for a slow one."""
 FEW = 5
-"""So many runs of a name make it known: the first ones connect, compile and import."""
+"""A name is known after this many runs: the first ones connect, compile and import."""
 MOST_NAMES = 10_000
 
 
@@ -25,8 +25,9 @@ class RunTimes:
     """Moving averages in seconds. Threads may learn at the same time; a lost run does no harm."""
 
     def __init__(self, news: Callable[[], object] = lambda: None) -> None:
-        """``news`` is called when there is a name in the snapshot that was not there before."""
+        """``news`` is called when a name enters the snapshot."""
         self._news = news
+        self.fast_s = FAST_S
         self._of_name: dict[str, float] = {}
         self._young: dict[str, int] = {}
         """How often names ran that are not known yet."""
@@ -34,11 +35,10 @@ class RunTimes:
         self._group = 1
 
     def learn(self, name: str, seconds: float) -> None:
-        """Add one run."""
         known = self._of_name.get(name)
         if known is None:
             self._meet(name, seconds)
-        elif self._young and name in self._young and not known < FAST_S <= seconds:
+        elif self._young and name in self._young and not known < self.fast_s <= seconds:
             self._grow(name, min(known, seconds))
         else:
             self._of_name[name] = known + _WEIGHT * (seconds - known)
@@ -53,7 +53,7 @@ class RunTimes:
             self._young.clear()
         self._of_name[name] = seconds
         self._young[name] = 1
-        if seconds >= FAST_S:
+        if seconds >= self.fast_s:
             self._news()
 
     def _grow(self, name: str, shortest_s: float) -> None:
@@ -70,7 +70,7 @@ class RunTimes:
 
     def is_fast(self, name: str) -> bool:
         """Whether runs of this name are known to be short."""
-        return self._of_name.get(name, FAST_S) < FAST_S
+        return self._of_name.get(name, self.fast_s) < self.fast_s
 
     def next_group(self, most: int) -> int:
         """Return how many tasks to claim next: 1 .. ``most``, by all names' runs lately."""
@@ -81,10 +81,10 @@ class RunTimes:
         return self._group
 
     def snapshot(self) -> dict[str, float]:
-        """Return the seconds that a run of each name takes that is known, or was slow."""
+        """Return the seconds of a run, for each name that is known or was slow."""
         young = self._young
         return {
             name: seconds
             for name, seconds in list(self._of_name.items())
-            if seconds >= FAST_S or name not in young
+            if seconds >= self.fast_s or name not in young
         }

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from functools import partial
 from random import uniform
 
-from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.outcomes import Fail
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event
-from tasks_app.runtime.db.database import Database, is_conflict_here, is_lost
+from tasks_app.runtime.db.errors import is_conflict_here, is_lost, is_refused
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.completion import (
     UNANSWERED_WAIT,
@@ -22,19 +20,13 @@ from tasks_app.runtime.execution.completion import (
     RunAgainError,
 )
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.invocation import FenceLostError, Invocation, NotBegunError
-from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.run_times import RunTimes
-from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.execution.time_limits import Allowance
+from tasks_app.runtime.execution.invocation import FenceLostError, NotBegunError
+from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.handlers.context import TaskContext
-from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.hooks import HOOKS, Kind, of_claim
-from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.locks.run_locks import LocksOfChild
-from tasks_app.runtime.scoreboard.slot import Slot
 
 log = quiet_logger(__name__)
 REPEATS = 5
@@ -43,38 +35,23 @@ CONFLICT_WAIT_S = 0.02
 """The longest wait before the first of them; each may be twice as long as the one before it."""
 
 
-class _StaleError(Exception):
-    """The run's first statement met a connection that was dead before."""
-
-
 class Runner:
     """Runs tasks for one child; several threads may at once."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  the hub of a child
-        self,
-        settings: Settings,
-        registry: Registry,
-        database: Database,
-        inflight: InFlight,
-        slot: Slot,
-        settler: Settler,
-        aftermath: ProcessGuard,
-        calls: Invocation,
-        allowance: Allowance,
-    ) -> None:
-        self._settings = settings
-        self._registry = registry
-        self._inflight = inflight
-        self._slot = slot
-        self._settler = settler
-        self._aftermath = aftermath
-        self._calls = calls
-        self._verdicts = FailurePolicy(settings, database, calls)
-        self._endings = Completion(inflight, settler, self._verdicts)
-        self.pace = RunTimes(inflight.wake.set)
-        self._allowance = allowance
-        self.log_prefix = settings.log_prefix
-        self.locks = LocksOfChild(settings, database, inflight.write_later)
+    def __init__(self, parts: ChildParts, tools: RunParts) -> None:
+        settings = parts.settings
+        self._registry = parts.registry
+        self._inflight = parts.inflight
+        self._async_concurrency = settings.async_concurrency
+        self._settler = tools.settler
+        self._shell = tools.shell
+        self._limits = tools.limits
+        self._run_times = tools.run_times
+        self._invocation = tools.invocation
+        self._policy = FailurePolicy(settings, parts.database, tools.invocation)
+        self._completion = Completion(parts.inflight, tools.settler, self._policy)
+        self.log_prefix = settings.log_prefix and settings.log_format == "console"
+        self.locks = LocksOfChild(settings, parts.database, parts.inflight.write_later)
 
     def run(self, run: ActiveRun) -> None:
         """Run one started task to its outcome. Nothing that a handler raises comes out."""
@@ -83,24 +60,18 @@ class Runner:
         if spec is None:  # claimed by names that we know, so this cannot be
             self._inflight.give_back(task, UNANSWERED_WAIT)
             return
-        if not (spec.is_async or self.pace.is_fast(task.name)):
+        if not (spec.is_async or self._run_times.is_fast(task.name)):
             self._settler.flush_quietly()
-        self._allowance.warn_of_lame(task, spec)
-        announced = task.run
-        self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))
+        self._limits.warn_if_unenforced(task, spec)
+        announced = self._shell.start(run, self._limits.hard_timeout_s(task, spec))
         try:
-            if HOOKS.wanted:
-                HOOKS.tell([of_claim(Kind.STARTED, task)])
-            run.since = time.monotonic()
-            settlement = self.attempt(run, spec, self._allowance.timeout_s(task, spec))
+            settlement = self.attempt(run, spec, self._limits.timeout_s(task, spec))
             if settlement is not None:
                 self._inflight.collect(settlement)
         finally:
-            self._slot.finish(announced)
-            places = self._settings.async_concurrency if spec.is_async else 1
-            self.pace.learn(task.name, (time.monotonic() - run.since) / places)
-            if self._aftermath.unfit:
-                self._inflight.stop()
+            self._shell.finish(announced)
+            self._shell.learn(run, self._async_concurrency if spec.is_async else 1)
+            self._shell.stop_if_due()
 
     def attempt(
         self, run: ActiveRun, spec: HandlerSpec, limit: float | None, *, more: bool = False
@@ -108,11 +79,11 @@ class Runner:
         """Call the handler, and commit what it did; the task is announced. Nothing comes out.
 
         With ``more``, this thread's next run follows at once, or :meth:`rest` is called.
-        Where its transaction and another were in each other's way it is called again, uncharged;
-        also where its connection was dead before it did anything.
+        It is called again, uncharged, where its transaction conflicted with another, or where its
+        connection was dead before it did anything.
 
         Returns:
-            Its success, if that may be written together with others; all else is seen to.
+            Its success, if that may be written together with others; anything else is done with.
         """
         for done in range(REPEATS):
             run.may_repeat = not run.task.at_most_once
@@ -125,12 +96,12 @@ class Runner:
                     self._inflight.give_back(run.task, timedelta(0))
                     return None
                 wait_s = uniform(0, CONFLICT_WAIT_S * 2**done)  # noqa: S311  not all at once
-                self._calls.lane(spec).aside(partial(self._inflight.stopping.wait, wait_s))
+                self._invocation.lane(spec).aside(partial(self._inflight.stopping.wait, wait_s))
         return self._attempt(run, spec, limit, more)
 
     def rest(self) -> None:
-        """Leave nothing begun for a next run of this thread's."""
-        self._calls.plain.rest()
+        """End what was begun ahead for this thread's next run."""
+        self._invocation.plain.rest()
 
     def _attempt(
         self,
@@ -140,7 +111,7 @@ class Runner:
         more: bool,  # noqa: FBT001
     ) -> Settlement | None:
         task = run.task
-        transaction = self._calls.lane(spec).transaction(task.fence, more=more)
+        transaction = self._invocation.lane(spec).transaction(task.fence, more=more)
         deadline = None if limit is None else run.since + limit
         context = TaskContext(
             run, transaction, deadline, self.log_prefix, self.locks, commits=not spec.batched
@@ -151,17 +122,17 @@ class Runner:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
                 self._inflight.drop(task.fence)
             elif transaction.active:
-                self._endings.commit(Ending(run, spec, transaction, settlement))
+                self._completion.commit(Ending(run, spec, transaction, settlement))
             elif settlement.event is Event.SUCCEED and not task.at_most_once:
                 return settlement
             else:
-                self._endings.keep(task, settlement)
+                self._completion.keep(task, settlement)
         except RunAgainError:
             raise
         except NotBegunError:
             self._inflight.give_back(task, UNANSWERED_WAIT)
         except BaseException as error:
-            self._endings.give_up(task, spec, error)
+            self._completion.give_up(task, spec, error)
         finally:
             context.close()
             transaction.abandon()
@@ -172,7 +143,7 @@ class Runner:
         """End a started run in the error pool, whatever its handler did."""
         spec = self._registry.get(run.task.name)
         assert spec is not None  # noqa: S101  it was started
-        self._endings.keep(run.task, self._verdicts.on_run(run.task, spec, Fail(reason)))
+        self._completion.keep(run.task, self._policy.on_run(run.task, spec, Fail(reason)))
 
     def _call(
         self,
@@ -184,14 +155,14 @@ class Runner:
     ) -> Settlement | None:
         """Call the handler; whatever it raises becomes an outcome, after a rollback.
 
-        None: the fence was lost already, so that the handler was not called.
+        None: the fence was lost, so that the handler was not called.
 
         Raises:
-            NotBegunError: it was not, either, and the run is to be given back.
+            NotBegunError: it was not called either, and the run is to be given back.
             RunAgainError: it may be called once more.
         """
         try:
-            return self._calls.make(run, spec, context, limit)
+            return self._invocation.make(run, spec, context, limit)
         except FenceLostError:
             return None
         except NotBegunError:
@@ -199,15 +170,17 @@ class Runner:
         except BaseException as error:
             ended, untried = transaction.ended, transaction.untried
             transaction.abandon()
+            if is_refused(error):  # by no task's fault
+                self._inflight.acquit()
             stale = untried and is_lost(error) and not run.again
             if run.may_repeat and not ended and (stale or is_conflict_here(error)):
                 run.again = stale
                 raise RunAgainError from error
-            return self._verdicts.on_handler(run.task, spec, Fail(ENDED) if ended else error)
+            return self._policy.on_handler(run.task, spec, Fail(ENDED) if ended else error)
 
     def is_unlimited(self, task: ClaimedTask) -> bool:
-        """Whether any thread will do: a ``timeout`` can only be raised in a main thread."""
+        """Whether any thread may run it: a ``timeout`` can only be raised in a main thread."""
         spec = self._registry.get(task.name)
         if spec is None or spec.is_async:
             return False
-        return self._allowance.timeout_s(task, spec) is None
+        return self._limits.timeout_s(task, spec) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -17,15 +18,16 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import Remedy, patience_s, remedy_for, sqlstate
-from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_settled
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.hooks import HOOKS, Notice, of_settlement
+from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.inflight.inflight import InFlight
 
 log = quiet_logger(__name__)
 
 LAST_PATIENCE_S = 10.0
-"""How long a child that stops waits for a database that is away; then the lease decides."""
+"""How long a child that stops waits for a database that is away; then leases end, and a rescue
+follows."""
 REFUSED_WAIT_S = 5.0
 """How long a child begins nothing new while its outcomes are refused."""
 MOST = 1_000
@@ -41,6 +43,7 @@ class Settler:
         self._inflight = inflight
         self._turn = threading.Lock()
         self._most = MOST
+        self.last_patience_s = LAST_PATIENCE_S
         self._spared_until = 0.0
         self._rng = Random()  # noqa: S311  any order will do
 
@@ -60,16 +63,17 @@ class Settler:
                 if not settlements:
                     return
                 try:
-                    self._write_all(settlements, notices)
+                    for told in self._write_all(settlements):
+                        notices += told
                 finally:
                     self._inflight.put_off(LOCKED_WAIT_S)
-        finally:
+        finally:  # hooks are told without the lock
             HOOKS.tell(notices)
 
     def flush_quietly(self) -> None:
         """Write all finished outcomes now if the database answers; else they stay in flight.
 
-        One that has just refused is not asked again before each of many tasks.
+        A database that has just refused is not asked again before each of many tasks.
         """
         if time.monotonic() < self._spared_until:
             return
@@ -81,7 +85,7 @@ class Settler:
     def flush_until_answered(self) -> None:
         """Return when the database has answered for every outcome, however long it is away.
 
-        A child that stops gives up after a while; so does one that the database serves otherwise.
+        A child that stops gives up after a while; so does one whose database answers, but refuses.
         """
         began = time.monotonic()
         while True:
@@ -111,9 +115,8 @@ class Settler:
                     state = settle_one(connection, settlement, called=called)
                 HINTS.called(called)
                 HINTS.again([settlement] if state is State.PENDING else [])
-                RUN_COUNTS.add([state] if state else [])
-                if state is not None and settlement.task is not None:
-                    HOOKS.tell([of_settlement(settlement, settlement.task, state)])
+                if state is not None:
+                    tell_settled([settlement], {settlement.fence.task_id: state})
                 return state
             except SQLAlchemyError as error:
                 if remedy_for(error) is Remedy.REPLACE:
@@ -130,26 +133,27 @@ class Settler:
                 time.sleep(patience_s())
 
     def _gives_up(self, began: float) -> bool:
-        return self._inflight.stopping.is_set() and time.monotonic() - began > LAST_PATIENCE_S
+        return self._inflight.stopping.is_set() and time.monotonic() - began > self.last_patience_s
 
-    def _write_all(self, settlements: list[Settlement], notices: list[Notice]) -> None:
+    def _write_all(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
         """Write in groups: all at once, or smaller and mixed anew after one was refused.
 
-        So what a single one is refused for stops no other for long.
+        So an outcome that is refused stops no other for long. Yields what there is to tell of each
+        group that was written.
         """
         if len(settlements) > self._most:
             self._rng.shuffle(settlements)
         while settlements:
             group, settlements = settlements[: self._most], settlements[self._most :]
             try:
-                self._write(group, notices)
+                yield from self._write(group)
             except DBAPIError:
                 self._spared_until = time.monotonic() + patience_s()
                 self._most = max(1, len(group) // 2)
                 raise
             self._most = min(MOST, 2 * self._most)
 
-    def _write(self, settlements: list[Settlement], notices: list[Notice]) -> None:
+    def _write(self, settlements: list[Settlement]) -> Iterator[Sequence[Notice]]:
         """Write a group with one statement; what the database refuses splits it."""
         called: list[Called] = []
         try:
@@ -160,39 +164,31 @@ class Settler:
         except DBAPIError as error:
             if remedy_for(error) is not Remedy.REPLACE:
                 raise
-            self._replace(settlements, error, notices)
+            yield from self._replace(settlements, error)
             return
-        RUN_COUNTS.add(done.values())
+        count_settled(settlements, done)
         HINTS.called(called)
         HINTS.again(settlements)
-        notices += _notices(settlements, done)
         for settlement in left:
             if settlement.fence.task_id not in held:
                 log.warning(
                     "task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id
                 )
         self._inflight.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
+        yield notices_of(settlements, done)
 
     def _replace(
-        self, settlements: list[Settlement], error: DBAPIError, notices: list[Notice]
-    ) -> None:
+        self, settlements: list[Settlement], error: DBAPIError
+    ) -> Iterator[Sequence[Notice]]:
         """One member's data stops a group: write each alone, and a failure for what cannot be."""
         if len(settlements) > 1:
             for settlement in settlements:
-                self._write([settlement], notices)
+                yield from self._write([settlement])
         elif settlements[0].event is not Event.FAIL:
-            self._write([_unstorable(settlements[0], error)], notices)
-        else:  # not even the failure fits: the lease, then the rescuer decide
+            yield from self._write([_unstorable(settlements[0], error)])
+        else:  # not even the failure fits: after its lease the rescuer takes it
             log.error("task %s cannot be settled: %s", settlements[0].fence.task_id, brief(error))
             self._inflight.drop(settlements[0].fence)
-
-
-def _notices(settlements: list[Settlement], done: dict[int, State]) -> list[Notice]:
-    """Return what there is to tell of the others, and of all if wanted."""
-    wanted = HOOKS.wanted
-    written = [s for s in settlements if s.fence.task_id in done]
-    told = [s for s in written if wanted or s.event is not Event.SUCCEED]
-    return [of_settlement(s, s.task, done[s.fence.task_id]) for s in told if s.task is not None]
 
 
 def _unstorable(settlement: Settlement, error: BaseException) -> Settlement:

@@ -15,12 +15,12 @@ from tasks_app.runtime.inflight.inflight import InFlight
 
 PATIENCE_S = 0.5
 """Between two looks at the in-flight set without being called."""
-GLANCE_S = 0.05
+POLL_S = 0.05
 """The same, when something waits: it may have come between our look and our wait."""
 
 
 class ThreadPool:
-    """So many threads; they start with the first call and end when the in-flight set stops."""
+    """Threads that start with the first call and end when the in-flight set stops."""
 
     def __init__(
         self,
@@ -39,11 +39,10 @@ class ThreadPool:
 
     @property
     def busy(self) -> bool:
-        """Whether one of them runs a task."""
         return self._aboard > 0
 
     def start(self) -> None:
-        """Begin, once: never before a fork."""
+        """Start the threads, once; never before a fork."""
         if self._started:
             return
         for n in range(1, self.number + 1):
@@ -52,12 +51,11 @@ class ThreadPool:
             thread.start()
 
     def join(self, patience_s: float | None = None) -> None:
-        """Wait for their ends."""
         for thread in self._started:
             thread.join(patience_s)
 
     def await_end(self, patience_s: float) -> None:
-        """Wait a moment until one of them has nothing to do."""
+        """Wait until one of them has nothing to do."""
         with self._room:
             if self._aboard == self.number:
                 self._room.wait(patience_s)
@@ -75,4 +73,4 @@ class ThreadPool:
             if run is not None:
                 continue
             with self._inflight.arrived:
-                self._inflight.arrived.wait(GLANCE_S if self._inflight.waiting else PATIENCE_S)
+                self._inflight.arrived.wait(POLL_S if self._inflight.waiting else PATIENCE_S)

@@ -17,13 +17,7 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.run import ClaimedTask
 
-
-class _Alarm:
-    """The process's one alarm clock."""
-
-    armed: float | None = None
-    """The seconds of the running limit, or None."""
-    error: Callable[[float], BaseException] = HandlerTimeoutError
+log = quiet_logger(__name__)
 
 
 def can_limit() -> bool:
@@ -37,41 +31,32 @@ def time_limit(
 ) -> Iterator[None]:
     """Raise ``error`` in the block after so many seconds; None: never.
 
-    Outside the main thread nothing is raised: there the hard limit is the only one.
+    Outside the main thread nothing is raised: there the hard limit is the only one. The process's
+    one alarm is taken each time anew: handlers and libraries may have taken it meanwhile.
     """
     if seconds is None or not can_limit():
         yield
         return
-    _install()
-    _Alarm.error = error
-    _Alarm.armed = seconds
+    armed = True
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise error(seconds)
+
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        _Alarm.armed = None  # first: an alarm from here on is ignored
+        armed = False  # first: an alarm from here on is ignored
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _install() -> None:
-    """Take the alarm clock, each time anew: handlers and libraries may have taken it meanwhile."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    if signal.getsignal(signal.SIGALRM) is not _ring:
-        signal.signal(signal.SIGALRM, _ring)
-
-
-def _ring(_signal: int, _frame: FrameType | None) -> None:
-    seconds = _Alarm.armed
-    if seconds is not None:
-        _Alarm.armed = None
-        raise _Alarm.error(seconds)
-
-
-log = quiet_logger(__name__)
-
-
-class Allowance:
-    """The limits of one child's tasks; ``watched``: a parent kills what runs past the hard one."""
+class TimeLimits:
+    """One child's; ``watched``: a parent kills what runs past its hard limit."""
 
     def __init__(self, settings: Settings, *, watched: bool) -> None:
         self._timeout = settings.timeout
@@ -80,7 +65,7 @@ class Allowance:
         self._warned: set[str] = set()
 
     def timeout_s(self, task: ClaimedTask, spec: HandlerSpec) -> float | None:
-        """Return when ``timeout`` is raised in the handler; None: never."""
+        """Return the seconds after which ``timeout`` is raised in the handler; None: never."""
         if task.timeout_ms is not None:
             return task.timeout_ms / 1000
         return self.limit_s(spec)
@@ -91,7 +76,7 @@ class Allowance:
         return None if limit is None else limit.total_seconds()
 
     def hard_timeout_s(self, task: ClaimedTask, spec: HandlerSpec) -> float:
-        """Return when the process is killed; there is always a limit."""
+        """Return the seconds after which the process is killed; there is always a limit."""
         if task.hard_timeout_ms is not None:
             return task.hard_timeout_ms / 1000
         return self.hard_limit_s(spec)
@@ -100,22 +85,22 @@ class Allowance:
         """Return the same for tasks that bring no limit of their own."""
         return (spec.hard_timeout or self._hard_timeout).total_seconds()
 
-    def warn_of_lame(self, task: ClaimedTask, spec: HandlerSpec) -> None:
-        """Say once per name that a task's own limit does nothing here.
+    def warn_if_unenforced(self, task: ClaimedTask, spec: HandlerSpec) -> None:
+        """Warn once per name that a task's own limit does nothing here.
 
-        Handlers with limits that a pool cannot enforce do not even let it start.
+        Where a pool cannot enforce a handler's limits, the worker does not start at all.
         """
         if task.timeout_ms is None and task.hard_timeout_ms is None:
             return
-        lame = [
+        unenforced = [
             *["timeout"] * (task.timeout_ms is not None and not spec.is_async and not can_limit()),
             *["hard_timeout"] * (task.hard_timeout_ms is not None and not self._watched),
         ]
-        if lame and task.name not in self._warned:
+        if unenforced and task.name not in self._warned:
             self._warned.add(task.name)
             log.warning(
                 "task %s (%s) has a %s of its own, which nothing can enforce here; use prefork",
                 task.task_id,
                 task.name,
-                " and a ".join(lame),
+                " and a ".join(unenforced),
             )

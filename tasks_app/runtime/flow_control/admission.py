@@ -1,6 +1,6 @@
-"""The admission: lets tasks pass that gates stand before, holds the others, and wakes them.
+"""Admission control: claims tasks that their gates admit, holds the others, and wakes them.
 
-Tasks without an order key, and without a limit, never come here.
+A gate is an order key or a limit; tasks without either never come here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from tasks_app.domain.flow_control.admission import Admission, Capacity, admit
-from tasks_app.domain.flow_control.limits import Gate, Kind, Limits
+from tasks_app.domain.flow_control.limits import Gate, GateKind, Limits
 from tasks_app.domain.tasks.run import ClaimedTask, Fence
 from tasks_app.pool.flow_control import order_and_limits as rows
 from tasks_app.pool.flow_control.capacity import enter, lock, rooms_of, spend
@@ -29,34 +29,34 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints.hints import HINTS
 
 MOST_LOOKED_AT = 500
-"""Gates per look: they are locked together."""
+"""Gates that one look locks together."""
 
 
-class Verdict(NamedTuple):
-    """Who may run, who may not, and how the gates stood."""
+class AdmissionVerdict(NamedTuple):
+    """Which tasks may run, which may not, and the state of their gates."""
 
     admission: Admission
     rooms: Mapping[Gate, Capacity]
     limits: Limits
 
 
-class Look(NamedTuple):
-    """What a look at the gates did."""
+class WakeResult(NamedTuple):
+    """What a look at overdue gates did."""
 
     next_s: float | None
-    """Until the next one; None: nobody is held."""
+    """Seconds until the next look; None: no task is held."""
     woken: int = 0
 
 
 class AdmissionControl:
-    """One process's; all that it knows stands in the database."""
+    """Of one process; all that it decides by is in the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._mutex = threading.Lock()
         self._turn = threading.Lock()
         self._behind: dict[Fence, tuple[Gate, ...]] = {}
-        """What the runs of this child passed."""
+        """The gates that each run of this child has passed."""
         self._ended: Counter[Gate] = Counter()
 
     def claim(
@@ -74,13 +74,13 @@ class AdmissionControl:
             sqlalchemy.exc.DBAPIError: the database did not answer.
         """
         with self._database.single() as connection:
-            found = rows.wishes(connection, ids, claimer.names, now=now)
+            found = rows.waiting(connection, ids, claimer.names, now=now)
             enter(connection, found.gates)
-        if not found.wishes:
+        if not found.waiting:
             return []
         with self._database.begin() as connection:
             claimed, admission = let_pass(connection, found, claimer, token, most, now=now)
-        gates_of = dict(found.wishes)
+        gates_of = dict(found.waiting)
         with self._mutex:
             self._behind |= {task.fence: gates_of[task.task_id] for task in claimed}
         self._wake(admission.behind, now=now)
@@ -88,14 +88,14 @@ class AdmissionControl:
 
     def judge(
         self, connection: Connection, ids: Sequence[int], *, now: datetime | None = None
-    ) -> Verdict:
-        """Tell who would pass just now, without a lock: for who only chooses what to publish."""
-        found = rows.wishes(connection, ids, now=now)
+    ) -> AdmissionVerdict:
+        """Tell which would pass now, without a lock: for those that only choose what to publish."""
+        found = rows.waiting(connection, ids, now=now)
         rooms = rooms_of(connection, found.gates, found.limits, now=now)
-        return Verdict(admit(found.wishes, rooms), rooms, found.limits)
+        return AdmissionVerdict(admit(found.waiting, rooms), rooms, found.limits)
 
-    def hold(self, verdicts: Iterable[Verdict], *, now: datetime | None = None) -> None:
-        """Hold those that would not."""
+    def hold(self, verdicts: Iterable[AdmissionVerdict], *, now: datetime | None = None) -> None:
+        """Hold the tasks that would not pass."""
         for admission, rooms, limits in verdicts:
             if admission.held:
                 with self._database.begin() as connection:
@@ -103,7 +103,7 @@ class AdmissionControl:
                 self._wake(admission.behind, now=now)
 
     def ended(self, fences: Iterable[Fence]) -> bool:
-        """Note that runs are over, however they ended; tell whether somebody may wait for that."""
+        """Note that runs are over, however they ended; return whether tasks may wait for that."""
         if not self._behind:
             return False
         with self._mutex:
@@ -112,7 +112,7 @@ class AdmissionControl:
         return bool(self._ended)
 
     def pass_on(self, *, now: datetime | None = None) -> None:
-        """Wake those who wait behind runs that are over; return when they are awake.
+        """Wake the tasks that wait behind runs which are over; return when they are awake.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
@@ -125,7 +125,7 @@ class AdmissionControl:
             self._wake(ended, ended, now=now)
 
     def gone(self, ids: Collection[int], *, now: datetime | None = None) -> None:
-        """Wake those who wait behind tasks of others that were rescued, reaped or swept.
+        """Wake the tasks that wait behind others' tasks which were rescued, reaped or swept.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; the next look wakes them.
@@ -135,16 +135,16 @@ class AdmissionControl:
                 gates = rows.passed_by(connection, ids, now=now)
             self._wake(gates, now=now)
 
-    def look(self, *, now: datetime | None = None) -> Look:
-        """Look at gates whose time has come."""
+    def look(self, *, now: datetime | None = None) -> WakeResult:
+        """Look at the gates whose time has come."""
         with self._database.single() as connection:
             next_s = next_look_in_s(connection, now=now)
             if next_s is None or next_s > 0:
-                return Look(next_s)
+                return WakeResult(next_s)
             late = overdue(connection, MOST_LOOKED_AT, now=now)
         woken = self._wake_behind(late, now=now)
         with self._database.single() as connection:
-            return Look(next_look_in_s(connection, now=now), woken)
+            return WakeResult(next_look_in_s(connection, now=now), woken)
 
     def _wake(
         self,
@@ -153,7 +153,7 @@ class AdmissionControl:
         *,
         now: datetime | None = None,
     ) -> None:
-        """Wake those for whom there is room; most often nobody waits."""
+        """Wake the tasks for which there is room; most often none waits."""
         if not gates:
             return
         with self._database.single() as connection:
@@ -171,9 +171,9 @@ class AdmissionControl:
             return 0
         with self._database.begin() as connection:
             buckets = lock(connection, gates, now=now)
-            limits = rows.limits_of(connection)  # after the lock: who changes one looks, too
+            limits = rows.limits_of(connection)  # after the lock: a change of limits wakes, too
             gates = list(buckets)
-            if ended is not None:  # the end of a run puts nothing into a bucket
+            if ended is not None:  # the end of a run adds nothing to a bucket
                 gates = [gate for gate in gates if _has_places(gate, limits)]
             rooms = rooms_of(connection, gates, limits, buckets, now=now)
             woken = wake(connection, rooms, limits, ended, now=now)
@@ -191,15 +191,15 @@ def let_pass(
     *,
     now: datetime | None = None,
 ) -> tuple[list[ClaimedTask], Admission]:
-    """Claim what passes, under the locks of its gates; return that, and who is held by what.
+    """Claim what passes, under the locks of its gates; return that, and which gates hold the rest.
 
-    After the COMMIT look whether there is room by now: who made it may have looked before. Look at
-    all gates of those that are held: one that was woken by another gate leaves its place there.
+    After the COMMIT, look again for room: a run that made some may have looked before it. Look at
+    all gates of the tasks that are held: a task woken by another gate leaves its place at each.
     """
-    gates_of = dict(found.wishes)
+    gates_of = dict(found.waiting)
     buckets = lock(connection, found.gates, now=now)
     rooms = rooms_of(connection, list(buckets), found.limits, buckets, now=now)
-    admission = admit(found.wishes, rooms)
+    admission = admit(found.waiting, rooms)
     claimed = claim(connection, admission.ids[:most], claimer, token, admitted=True, now=now)
     started = Counter(gate for task in claimed for gate in gates_of[task.task_id])
     spend(connection, started, rooms)
@@ -209,4 +209,4 @@ def let_pass(
 
 def _has_places(gate: Gate, limits: Limits) -> bool:
     limit = limits.of(gate)
-    return gate.kind is Kind.ORDER or limit is None or limit.most is not None
+    return gate.kind is GateKind.ORDER or limit is None or limit.most is not None

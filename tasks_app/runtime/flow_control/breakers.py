@@ -1,4 +1,4 @@
-"""Breakers: whoever scans lets go what may go, and code says what its handlers depend on."""
+"""Circuit breakers: scanners release what they hold, and code declares what handlers depend on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import defaultdict
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.flow_control.breaker import look, override, synchronise
 from tasks_app.pool.operations.audit import note
 from tasks_app.runtime.db.database import Database
@@ -18,34 +19,40 @@ log = quiet_logger(__name__)
 
 
 class Breakers:
-    """One scanner's; any number may look at once."""
+    """Of one scanner; any number may look at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def look(self) -> bool:
-        """Do what is due; tell whether any task may go now."""
+        """Do what is due; return whether any held task may go now."""
         with self._database.begin() as connection:
             return any(look(connection).values())
 
 
 def bring_in_breakers(database: Database, registry: Registry) -> None:
-    """Enter what handlers depend on; where the database is away just now, the next start does."""
+    """Enter what handlers depend on; if the database is away, the next start does so."""
+    try:
+        with database.begin() as connection:
+            enter_breakers(connection, registry)
+    except OperationalError as error:
+        log.warning("breakers of the code could not be entered now: %s", brief(error))
+
+
+def enter_breakers(connection: Connection, registry: Registry) -> None:
     declared: defaultdict[Breaker, list[str]] = defaultdict(list)
     for spec in registry:
         if spec.depends_on is not None:
             declared[spec.depends_on].append(spec.name)
-    try:
-        with database.begin() as connection:
-            synchronise(connection, declared, registry.names)
-    except OperationalError as error:
-        log.warning("breakers of the code are not brought in now: %s", type(error).__name__)
+    synchronise(connection, declared, registry.names)
 
 
-def override_breaker(connection: Connection, dependency: str, mode: Mode, *, by: str = "") -> bool:
+def override_breaker(
+    connection: Connection, dependency: str, mode: BreakerMode, *, by: str = ""
+) -> bool:
     """Open or close a breaker whatever the outcomes are, or leave it to them again.
 
-    It is noted in the audit in the same transaction. False: there is none.
+    It is noted in the audit, in the same transaction. False: there is no such breaker.
     """
     done = override(connection, dependency, mode)
     if done:

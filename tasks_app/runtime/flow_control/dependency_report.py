@@ -1,4 +1,4 @@
-"""The tally: how calls of handlers that depend on something ended, until somebody reports it."""
+"""How the calls of handlers that depend on something ended: counted, and reported once a second."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
-from tasks_app.domain.handlers.outages import is_outage
 from tasks_app.domain.handlers.outcomes import DependencyDown, Outcome, Reaction
+from tasks_app.domain.handlers.settlement import is_outage
 from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.flow_control.breaker import report
@@ -21,15 +21,15 @@ from tasks_app.runtime.db.database import Database
 T = TypeVar("T")
 
 
-class DependencyTally:
-    """One child's; its threads count, its housekeeper takes."""
+class DependencyCounts:
+    """Of one child: its threads count, its housekeeper takes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
 
     def watch(self, spec: HandlerSpec, call: Callable[[], T]) -> T:
-        """Call, and count how it ended."""
+        """Call, and count how the call ended."""
         if spec.depends_on is None:
             return call()
         try:
@@ -43,14 +43,13 @@ class DependencyTally:
         return value
 
     def add(self, dependency: str, good: int, bad: int) -> None:
-        """Count."""
         with self._lock:
             counts = self._counts[dependency]
             counts[0] += good
             counts[1] += bad
 
     def take(self) -> dict[str, tuple[int, int]]:
-        """Return good and bad calls of each dependency, and begin anew."""
+        """Return good and bad calls of each dependency, and start again at zero."""
         if not self._counts:
             return {}
         with self._lock:
@@ -62,8 +61,8 @@ class DependencyTally:
 def speaks_of_dependency(spec: HandlerSpec, error: BaseException) -> bool:
     """Tell whether the error says that the dependency failed.
 
-    Where a handler declares errors of its dependency, only these do; else any exception that is
-    no ending of its own.
+    If a handler declares errors of its dependency, only these do; else any exception that is no
+    outcome.
     """
     if is_outage(spec, error):
         return True
@@ -78,22 +77,22 @@ EVERY_S = 1.0
 
 
 class DependencyReport:
-    """A duty of the housekeeper; it costs a look at an empty dict where nothing is depended on."""
+    """A duty of the housekeeper; it only looks at an empty dict where nothing is depended on."""
 
-    def __init__(self, database: Database, tally: DependencyTally) -> None:
+    def __init__(self, database: Database, dependencies: DependencyCounts) -> None:
         self._database = database
-        self._tally = tally
+        self._dependencies = dependencies
         self._tell_at = 0.0
 
     def tell(self) -> None:
         """Report what was counted.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: it was not written, and is still to be told.
+            sqlalchemy.exc.SQLAlchemyError: it was not written, and is counted still.
         """
         if time.monotonic() < self._tell_at:
             return
-        counts = self._tally.take()
+        counts = self._dependencies.take()
         if not counts:
             return
         self._tell_at = time.monotonic() + EVERY_S
@@ -104,7 +103,7 @@ class DependencyReport:
                     step = report(connection, dependency, good, bad)
             except SQLAlchemyError:
                 for name, each in {dependency: (good, bad), **counts}.items():
-                    self._tally.add(name, *each)
+                    self._dependencies.add(name, *each)
                 raise
             if step is not None and step.state is BreakerState.OPEN:
                 log.warning("breaker %s opens: %s", dependency, step.reason)

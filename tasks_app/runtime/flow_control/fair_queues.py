@@ -1,4 +1,4 @@
-"""Fairness: what of fair queues goes next, as one process that publishes or claims sees it."""
+"""Fair queues: which tasks go next, as one process that publishes or claims sees it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from math import ceil
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.flow_control.fair_share import Pick, Share, Shares
-from tasks_app.pool.dispatch.scan import Due
+from tasks_app.domain.flow_control.fair_share import FairLine, Pick, Shares
+from tasks_app.pool.dispatch.scan import DueRows
 from tasks_app.pool.flow_control.fair_queues import Head, fair_queues, heads, lines
 
 GENEROUS = 2
-"""So many times its share is read of each line: others may have less than theirs."""
+"""Each key's tasks are read to twice its share: other keys may have fewer tasks than theirs."""
 
 
 class Fairness:
-    """Remembers, for as long as the process lives, who had how much."""
+    """Remembers how much each key had, for as long as the process lives."""
 
     def __init__(self) -> None:
         self._shares: dict[str, Shares] = {}
@@ -25,7 +25,7 @@ class Fairness:
         self._picks: dict[str, list[Pick]] = {}
 
     def among(self, connection: Connection, queues: Collection[str]) -> set[str]:
-        """Return which of these queues are fair just now."""
+        """Return which of these queues are fair at the moment."""
         weights = fair_queues(connection)
         self._shares = {queue: self._shares.get(queue, Shares()) for queue in weights}
         for queue, given in weights.items():
@@ -42,7 +42,7 @@ class Fairness:
         names: Sequence[str] | None = None,
         lock: bool = False,
         now: datetime | None = None,
-    ) -> Due | None:
+    ) -> DueRows | None:
         """Return up to ``most`` due rows of a queue in the order in which they shall run.
 
         Nothing is charged for them before :meth:`went`. None: there is nothing.
@@ -55,11 +55,11 @@ class Fairness:
             for line in found
         }
 
-        def read(some: Mapping[Share, int]) -> dict[Share, list[Head]]:
+        def read(some: Mapping[FairLine, int]) -> dict[FairLine, list[Head]]:
             return heads(connection, queue, some, out, names=names, lock=lock, now=now)
 
         waiting = read(wanted)
-        if sum(map(len, waiting.values())) < most:  # what they leave, the others have
+        if sum(map(len, waiting.values())) < most:  # the others have what these leave
             full = {
                 line: most for line, some in waiting.items() if wanted[line] == len(some) < most
             }
@@ -69,7 +69,7 @@ class Fairness:
         self._picks[queue] = picks = shares.order(ids, most)
         if not picks:
             return None
-        return Due(
+        return DueRows(
             queue,
             [pick.id for pick in picks],
             [by_id[pick.id].name for pick in picks],
@@ -81,6 +81,6 @@ class Fairness:
         )
 
     def went(self, queue: str, ids: Iterable[int]) -> None:
-        """Charge for those that were found last and are on their way."""
+        """Charge for those of the tasks found last that were published or claimed."""
         gone = set(ids)
         self._shares[queue].went(pick for pick in self._picks.pop(queue, ()) if pick.id in gone)

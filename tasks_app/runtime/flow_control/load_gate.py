@@ -1,4 +1,4 @@
-"""Gates are opened and shut, and whoever reads the log learns of it."""
+"""Load gates of queues are opened and shut, and the log says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = quiet_logger(__name__)
 
 
 class LoadGates:
-    """One scanner's; any number may look at once."""
+    """Of one scanner; any number may look at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

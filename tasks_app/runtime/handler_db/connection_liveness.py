@@ -1,7 +1,7 @@
-"""Whether a connection that lay idle still lives: asked before it is used again.
+"""Checks whether an idle connection still lives before it is used again.
 
-Servers restart and fail over, firewalls forget what is idle. Who finds out with his first statement
-takes it for a loss of his own; a run that may be carried out only once would end with that.
+Servers restart and fail over, and firewalls drop idle connections. Without the check the first
+statement of a run would fail, and with it the run; an ``at_most_once`` task would end there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tasks_app.runtime.handler_db.handler_connections import (
 )
 
 IDLE_S = 1.0
-"""A connection that nobody has used for so long is asked; the socket of any is looked at."""
+"""A connection that was idle for longer is asked; of others only the socket is checked."""
 _LOSSES = "tasks_app losses of its database"
 _SINCE = "tasks_app idle since"
 
@@ -35,8 +35,13 @@ class Losses:
 
     def __init__(self) -> None:
         self.used = self.idle = float("-inf")
-        """Of one that was in use: what was idle then is not used again. And of one that nobody
-        used: so no statement of anybody's was to blame."""
+        """``used``: of a connection in use; those that were idle then are not used again.
+        ``idle``: of one that was idle, so that no statement caused the loss."""
+        self.refused = float("-inf")
+        """When the server last gave none."""
+        self.short = False
+        """Whether the server refused a connection, and has not given the two that a child needs
+        since (``Database.secure``)."""
 
     def watch(self, engine: Engine) -> None:
         """Let an engine lend no connection that died while it was idle, and note what it loses."""
@@ -50,8 +55,12 @@ class Losses:
         entry.info[_LOSSES] = self
 
     def _heed(self, context: ExceptionContext) -> None:
+        if context.connection is None:  # none was to be had, as with too many: nobody ended one
+            self.idle = self.refused = time.monotonic()
+            self.short = True
+            return
         if not context.is_disconnect or not isinstance(context.original_exception, psycopg.Error):
-            return  # SQLAlchemy takes whatever breaks a statement off for one, as a time limit does
+            return  # SQLAlchemy takes a time limit that breaks off a statement for a loss, too
         self.used = time.monotonic()
 
     def _lost(self, _: Any, __: Any, error: BaseException | None) -> None:
@@ -60,12 +69,12 @@ class Losses:
 
 
 def rest(connection: Connection) -> None:
-    """Note that nobody uses a connection from here on, which does not go back to its pool."""
+    """Note that a connection which stays out of its pool is idle from now on."""
     _rest(connection.info)
 
 
 def lives(connection: Connection) -> bool:
-    """Tell whether one that :func:`rest` was said of may be used again; else it is closed."""
+    """Whether a connection after :func:`rest` may be used again; else it is closed."""
     try:
         found = _lives(connection.dialect, connection.connection.dbapi_connection, connection.info)
     except BaseException:
@@ -78,7 +87,7 @@ def lives(connection: Connection) -> bool:
 
 
 def look_again(connection: Connection) -> None:
-    """Replace what died between a run's having it and its first use of it."""
+    """Replace a connection that died between its checkout and the first statement of its run."""
     if connection.closed or connection.invalidated or connection.in_transaction():
         return
     if _SINCE in connection.info:
@@ -101,7 +110,7 @@ def _lives(dialect: Dialect, connection: Any, info: dict[Any, Any]) -> bool:
     losses: Losses = info[_LOSSES]
     if driver.pgconn.transaction_status != TransactionStatus.IDLE:
         return not driver.closed  # one of ours, begun a moment ago
-    readable = _is_readable(driver)  # it was told something: most likely, that this is the end
+    readable = _is_readable(driver)  # the server sent something: most likely, it ends
     if not readable and since <= losses.used:
         return False
     if not readable and time.monotonic() - since < IDLE_S:

@@ -1,9 +1,9 @@
-"""What we use of psycopg and SQLAlchemy that they do not promise; looked at before it is used.
+"""Private names of psycopg and SQLAlchemy that we use; each is checked before it is used.
 
 A run's connection overrides what psycopg calls (``end_of_run``, ``handler_driver``,
-``handler_connections``), and is one of many objects that share a session (``lending``). Where that
-is not as we know it, each run gets a session of its own, and its outcome is settled by a statement
-of its own: three round trips more, and as safe.
+``handler_connections``), and is one of many objects that share a session (``lending``). If psycopg
+differs from what we know, each run gets a session of its own, and its outcome is settled by a
+statement of its own: three round trips more, and as safe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BELOW = PrivateApi(
     Need("sqlalchemy:Connection.__init__", names=("_has_events", "_echo")),
     without="create_task passes through SQLAlchemy's own layers, a quarter slower",
 )
-"""``create_task`` on psycopg itself (``pool.connection``), where nobody listens to SQLAlchemy."""
+"""``create_task`` on psycopg itself (``pool.connection``), where SQLAlchemy has no listeners."""
 LIMITS = PrivateApi(
     Need("sqlalchemy:Select._limit_clause"),
     Need("sqlalchemy:Select._offset_clause"),
@@ -50,16 +50,14 @@ _NEEDED = PrivateApi(
     Need("psycopg.generators:send"),
     without="what handlers write could not be kept apart",
 )
-"""By it we see, and refuse, what ends a run's transaction. There is no other way."""
+"""By these we see, and refuse, what ends a run's transaction. There is no other way."""
 
 
 def examine() -> list[Finding]:
-    """Return how they are, for a check-up."""
     return findings("drivers", SHORTCUTS)
 
 
 def said_at_start() -> list[str]:
-    """Return what to log."""
     return notices(SHORTCUTS)
 
 

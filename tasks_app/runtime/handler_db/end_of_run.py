@@ -1,7 +1,7 @@
 """The end of a run on its connection: resets, outcome, COMMIT and a look, in one round trip.
 
-Names that are private to psycopg stand here and in ``handler_driver``; at start they are looked at
-(``driver_internals``).
+Names that are private to psycopg are used here and in ``handler_driver``; ``driver_internals``
+checks them at start.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
-"""What psycopg carries out between its waits for the server."""
+"""What psycopg carries out, waiting for the server at each yield."""
 
 _COMMIT = b"tasks_app COMMIT"
 _BEFORE = {b"tasks_app fires": FIRE} | {b"tasks_app resets %d" % n: s for n, s in enumerate(RESETS)}
 _OURS = {**_BEFORE, _COMMIT: b"COMMIT", b"tasks_app looks": LOOK}
-"""What each end says, by the names under which it is prepared."""
+"""The statements of each end, by the names under which they are prepared."""
 _BEGIN = b"tasks_app begins"
 _PREPARED = {**_OURS, _BEGIN: b"BEGIN ISOLATION LEVEL READ COMMITTED"}
 
 
-class FenceLostError(Exception):
+class OutcomeRefusedError(Exception):
     """The outcome was not written, and nothing was committed: another attempt owns the task."""
 
 
 @dataclass(slots=True)
 class Permit:
-    """For one COMMIT."""
+    """What one COMMIT may take along."""
 
     settlement: Settlement | None = None
-    """What goes with it; None: nothing, for the run goes on."""
+    """The outcome that commits with it; None: none, because the run goes on."""
     begins_next: bool = False
-    """Another run of this thread's follows at once: its BEGIN goes along, too."""
+    """Another run of this thread follows at once: its BEGIN is sent along."""
     called: list[Called] = field(default_factory=list)
-    """Callbacks that it has created."""
+    """Callbacks of groups that it has created."""
 
 
 class EndOfRun:
-    """Of connections of both kinds."""
+    """Of plain and async connections."""
 
     pgconn: PGconn
     permit: Permit | None = None
     refused = False
-    """Whether somebody else wanted to COMMIT: SQLAlchemy rolls back behind that."""
+    """Whether the handler tried to COMMIT: SQLAlchemy rolls back after that."""
     is_spoiled = False
-    """Whether something stays in the session that the next run would meet."""
+    """Whether something stays in the session that the next run would see."""
     needs_look = False
     """Whether it was used since the session was last looked at."""
     begun = False
-    """Whether a transaction was begun for a run that has said nothing yet."""
+    """Whether a transaction was begun for a run that has sent nothing yet."""
     unread = False
-    """Whether an answer to :meth:`send_reset` is to come."""
+    """Whether the answer to :meth:`send_reset` was not read yet."""
     names: set[bytes]
-    """Of the statements that are prepared in this session."""
+    """Names of the statements that are prepared in this session."""
 
     def take_permit(self) -> Permit:
-        """Return what the COMMIT that is asked for may take along.
+        """Return the permit of the COMMIT that is asked for, and use it up.
 
         Raises:
-            RuntimeError: none is permitted.
+            RuntimeError: there is none.
         """
         permit, self.permit = self.permit, None
         if permit is None:
@@ -82,7 +82,7 @@ class EndOfRun:
     def word_of(self: Any, permit: Permit) -> LastWord | None:
         """Return the outcome as a prepared statement; None: it cannot be one.
 
-        Not of a member of a group, which is counted by a statement that has an answer.
+        A member of a group is counted by a statement whose answer is needed.
         """
         settlement = permit.settlement
         if settlement is None or settlement.task is None or settlement.task.in_group:
@@ -91,7 +91,7 @@ class EndOfRun:
         fits = (
             SHARED_SESSIONS.works
             and pgconn.transaction_status == TransactionStatus.INTRANS
-            and self.prepare_threshold is not None  # none: a pooler deals out its servers
+            and self.prepare_threshold is not None  # None: behind a pooler
             and pgconn.parameter_status(b"client_encoding") == b"UTF8"  # as a last word's
         )
         return last_word(settlement) if fits else None
@@ -100,8 +100,8 @@ class EndOfRun:
         """Reset, settle, COMMIT, look and perhaps BEGIN, in one round trip.
 
         Raises:
-            FenceLostError: nothing was committed.
-            psycopg.Error: nothing was committed; without an SQLSTATE nobody knows.
+            OutcomeRefusedError: nothing was committed.
+            psycopg.Error: nothing was committed; without an SQLSTATE, that is not known.
         """
         pgconn = self.pgconn
         yield from self._prepare(last)
@@ -113,16 +113,16 @@ class EndOfRun:
                 yield from self._until_sync()
             pgconn.exit_pipeline_mode()
         except BaseException:
-            pgconn.finish()  # nobody knows what is still to come
+            pgconn.finish()  # what is still to come is not known
             raise
         *before_look, look = answers
         for number, answer in enumerate(before_look):
             if answer.status == ExecStatus.FATAL_ERROR:
                 error = errors.error_from_result(answer)
                 if isinstance(error, errors.InvalidSqlStatementName):
-                    self.names.clear()  # somebody dropped them
+                    self.names.clear()  # the handler dropped them
                 if number == len(_BEFORE) and is_fence_lost(error):
-                    raise FenceLostError from error
+                    raise OutcomeRefusedError from error
                 raise error
         self._learn(look)
         self.begun = begins_next and pgconn.transaction_status == TransactionStatus.INTRANS
@@ -148,7 +148,7 @@ class EndOfRun:
             pgconn.pipeline_sync()
 
     def _prepare(self: Any, last: LastWord) -> Steps[None]:
-        """Prepare what each end says, once a session; its tables are looked for where they are."""
+        """Prepare the statements of an end, once a session: its search_path decides the tables."""
         if last.name in self.names:
             return
         self.pgconn.send_query(FIRE_AND_RESET)
@@ -163,7 +163,7 @@ class EndOfRun:
         self.names.update(_PREPARED, (last.name,))
 
     def _deallocate(self: Any, name: bytes | None) -> Steps[None]:
-        """After a ROLLBACK psycopg forgets all that was prepared, by whomever."""
+        """Forget what is prepared: after a ROLLBACK psycopg deallocates all of it."""
         if name is None:
             self.names.clear()
         yield from super()._deallocate(name)  # type: ignore[misc]  # psycopg's
@@ -174,9 +174,9 @@ class EndOfRun:
         self.needs_look = False
 
     def send_reset(self) -> None:
-        """Have settings taken back, without waiting: the next wait reads the answer first.
+        """Reset the settings without waiting: the next wait reads the answer first.
 
-        Where a deferred trigger fails, so does whatever comes next.
+        If a deferred trigger fails, the next statement fails with it.
         """
         if self.pgconn.transaction_status == TransactionStatus.INTRANS:
             self.pgconn.send_query(BETWEEN_RUNS)
@@ -184,16 +184,16 @@ class EndOfRun:
             self.unread = True
 
     def look_after(self) -> Steps[None]:
-        """Look after the end, where that did not come with a COMMIT of ours."""
+        """Look at the session after an end that came without a COMMIT of ours."""
         self.pgconn.send_query(LOOK)
         (result,) = yield from generators.execute(self.pgconn)
         self._learn(result)
 
     def ask(self) -> Steps[None]:
-        """Ask the server whether it is there, outside of any transaction.
+        """Ask the server, outside of any transaction, whether it answers.
 
         Raises:
-            psycopg.Error: it is not.
+            psycopg.Error: it does not.
         """
         self.pgconn.send_query(b"")
         (result,) = yield from generators.execute(self.pgconn)

@@ -1,7 +1,7 @@
 """What a handler's psycopg connection does beside psycopg's own, plain or async.
 
-COMMIT is the executor's (``end_of_run``). That a transaction ended otherwise is seen by what libpq
-says of it.
+COMMIT is the executor's (``end_of_run``). libpq's transaction status shows when a transaction was
+ended in another way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SNAPSHOT_NAMES = {level.name.replace("_", " ").lower().encode() for level in _S
 _ENDING_TAGS = {"COMMIT", "BEGIN", "START TRANSACTION", "PREPARE TRANSACTION"}
 
 
-_NOBODY = PGconn.connect_start(b"=")  # it cannot be read, so that no server is asked
+_NOBODY = PGconn.connect_start(b"=")  # a string that libpq cannot parse, so that no server is asked
 _NOBODY.finish()
 
 
@@ -58,59 +58,51 @@ def _another(value: Any) -> Any:
     return AdaptersMap(value) if isinstance(value, AdaptersMap) else copy.copy(value)
 
 
-def results_of(cursor: Any) -> list[PGresult]:
-    """Return what a string of statements brought; of several, the cursor stands at the last."""
-    results = [] if cursor.pgresult is None else [cursor.pgresult]
-    while cursor.nextset():
-        results.append(cursor.pgresult)
-    return results
-
-
-class OfRun(EndOfRun):
-    """What both kinds have in common."""
+class RunDriver(EndOfRun):
+    """What plain and async connections have in common."""
 
     fence: Fence | None = None
-    """Of the run whose it is."""
+    """Of its run."""
     ended = False
-    """Whether somebody else ended a transaction here."""
+    """Whether the handler ended a transaction here."""
     rolled_back = False
-    """Whether anybody rolled back."""
+    """Whether the run was rolled back, by the handler or by us."""
     answered = False
     """Whether the server has answered this run."""
     taken: Lock | None = None
-    """Whoever uses a transaction that was begun ahead, or ends it, has this first."""
+    """Acquired to use a transaction that was begun ahead, or to end it."""
     heir: Any = None
-    """Where it was begun ahead, who has it, until its thread has asked: or the dead would keep all
-    that came after them."""
+    """The next run's connection, if its transaction was begun ahead. Only until its thread asked
+    for it: else each dead connection would keep all those after it."""
     _owner: Any = None
-    """Who alone may use it from here on: the thread, or asyncio's task, that ends the run."""
+    """The thread, or asyncio's task, that ends the run: from then on nobody else may use it."""
     _was_open = False
-    """Whether a transaction was open when something was last carried out."""
+    """Whether a transaction was open after the last step."""
     _over = False
     _ends = False
-    """Whether it is we who end it."""
+    """Whether we are ending it."""
     _mutable: tuple[str, ...]
     _dropped = False
-    """Whether what is carried out ended a transaction that was begun ahead."""
+    """Whether the current step ended a transaction that was begun ahead."""
     _began = False
-    """Whether what is carried out began a transaction."""
+    """Whether the current step began a transaction."""
     _template: dict[str, Any]
     """What psycopg and SQLAlchemy keep of the connection while it is new."""
 
     def be_template(self: Any) -> None:
-        """Remember how a new connection is; what is prepared stays with its session."""
+        """Remember the state of a new connection; prepared statements stay with the session."""
         self.names = set()
-        for name in {*vars(OfRun), *vars(EndOfRun)} & {*vars(self)}:
-            delattr(self, name)  # SQLAlchemy has looked at the server by it
+        for name in {*vars(RunDriver), *vars(EndOfRun)} & {*vars(self)}:
+            delattr(self, name)  # left from SQLAlchemy's first look at the server
         kinds = (list, deque, AdaptersMap)
         kept = {n: v for n, v in vars(self).items() if isinstance(v, kinds)}
         self._template = {**vars(self), **{n: _another(v) for n, v in kept.items()}}
-        del self._template["lock"]  # who tries a dead one has that one's
+        del self._template["lock"]  # or a dead connection would block the living one
         self._template["_mutable"] = self._mutable = tuple(kept)
         self._template["_limits"] = self._limits = (self.prepare_threshold, self.prepared_max)
 
     def hand_on(self: Any) -> Any:
-        """Return what the next run is to have of the session, and be closed."""
+        """Return the next run's connection on the same session, and close this one."""
         self._over = True
         heir = type(self)(self.pgconn)
         vars(heir)["_template"] = template = self._template
@@ -126,17 +118,17 @@ class OfRun(EndOfRun):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a run did something that its end has to see to."""
+        """Whether a run did something that its end has to commit or roll back."""
         if self.has_ended() or self.refused:
             return True
         return self.needs_look and self.pgconn.transaction_status != _IDLE
 
     def check(self: Any) -> None:
-        """Look whether a run may commit.
+        """Pass if the run may commit.
 
         Raises:
             Fail: its transaction was ended: what it wrote must not be written again.
-            RuntimeError: it was closed, or something is open.
+            RuntimeError: it was closed, or something is still at work.
         """
         if self.has_ended():
             raise Fail(ENDED)
@@ -150,7 +142,7 @@ class OfRun(EndOfRun):
             raise RuntimeError(UNFINISHED)
 
     def _rolls_back(self) -> bool:
-        """Tell whether there is something to roll back."""
+        """Whether there is something to roll back."""
         if self.begun and not self.needs_look:
             return False
         self.rolled_back = True
@@ -159,25 +151,25 @@ class OfRun(EndOfRun):
         return self.pgconn.status == ConnStatus.OK and self.pgconn.transaction_status != _IDLE
 
     def _check_intrans_gen(self: Any, attribute: str) -> Steps[None]:
-        """Let a run choose how its transaction begins, though one was begun ahead."""
+        """Let a run choose how its transaction begins, even if one was begun ahead."""
         if self.begun and not self.answered:
             yield from self._exec_command(b"ROLLBACK")
             self.begun, self._dropped = False, True
         yield from super()._check_intrans_gen(attribute)  # type: ignore[misc]  # psycopg's
 
     def tpc_begin(self, *_: Any) -> NoReturn:
-        """Refuse: a prepared transaction is committed by others."""
+        """Refuse: others commit a prepared transaction."""
         raise RuntimeError(COMMITS_LATER)
 
     def _begin_wait(self) -> int:
-        """Return how the transaction stands, before anything is carried out."""
+        """Return the transaction's status before anything is carried out."""
         if self._over or self._owner not in {None, self._me()}:
             raise psycopg.InterfaceError(OVER)
         self.needs_look, self._began, self._dropped = True, False, False
         return self.pgconn.transaction_status
 
     def _look(self, before: int) -> None:
-        """See whether a transaction was ended by what was just carried out."""
+        """Note whether a transaction was ended by what was just carried out."""
         was_open = before != _IDLE or self._began
         is_ours = self._ends or self._dropped
         if was_open and not is_ours and self.pgconn.transaction_status == _IDLE:
@@ -185,7 +177,7 @@ class OfRun(EndOfRun):
         self._was_open = self.pgconn.transaction_status in _OPEN
 
     def has_ended(self) -> bool:
-        """Tell whether somebody else ended a transaction, by libpq itself, say."""
+        """Whether the handler ended a transaction, by libpq itself for example."""
         if self._was_open and self.pgconn.transaction_status == _IDLE:
             self.ended = True
         return self.ended
@@ -195,13 +187,13 @@ class OfRun(EndOfRun):
         return get_ident()
 
     def heed(self: Any, results: Sequence[PGresult], error: psycopg.Error | None = None) -> bool:
-        """Look at what a string of statements did; True: an isolation level may have been set.
+        """Note what a string of statements did; True: an isolation level may have been set.
 
-        psycopg begins a transaction before each statement, so that there is one behind it.
+        psycopg begins a transaction before each statement, so that one is open after it.
         """
         tags = {(result.command_status or b"").decode() for result in results}
         answered = error is None or error.sqlstate is not None
-        unseen = "ROLLBACK" in tags and len(results) > 1  # AND CHAIN, perhaps: what is left?
+        unseen = "ROLLBACK" in tags and len(results) > 1  # perhaps ROLLBACK AND CHAIN
         if unseen or tags & _ENDING_TAGS or (answered and self.pgconn.transaction_status == _IDLE):
             self.ended = True
         return "SET" in tags
@@ -210,7 +202,7 @@ class OfRun(EndOfRun):
         """Refuse what ends the transaction.
 
         Raises:
-            RuntimeError: it does, as far as its words tell.
+            RuntimeError: its text says that it does.
         """
         if isinstance(statement, Composable):
             statement = statement.as_string(None)
@@ -238,7 +230,7 @@ class OfRun(EndOfRun):
             raise errors.error_from_result(result)
 
     def lock_if_snapshot(self) -> Steps[None]:
-        """Lock the own row if a statement chose an isolation that needs it; SHOW takes none."""
+        """Lock the run's own row if a statement chose an isolation level that needs it."""
         if self.pgconn.transaction_status == TransactionStatus.INTRANS:
             self.pgconn.send_query(b"SHOW transaction_isolation")
             (result,) = yield from generators.execute(self.pgconn)

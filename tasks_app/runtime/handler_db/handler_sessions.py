@@ -14,7 +14,7 @@ from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handler_db.lending import driver_of
 
 FENCE, DRIVERS = "tasks_app fence", "tasks_app drivers"
-"""Where an async run's session keeps whose it is, and which connections it had."""
+"""Keys of an async session's ``info``: its run's fence, and the connections that it had."""
 
 
 class HandlerSession(Session):
@@ -25,7 +25,6 @@ class HandlerSession(Session):
         raise RuntimeError(COMMITS_LATER)
 
     def commit_with_outcome(self) -> None:
-        """Commit, for the executor."""
         super().commit()
 
     def rollback(self) -> None:
@@ -43,46 +42,42 @@ class HandlerSession(Session):
         return self.bind
 
     def hear_of_commit(self) -> None:
-        """End, where somebody else committed the connection: listeners are told."""
+        """End after a commit of the connection itself, so that listeners hear of it."""
         super().commit()
 
     def close(self) -> None:
-        """Leave it open: what is written in ``with ctx.session`` commits with the outcome, too."""
+        """Stay open: what is written in ``with ctx.session`` commits with the outcome, too."""
 
     def end(self) -> None:
-        """Close, for the executor."""
         super().close()
 
 
-class CrewSession(Session):
-    """What stands behind the session of an async handler."""
+class SyncSideSession(Session):
+    """The synchronous session behind an async handler's."""
 
 
 class AsyncHandlerSession(AsyncSession):
     """The same for async handlers."""
 
-    sync_session_class = CrewSession
+    sync_session_class = SyncSideSession
 
     async def commit(self) -> None:
-        """Refuse: effect and outcome are one commit."""
         raise RuntimeError(COMMITS_LATER)
 
     async def commit_with_outcome(self) -> None:
-        """Commit, for the executor."""
         await super().commit()
 
     async def close(self) -> None:
-        """Leave it open, as above."""
+        """Stay open, as HandlerSession."""
 
     async def end(self) -> None:
-        """Close, for the executor."""
         await super().close()
 
 
 class RunSession(HandlerSession):
-    """Bound to the engine as any other, yet it works on the one connection that it is given.
+    """Bound to the engine as any other session, but works on the one connection that it is given.
 
-    So whoever asks for its engine has it, and its thread needs no second connection.
+    So ``get_bind()`` returns the engine, and the thread needs no second connection.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -94,7 +89,6 @@ class RunSession(HandlerSession):
 
     @property
     def works_on(self) -> Connection:
-        """The connection that it was given."""
         return self._works_on
 
     def connection(
@@ -102,13 +96,13 @@ class RunSession(HandlerSession):
         bind_arguments: dict[str, Any] | None = None,
         execution_options: Mapping[str, Any] | None = None,
     ) -> Connection:
-        """Return its connection; options of a transaction are heeded where this begins it."""
+        """Return its connection, with options of a transaction that begins here."""
         if execution_options and not self.in_transaction():
             self._options, execution_options = execution_options, None
         return super().connection(bind_arguments, execution_options)
 
     def join(self) -> None:
-        """Let a new transaction find the connection before it asks the engine for one."""
+        """Give a new transaction the connection before it asks the engine for one."""
         look_again(self._works_on)
         options, self._options = self._options, None
         super().connection({"bind": self._works_on}, options)
@@ -120,8 +114,8 @@ def _join(session: RunSession, transaction: SessionTransaction) -> None:
         session.join()
 
 
-@event.listens_for(CrewSession, "after_begin")
-def _tell_whose(session: CrewSession, _: SessionTransaction, connection: Connection) -> None:
+@event.listens_for(SyncSideSession, "after_begin")
+def _tell_whose(session: SyncSideSession, _: SessionTransaction, connection: Connection) -> None:
     driver = driver_of(connection)
     driver.fence = session.info[FENCE]
     session.info.setdefault(DRIVERS, set()).add(driver)

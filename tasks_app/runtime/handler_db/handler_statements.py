@@ -1,7 +1,7 @@
-"""What statements of handlers say that no handler may, as far as their words tell.
+"""Statements that no handler may send, recognised by their text.
 
-Words come first, since what is refused leaves nothing behind. What hides from them is judged by
-what libpq says afterwards (``handler_connections``).
+The text is looked at first, since a refused statement leaves nothing behind. What it does not show,
+libpq's status shows afterwards (``handler_driver``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ COMMITS_LATER = (
     "Use flush(), or ctx.commit() for what is to stand whatever becomes of the rest."
 )
 _LOOKED_AT = 300
-"""Characters at the beginning of a statement in which keywords are looked for."""
+"""Characters at the beginning of a statement that are searched for keywords."""
 _ENDS = re.compile(
     r"\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|prepare\s+transaction)\b",
     re.IGNORECASE,
@@ -27,10 +27,10 @@ _UNCLEAR = re.compile(r"['\"$]")
 
 @lru_cache(1024)
 def ends_transaction(statement: str) -> bool:
-    """Tell whether a string of one or more statements ends the transaction.
+    """Whether a string of one or more statements ends the transaction.
 
-    Where a quote is not a plain one only the first statement is looked at: a semicolon may stand in
-    a function's body.
+    If it has other than plain quotes only its first statement is looked at: a semicolon may be part
+    of a function's body.
     """
     beginning = _COMMENTS.sub(" ", statement[:_LOOKED_AT])
     if _ENDS.match(beginning):
@@ -43,5 +43,5 @@ def ends_transaction(statement: str) -> bool:
 
 @lru_cache(1024)
 def stays_in_session(statement: str) -> bool:
-    """Tell whether it leaves what no look finds and no reset takes back: libraries, dblink."""
+    """Whether it leaves what no look finds and no reset undoes: libraries, dblink."""
     return _LASTS.search(_COMMENTS.sub(" ", statement[:_LOOKED_AT])) is not None

@@ -1,7 +1,7 @@
-"""How engines lend connections to handlers: by their pool, each object to one run.
+"""How engines lend connections to handlers: from their pool, each object to one run.
 
-SQLAlchemy's Connection and its pool's proxy are one run's anyway. When they come back what is open
-is rolled back, the session is looked at, and closed where something stays in it.
+SQLAlchemy's Connection and its pool's proxy belong to one run anyway. When they come back, an open
+transaction is rolled back; the session is looked at, and closed if something stays in it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ from tasks_app.runtime.fork_safety import keep_from_fork
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
 from tasks_app.runtime.handler_db.handler_connections import (
     AsyncHandlerConnection,
-    AsyncHandlerCursor,
     HandlerConnection,
-    HandlerCursor,
 )
+from tasks_app.runtime.handler_db.handler_cursors import AsyncHandlerCursor, HandlerCursor
 
 Driver: TypeAlias = HandlerConnection | AsyncHandlerConnection
 
 
 async def connect_async(*arguments: Any, **options: Any) -> AsyncHandlerConnection:
-    """Connect, for an async engine."""
     return await AsyncHandlerConnection.connect(
         *arguments, cursor_factory=AsyncHandlerCursor, **options
     )
 
 
 def lend(engine: Engine) -> None:
-    """Let an engine's connections be handlers', each object one run's."""
+    """Lend an engine's connections to handlers, each object to one run."""
     event.listen(engine, "connect", _template)
     event.listen(engine, "reset", _leave)
     event.listen(engine, "checkin", _hand_on)
@@ -64,7 +62,7 @@ def _leave(dbapi_connection: Any, _entry: Any, state: PoolResetState) -> None:
     driver = _driver(dbapi_connection)
     if state.terminate_only or not state.asyncio_safe:
         return
-    with suppress(psycopg.Error):  # then it needs a look, and is closed
+    with suppress(psycopg.Error):  # then needs_look stays, and it is closed
         if isinstance(driver, AsyncHandlerConnection):
             await_(driver.break_off())
             if driver.needs_look:
@@ -79,7 +77,7 @@ def _hand_on(dbapi_connection: Any, entry: Any) -> None:
     if dbapi_connection is None:
         return
     for key in [key for key in entry.info if not str(key).startswith("tasks_app")]:
-        del entry.info[key]  # a run's own
+        del entry.info[key]  # of one run
     driver = _driver(dbapi_connection)
     spoiled = driver.is_spoiled or driver.needs_look or driver.ended
     if spoiled or not SHARED_SESSIONS.works:

@@ -1,1 +1,1 @@
-"""Handlers: declared, wrapped, and what they hold in their hand."""
+"""Handlers: declared, wrapped, and what they are given."""

@@ -1,4 +1,4 @@
-"""The checkpoint of a run: where the next attempt goes on, committed with what was done so far."""
+"""The checkpoint of a run: where the next attempt goes on, committed with the work so far."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tasks_app.runtime.db.transaction import Access
 from tasks_app.runtime.handlers.active_run import ActiveRun
 
 LIMIT = 64 * 1024
-"""Bytes; it is written with each commit."""
+"""Bytes of one checkpoint, which is written with each commit."""
 PLACES = "ctx.chunks"
-"""Under this name the checkpoint holds where its loops are."""
+"""The key of a checkpoint under which it holds the places of loops over chunks."""
 
 
 class Checkpoint(Protocol):
-    """What a context needs of it."""
+    """What a context needs of a checkpoint."""
 
     def get(self) -> Any:
         """Return the newest one, or None; in async handlers something to await."""
 
     def set(self, value: Mapping[str, Any] | None) -> None:
-        """Say what the next commit keeps."""
+        """Set what the next commit stores."""
 
     def commit(self) -> Any:
         """Commit it with what was done; in async handlers something to await."""
@@ -40,13 +40,13 @@ class Checkpoint(Protocol):
 
 
 class _Point:
-    """What one run knows of it."""
+    """What one run knows of its checkpoint."""
 
     def __init__(self, run: ActiveRun) -> None:
         self._run = run
         self._value: dict[str, Any] | None = None
         self._places: dict[str, Any] = {}
-        self._known = run.task.fence.attempt == 1  # nobody was there before to leave one
+        self._known = run.task.fence.attempt == 1  # no attempt before could leave one
         self._changed = False
 
     def set(self, value: Mapping[str, Any] | None) -> None:
@@ -63,12 +63,12 @@ class _Point:
         self._changed = True
 
     def go_on_behind(self, name: str, place: list[list[Any]]) -> None:
-        """Say where a loop goes on after the next commit. It has read the places."""
+        """Set where a loop, which has read the places, goes on after the next commit."""
         self._places[name] = place
         self._changed = True
 
     def _learn(self, connection: Connection) -> None:
-        """Read what an earlier attempt left; what was set meanwhile stays."""
+        """Read what an earlier attempt left; a value that was set meanwhile stays."""
         found = read(connection, self._run.task.task_id)
         kept = dict(found.checkpoint or {}) if found else {}
         self._places, self._known = kept.pop(PLACES, {}), True
@@ -95,56 +95,49 @@ class _Point:
 
 
 class PlainPoint(_Point):
-    """Of a plain handler."""
+    """For plain handlers."""
 
     def __init__(self, run: ActiveRun, access: Access) -> None:
         super().__init__(run)
         self._access = access
 
     def get(self) -> dict[str, Any] | None:
-        """Return the newest one, or None."""
         if not self._known:
             self._learn(self._access.connection)
         return self._value
 
     def places(self) -> dict[str, Any]:
-        """Return where loops over chunks go on, by name."""
         self.get()
         return self._places
 
     def commit(self) -> None:
-        """Commit it with what was done."""
         self._access.keep(self._keep)
         self._changed = False
 
 
 class AsyncPoint(_Point):
-    """Of an async handler."""
+    """For async handlers."""
 
     def __init__(self, run: ActiveRun, access: AsyncTransaction) -> None:
         super().__init__(run)
         self._access = access
 
     async def get(self) -> dict[str, Any] | None:
-        """Return the newest one, or None."""
         if not self._known:
             connection = await self._access.session.connection()
             await connection.run_sync(self._learn)
         return self._value
 
     async def places(self) -> dict[str, Any]:
-        """Return where loops over chunks go on, by name."""
         await self.get()
         return self._places
 
     async def commit(self) -> None:
-        """Commit it with what was done."""
         await self._access.keep(self._keep)
         self._changed = False
 
 
 def point_of(run: ActiveRun, access: Access) -> Checkpoint:
-    """Return the checkpoint of a run."""
     if isinstance(access, AsyncTransaction):
         return AsyncPoint(run, access)
     return PlainPoint(run, access)

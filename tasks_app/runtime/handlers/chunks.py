@@ -1,4 +1,4 @@
-"""Chunks: a long way through a SELECT, each page of which is one commit with its place."""
+"""Chunks: a loop over a long SELECT, whose pages are committed each with its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tasks_app.runtime.handlers.checkpoint import Checkpoint
 
 FIRST = 100
-"""Rows of the first page, where it is not known how long they take."""
+"""Rows of the first page if pages are sized by time, which is not known yet."""
 NOT_UNIQUE = (
     "The key of ctx.chunks is not unique: rows with the same one would be left out at a page's "
     "end. Add columns until it is, such as the primary key."
@@ -55,9 +55,9 @@ class Chunks:
         """Go on behind what was committed last; each page is committed when the next is wanted.
 
         Raises:
-            Snooze: the worker stops, or the queue stands still: it is paused, or its window ended.
-                The task goes on behind the page, uncharged, as soon as it may.
-            Cancel: somebody wants it to stop.
+            Snooze: the worker stops, or the queue is paused or outside its window. The task goes on
+                behind the page, uncharged, as soon as it may.
+            Cancel: its cancellation was requested.
             ValueError: the key is not unique, or null, or a floating point number.
         """
         if isinstance(self._access, AsyncTransaction):
@@ -131,14 +131,14 @@ class Chunks:
         return unpack(self._last)
 
     def _learn(self, rows: int) -> None:
-        """Take as many rows next time as fit, at most twice as many."""
+        """Size the next page by the time of this one, to at most twice as many rows."""
         if self._max_s is not None:
             took = max(time.monotonic() - self._began, 1e-6)
             fits = min(rows * self._max_s / took, 2 * self._size)
             self._size = max(1, min(self._most, int(fits)))
 
     def _may_go_on(self, *, more: bool) -> bool:
-        """End here if somebody wants that; what is finished all the same may end well."""
+        """End here if that is wanted; a loop without more pages may end well all the same."""
         if not more:
             return False
         if self._run.cancelled:
@@ -148,7 +148,7 @@ class Chunks:
         return True
 
     def _asks(self) -> bool:
-        """Whether it is time to ask how the queue stands."""
+        """Whether it is time to ask whether the queue is paused or outside its windows."""
         now = time.monotonic()
         if now < self._ask_at:
             return False

@@ -1,4 +1,4 @@
-"""What a handler is given beside its payload."""
+"""The context of a run: what a handler is given beside its payload."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ else:
 
 
 def _no_commit() -> str:
-    """Return why not; a producer that imports this room does without psycopg."""
+    """Imported late: a producer that imports this module needs no psycopg."""
     from tasks_app.runtime.db.transaction import NO_COMMIT  # noqa: PLC0415
 
     return NO_COMMIT
 
 
 class TaskContext(Generic[SessionT_co]):
-    """One run of one task. What is rarely asked for is made when it is asked for."""
+    """One run of one task: what it is, its session, and what the handler may ask for."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class TaskContext(Generic[SessionT_co]):
         commits: bool = True,
     ) -> None:
         self.deadline = deadline
-        """When ``timeout`` will be raised, on the clock of ``time.monotonic``; None: never."""
+        """When ``timeout`` will be raised, on the clock of ``time.monotonic``. None: never."""
         self._run = run
         self._task = run.task
         self._access = access
@@ -91,17 +91,17 @@ class TaskContext(Generic[SessionT_co]):
 
     @property
     def fence(self) -> Fence:
-        """What every write of this run must match."""
+        """What every write of this run must match: id, attempt and lease token."""
         return self._task.fence
 
     @property
     def attempt(self) -> int:
-        """1 at the first claim; only rises."""
+        """1 at the first claim. It rises with each claim and never falls."""
         return self._task.fence.attempt
 
     @property
     def failures(self) -> int:
-        """How many attempts were charged before this one."""
+        """How many attempts have been charged before this one."""
         return self._task.failures
 
     @property
@@ -116,18 +116,24 @@ class TaskContext(Generic[SessionT_co]):
 
     @property
     def due_at(self) -> datetime:
-        """Since when this run could start."""
+        """From when on this run could start."""
         return self._task.due_at
 
     @property
     def idempotency_key(self) -> UUID:
-        """The same at every attempt and after a requeue: give it to the other side."""
+        """The same at every attempt and after a requeue. Send it along with effects outside."""
         return self._task.idempotency_key
 
     @cached_property
     def log(self) -> RunLog:
-        """A log whose lines say which run they are of."""
-        about = {"task_id": self.task_id, "task_name": self.name, "attempt": self.attempt}
+        """A logger whose lines begin with id, name and attempt of the run."""
+        about = {
+            "task_id": self.task_id,
+            "task_name": self.name,
+            "attempt": self.attempt,
+            "queue": self._task.queue,
+            "biz_key": self._task.biz_key,
+        }
         words = f"task {self.task_id} ({self.name}), attempt {self.attempt}"
         return RunLog(about, words if self._log_prefix else "")
 
@@ -135,10 +141,10 @@ class TaskContext(Generic[SessionT_co]):
     def session(self) -> SessionT_co:
         """A Session (in async handlers an AsyncSession) that commits with the outcome.
 
-        Whatever it wrote is rolled back when the handler raises or the lease is lost.
+        What it wrote is rolled back when the handler raises or the lease is lost.
 
         Raises:
-            RuntimeError: a thread of the handler's asks when the task is over.
+            RuntimeError: a thread that the handler left behind asks after the run has ended.
         """
         given: SessionT_co = self._given().session
         return given
@@ -148,7 +154,7 @@ class TaskContext(Generic[SessionT_co]):
         """The same transaction without the ORM.
 
         Raises:
-            TypeError: in an async handler; there it is ``await ctx.session.connection()``.
+            TypeError: in an async handler. Use ``await ctx.session.connection()`` there.
         """
         return self._given().connection
 
@@ -159,32 +165,32 @@ class TaskContext(Generic[SessionT_co]):
 
     @property
     def headers(self) -> dict[str, Any]:
-        """What the producer gave along."""
+        """The headers that the producer gave to the task."""
         text = self._task.headers
         return {} if text is None else dict(decode(text, "headers"))
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this task to stop; learned at each renewal of the lease.
+        """Whether somebody has cancelled this task. A run learns it when its lease is renewed.
 
-        Returning normally still succeeds; raising now leads to CANCELLED.
+        A handler that returns still succeeds. One that raises ends in CANCELLED.
         """
         return self._run.cancelled
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker stops: a long run may commit and raise ``Snooze(0)``, uncharged."""
+        """Whether the worker stops. A long run may commit and raise ``Snooze(0)``, uncharged."""
         return self._run.stops
 
     @property
     def checkpoint(self) -> Any:
-        """What the last :meth:`commit` of this task kept, in whichever attempt; None: nothing.
+        """What the last :meth:`commit` of this task kept, in any attempt. None: nothing.
 
-        It may be set to a small JSON object, which the next commit keeps. In async handlers:
+        Set it to a small JSON object, and the next commit keeps that. In async handlers:
         ``await ctx.checkpoint``.
 
         Raises:
-            InvalidTaskError: when it is set to something that cannot be stored.
+            InvalidTaskError: it was set to something that cannot be stored.
         """
         return self._checkpoint().get()
 
@@ -206,8 +212,8 @@ class TaskContext(Generic[SessionT_co]):
     def commit(self, checkpoint: Mapping[str, Any] | None = None) -> Any:
         """Commit what was done through ``ctx.session``, with a checkpoint if one is given.
 
-        The run goes on in a new transaction, and the next attempt finds the checkpoint. In async
-        handlers: ``await ctx.commit()``. How far :meth:`progress` says it is, is committed, too.
+        The run goes on in a new transaction, and the next attempt finds the checkpoint. The last
+        :meth:`progress` is committed, too. In async handlers: ``await ctx.commit()``.
 
         Raises:
             LeaseLostError: another attempt owns the task now; nothing is committed.
@@ -231,22 +237,27 @@ class TaskContext(Generic[SessionT_co]):
         name: str = "",
         params: Mapping[str, Any] | None = None,
     ) -> Chunks:
-        """Return the rows of a SELECT in pages (lists); each page's work is one :meth:`commit`.
+        """Return the rows of a SELECT in pages (lists); the work on each is one :meth:`commit`.
 
-        It happens when the next page is wanted, together with the page's last key: so after a
-        crash the loop goes on behind it. ``statement`` is a ``select()``, of columns or of one
-        entity, or SQL text with ``params``; ``key`` its columns, or their names, that are unique
-        together and never null, and by which an index finds rows in order. With ``max_ms``, pages
-        become smaller, of ``size`` rows at most, until one takes no longer. Several loops of a
-        handler need names. In async handlers: ``async for``.
+        The loop commits when it asks for the next page, together with the last key of the page
+        before. After a crash it goes on behind that key. In async handlers: ``async for``.
 
-        Between two pages a worker that stops gives the task back, uncharged, as does one whose
-        queue is paused or outside its windows; a cancelled task ends.
+        Between two pages a worker that stops gives the task back, uncharged; so does one whose
+        queue is paused or outside its windows. A cancelled task ends there.
+
+        Args:
+            statement: a ``select()`` of columns or one entity, or SQL text with ``params``.
+            key: columns of it, or their names, that are unique together and never null. An index
+                must find rows in their order.
+            size: rows of a page, at most.
+            max_ms: pages shrink until the work on one takes no longer than this.
+            name: tells several loops of one handler apart.
+            params: parameters of SQL text.
 
         Raises:
             ValueError: ``size`` or ``max_ms`` is not positive, two loops have one name, or the
                 statement has a LIMIT.
-            TypeError: it is no SELECT.
+            TypeError: ``statement`` is no SELECT.
             RuntimeError: the handler has ``commit="batch"``.
         """
         if not self._commits:
@@ -264,9 +275,9 @@ class TaskContext(Generic[SessionT_co]):
         return Chunks(self._run, self._given(), point, paged, size, max_ms, name)
 
     def commit_by(self, save: Callable[[Connection], None]) -> None:
-        """Commit with ``save`` last, which looks at the fence, and keeps what is to be kept.
+        """Commit with ``save`` last, which checks the fence and stores the caller's own state.
 
-        For who has a row of his own for that, as batches do. What it raises prevents the commit.
+        For code that has a row of its own for that, as batches do. If it raises, nothing commits.
         """
         self._given().keep(save)
 
@@ -280,11 +291,11 @@ class TaskContext(Generic[SessionT_co]):
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until ``timeout``; None: no limit."""
+        """Seconds until ``timeout``. None: there is no limit."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Show how far this run is (0 to 1); people see it at the next heartbeat."""
+        """Tell how far this run is (0 to 1). People see it after the next heartbeat."""
         self._run.progress = (min(1.0, max(0.0, float(fraction))), str(note)[:200])
 
     def locks(
@@ -296,14 +307,14 @@ class TaskContext(Generic[SessionT_co]):
         wait: Duration = 0,
         snooze: Duration = "5s",
     ) -> HoldOfRun:
-        """Return a group of named resources, to be held while a ``with`` block runs.
+        """Return a group of named locks, to be held while a ``with`` block runs.
 
-        All of them, or none: if they are not to be had within ``wait``, the task comes back after
-        about ``snooze``, uncharged. Once anything was done through ``ctx.session`` they are held
-        until that is committed. In async handlers: ``async with``.
+        The run gets all of them or none. If it cannot have them within ``wait``, the task comes
+        back after about ``snooze``, uncharged. Once the run has used ``ctx.session``, the locks are
+        held until that is committed. In async handlers: ``async with``.
 
         Raises:
-            InvalidLockError: the group cannot be.
+            InvalidLockError: the names or numbers make no valid group.
         """
         if self._locks is None:
             from tasks_app.runtime.db.transaction import SpoiledError  # noqa: PLC0415
@@ -315,16 +326,16 @@ class TaskContext(Generic[SessionT_co]):
         return self._locks.hold(exclusive, shared, counted, wait, snooze)
 
     def close(self) -> None:
-        """Give out nothing from here on. For the executor."""
+        """Give access to nothing from here on. For the executor."""
         self._over = True
 
     @property
     def has_locks(self) -> bool:
-        """Whether it asked for any. For the executor."""
+        """Whether it asked for locks. For the executor."""
         return self._locks is not None
 
     def end_locks(self) -> None:
-        """Give back all locks, when what was written is committed or rolled back. As above."""
+        """Release all locks, after the commit or rollback. For the executor."""
         if self._locks is not None:
             self._locks.end()
 

@@ -1,4 +1,4 @@
-"""Middleware: code around every run, outermost first. It opens traces, binds logs, measures."""
+"""Middleware: code around every run, outermost first: opens traces, binds logs, measures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tasks_app.runtime.handlers.context import TaskContext
 Middleware: TypeAlias = Callable[[TaskContext, Callable[[], Any]], Any]
 """Called with the context and the rest of the chain; returns what the rest returned, or raises.
 
-A plain function around handlers of both kinds: the rest returns when an async handler has ended,
-too. The handler's ``timeout`` covers the handler alone.
+A plain function, around async handlers too: the rest returns when the handler has ended. The
+handler's ``timeout`` covers the handler alone.
 """
 
 M = TypeVar("M", bound=Middleware)
@@ -24,7 +24,11 @@ MIDDLEWARE: list[Middleware] = []
 
 
 def middleware(layer: M) -> M:
-    """Put a function around every run of this process.
+    """Put a function around every run of this process; the first declared is the outermost.
+
+    It is called with the context and with ``call``, the rest of the chain, and returns what
+    ``call()`` returned. What it raises is the outcome of the run. Write a plain function: it
+    surrounds async handlers, too. The handler's ``timeout`` covers the handler alone.
 
     Raises:
         HandlerError: it is a coroutine function.

@@ -1,4 +1,4 @@
-"""What ``@handler`` is told, and what that means for the tasks of the handler."""
+"""The options of ``@handler``, and what they mean for its tasks."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ _MAINS = frozenset({"__main__", "__mp_main__"})
 class HandlerOptions(When, total=False):
     """What ``@handler`` takes; None is as good as left out.
 
-    With ``cron=``, ``every=`` or ``at=`` the handler has a schedule of its own name; ``schedule()``
-    says what else there is, and gives its tasks a payload.
+    With ``cron=``, ``every=`` or ``at=`` the handler has a schedule of its own name. Use
+    ``schedule()`` for one whose tasks have a payload.
     """
 
     queue: str | None
-    """Where its tasks go unless they say otherwise; default ``default``."""
+    """The queue of its tasks unless they name another. Default: ``default``."""
     retry: Retries | None
-    """The policy, such as ``"5s,30s,1m"``; default three attempts with growing waits."""
+    """The retry policy, such as ``"5s,30s,1m"``. Default: three attempts with growing waits."""
     max_attempts: int | None
-    """Charged failures that lead to the error pool; default: the policy's."""
+    """How many charged failures lead to the error pool. Default: what the policy implies."""
     timeout: Duration | None
-    """Raised inside the handler after this long."""
+    """After this long ``HandlerTimeoutError`` is raised inside the handler. Default: never."""
     hard_timeout: Duration | None
-    """The child process is killed after this long; default one hour."""
+    """After this long the child process is killed. Default: one hour."""
     at_most_once: bool
-    """Always claimed alone; after a crash or an exception never run again."""
+    """Claim each task alone, and never run it again after a crash or an exception."""
     on_error: Mapping[type[BaseException], Literal["retry", "fail", "retry_free", "outage"]] | None
-    """What follows an exception, by its class; ``"outage"`` is what ``dependency_errors`` are. The
-    nearest class in the ancestry of what was raised decides."""
+    """What follows an exception, by its class. The nearest class among the ancestors decides.
+    ``"outage"`` is the same as naming the class in ``dependency_errors``."""
     on_interrupt: Literal["retry", "fail", "retry_free"] | None
-    """The same for a run that a stopping worker cuts off when its grace is over; default
-    ``"retry_free"``: again at once, on another worker, uncharged."""
+    """What follows when a stopping worker ends the run because its grace is over. Default:
+    ``"retry_free"``, again at once on another worker, uncharged."""
     depends_on: str | Breaker | None
-    """What a breaker stands before: when too many of its calls fail, all tasks that depend on it
-    are held, uncharged, until some that are let through succeed."""
+    """The dependency that a circuit breaker guards. When too many calls fail, all tasks that
+    depend on it are held, uncharged, until some that are let through succeed."""
     dependency_errors: Sequence[type[BaseException]]
-    """Classes that say that something else is down, as ``DependencyDown`` does: again later,
-    without charging a failure."""
+    """Exceptions which say that a dependency is down, as ``DependencyDown`` does: the task runs
+    again later and charges no failure."""
     dependency_retry: Retries | None
-    """The waits between such attempts; default growing, up to five minutes."""
+    """The waits between such attempts. Default: growing, up to five minutes."""
     dependency_limit: int | Duration | None
-    """How many of them (a number), or for how long since the first one; default two days."""
+    """How many such attempts (a number), or for how long since the first. Default: two days."""
     dependency_then: Literal["retry", "fail"] | None
-    """What comes after that: ``"retry"`` (default), charged as any failure, or ``"fail"``."""
+    """What comes after that limit: ``"retry"`` (default), charged as any failure, or ``"fail"``."""
     commit: Literal["each", "batch"] | None
     """``"each"`` (default): every task commits on its own. ``"batch"``: many fast tasks share a
-    transaction; only for plain functions whose effects are all in ``ctx.session`` or
-    ``ctx.connection``, because when one fails, all of them are rolled back and run again."""
+    transaction. When one of them fails, all are rolled back and run again, so this is only for
+    plain functions whose effects are all in ``ctx.session`` or ``ctx.connection``."""
 
 
 _WHEN = frozenset(When.__annotations__)
@@ -93,15 +93,15 @@ def fields_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     _check_together(name, said)
     policy = _policy(name, "retry", said) or DEFAULT_POLICY
     return {
-        "name": _checked(name, None, lambda: check_name(name)),
-        "queue": _checked(name, None, lambda: check_queue(said.get("queue", "default"))),
+        "name": checked(name, lambda: check_name(name)),
+        "queue": checked(name, lambda: check_queue(said.get("queue", "default"))),
         "retry": policy,
         "max_attempts": _max_attempts(name, said) or policy.max_attempts,
         "timeout": _span(name, "timeout", said),
         "hard_timeout": _span(name, "hard_timeout", said),
         "at_most_once": bool(said.get("at_most_once")),
         "on_error": _rules(name, said),
-        "on_interrupt": _checked(name, "on_interrupt", lambda: _interrupt(said)),
+        "on_interrupt": checked(name, lambda: _interrupt(said), "on_interrupt"),
         "depends_on": _breaker(name, said),
         "outage": _outage_rule(name, said),
         "batched": said.get("commit") == "batch",
@@ -127,17 +127,12 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{module}.{name}"
 
 
-def checked(name: str, make: Callable[[], T]) -> T:
-    """Return what it makes.
+def checked(name: str, make: Callable[[], T], option: str | None = None) -> T:
+    """Return what ``make`` returns; ``option`` goes before an error that does not name it.
 
     Raises:
-        HandlerError: that is refused.
+        HandlerError: ``make`` refused it.
     """
-    return _checked(name, None, make)
-
-
-def _checked(name: str, option: str | None, make: Callable[[], T]) -> T:
-    """Do so; where the refusal does not say which ``option`` is meant, it is put before it."""
     try:
         return make()
     except (InvalidTaskError, ValueError) as error:
@@ -195,7 +190,7 @@ def _policy(name: str, option: str, said: Mapping[str, Any]) -> RetryPolicy | No
 def _span(name: str, option: str, said: Mapping[str, Any]) -> Any:
     if option not in said:
         return None
-    span = _checked(name, None, lambda: named_duration(option, said[option]))
+    span = checked(name, lambda: named_duration(option, said[option]))
     if not span:
         raise HandlerError(f"{option} of handler {name!r} is 0 s. Leave it out.")
     return span
@@ -203,7 +198,7 @@ def _span(name: str, option: str, said: Mapping[str, Any]) -> Any:
 
 def _breaker(name: str, said: Mapping[str, Any]) -> Breaker | None:
     depends_on = said.get("depends_on")
-    return None if depends_on is None else _checked(name, None, lambda: check_breaker(depends_on))
+    return None if depends_on is None else checked(name, lambda: check_breaker(depends_on))
 
 
 def _interrupt(said: Mapping[str, Any]) -> Reaction:
@@ -223,7 +218,7 @@ def _rules(name: str, said: Mapping[str, Any]) -> dict[type[BaseException], Reac
     rules: dict[type[BaseException], Reaction] = {}
     for kind, word in said.get("on_error", {}).items():
         _check_class(name, "on_error", kind)
-        rules[kind] = _checked(name, f"on_error of {kind.__name__}", partial(_reaction, word))
+        rules[kind] = checked(name, partial(_reaction, word), f"on_error of {kind.__name__}")
     for kind in said.get("dependency_errors", ()):
         _check_class(name, "dependency_errors", kind)
         if rules.setdefault(kind, Reaction.OUTAGE) is not Reaction.OUTAGE:
@@ -244,6 +239,6 @@ def _outage_rule(name: str, said: Mapping[str, Any]) -> OutageRule:
     most, longest = rule.most, rule.longest
     limit = said.get("dependency_limit")
     if limit is not None:
-        most, longest = _checked(name, "dependency_limit", lambda: parse_limit(limit))
+        most, longest = checked(name, lambda: parse_limit(limit), "dependency_limit")
     policy = _policy(name, "dependency_retry", said) or rule.retry
     return OutageRule(policy, most, longest, Reaction(then))

@@ -25,28 +25,29 @@ class Registry:
     """Handlers by name."""
 
     def __init__(self) -> None:
-        self._specs: dict[str, HandlerSpec] = {}
+        self.specs: dict[str, HandlerSpec] = {}
+        """By name; producers, who ask at each task, look into it themselves."""
         self.schedules: dict[str, Declaration] = {}
-        """What code declares, by name."""
+        """Schedules that code declares, by name."""
 
     def add(self, spec: HandlerSpec) -> None:
-        """Enter a handler; entering the same function again, as on a re-import, is harmless.
+        """Enter a handler; the same function may be entered again, as on a re-import.
 
         Raises:
             HandlerError: another function has the name.
         """
-        known = self._specs.get(spec.name)
+        known = self.specs.get(spec.name)
         if known is not None and _where(known.function) != _where(spec.function):
             raise HandlerError(
                 f"{spec.name} is handled by {_where(known.function)} already. "
                 f"Give {_where(spec.function)} another name."
             )
         self._check_breaker(spec)
-        self._specs[spec.name] = spec
+        self.specs[spec.name] = spec
 
     def _check_breaker(self, spec: HandlerSpec) -> None:
         mine = spec.depends_on
-        for other in self._specs.values():
+        for other in self.specs.values():
             its = other.depends_on
             if mine and its and its.dependency == mine.dependency and its != mine:
                 raise HandlerError(
@@ -55,7 +56,7 @@ class Registry:
                 )
 
     def schedule(self, declaration: Declaration) -> None:
-        """Enter a schedule; its own module may do so again.
+        """Enter a schedule; its module may do so again.
 
         Raises:
             HandlerError: another module has one of that name.
@@ -70,20 +71,20 @@ class Registry:
 
     def get(self, name: str) -> HandlerSpec | None:
         """Return the handler of this name, or None."""
-        return self._specs.get(name)
+        return self.specs.get(name)
 
     def is_async(self, name: str) -> bool:
         """Whether tasks of this name belong into an event loop."""
-        spec = self._specs.get(name)
+        spec = self.specs.get(name)
         return spec is not None and spec.is_async
 
     def __iter__(self) -> Iterator[HandlerSpec]:
-        return iter(self._specs.values())
+        return iter(self.specs.values())
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names, in the order of declaration."""
-        return tuple(self._specs)
+        return tuple(self.specs)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -119,16 +120,16 @@ def handler(
 ) -> Any:
     """Declare a function ``(ctx)`` or ``(ctx, payload)``, sync or async, as a handler.
 
-    A payload is checked when its task is created and when that runs, by its annotation: a model, a
-    dataclass, a TypedDict, whatever pydantic can check and JSON hold. Annotated with ``dict``, or
-    with nothing, it is a dict. Type checkers know ``ctx.session`` where ``ctx`` is a
-    ``TaskContext``, or an ``AsyncTaskContext`` in async functions.
+    A payload is checked by its annotation, when its task is created and again when it runs: a
+    model, a dataclass, a TypedDict, anything that pydantic can check and JSON can hold. Without an
+    annotation, or with ``dict``, it is a dict. Type checkers know ``ctx.session`` where ``ctx`` is
+    annotated as ``TaskContext``, in async functions as ``AsyncTaskContext``.
 
     Args:
-        name: what tasks call it; keep it when the function moves. Without one it is that of module
-            and function, such as ``shop.mails.send``; then ``@handler`` needs no parentheses.
+        name: the name of its tasks. Keep it when the function moves. Without one, it is module and
+            function, such as ``shop.mails.send``; then ``@handler`` needs no parentheses.
         registry: for tests.
-        options: see ``HandlerOptions``.
+        options: those of ``HandlerOptions``.
 
     Raises:
         HandlerError: the declaration cannot work.

@@ -1,4 +1,4 @@
-"""The log of a run: its lines say of which one they are, in their text and beside it."""
+"""The log of a run: each line names the run, in its text and in its fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
     """What handlers log through, as ``ctx.log``."""
 
     def __init__(self, fields: Mapping[str, object], words: str) -> None:
-        """``words`` begin each line; without any it is as the handler wrote it."""
+        """``words`` are put before each line, unless they are empty."""
         super().__init__(logging.getLogger(HANDLER_LOG), fields)
         self._fields = fields
         self._words = words
@@ -26,5 +26,4 @@ class RunLog(logging.LoggerAdapter[logging.Logger]):
         return (f"{self._words}: {msg}" if self._words else msg), kwargs
 
     def of(self, fields: Mapping[str, object], words: str) -> RunLog:
-        """Return the log of a part of the run."""
         return RunLog({**self._fields, **fields}, f"{self._words}, {words}" if self._words else "")

@@ -1,7 +1,7 @@
-"""The line by which hints go out: one message at a time, and none where it would help nobody.
+"""The channel by which hints go out: one message at a time, and none where it would not help.
 
-When the broker fails, or a queue has enough, hints are dropped for a while: the scan finds the
-tasks.
+When the broker fails, or a queue has enough messages, hints are dropped for a while: the scan finds
+the tasks.
 """
 
 from __future__ import annotations
@@ -12,57 +12,66 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.publisher import HintPublisher
 
 log = quiet_logger(__name__)
 
 WINDOW_S = 0.005
-"""Between two rounds, in the long run: more than 200 messages a second hinder those who work."""
+"""Between two rounds, in the long run: more than 200 messages a second hinder the workers."""
 BURST = 8
-"""Rounds that need not keep that distance, after a quiet time as long as they would take."""
+"""Rounds that may follow each other at once after a quiet time of ``BURST * WINDOW_S``."""
 DEEP = 32
-"""Messages in a queue from which on a hint helps nobody: the scan fills it in better order."""
+"""With so many messages in a queue a hint does not help: the scan fills it in better order."""
 LOOK_EVERY = 16
-"""Messages between two looks at a queue's depth: so many may this process put on top."""
+"""Messages between two looks at a queue's depth: this process puts at most so many on top."""
 DEEP_SILENCE_S = 1.0
 """How long a deep queue gets no hints: the scan comes as often."""
 SILENCE_S, LONGEST_SILENCE_S = 2.0, 60.0
-"""How long a broker that failed gets no hints; doubles with each failure."""
+"""How long a broker that failed gets no hints: doubled with each failure, up to the longest."""
 
 
-class Message(NamedTuple):
-    """What goes out together."""
+class HintMessage(NamedTuple):
+    """The ids of tasks of one queue."""
 
     queue: str
     ids: list[int]
 
 
 @dataclass(slots=True)
-class Counts:
-    """What became of this process's hints. Producers count without a lock: nearly exact."""
+class HintCounts:
+    """What became of this process's hints; nearly exact, since producers count without a lock."""
 
     sent: int = 0
     dropped: int = 0
     """Too many waited already."""
     failed: int = 0
-    """The broker did not take them, or perhaps."""
+    """The broker did not take them, or did not say so."""
     silent: int = 0
     """Not tried: the broker had just failed, or the queue was deep or did not exist."""
 
 
 class HintChannel:
-    """Any thread may start a message; one thread sends, and waits for all answers."""
+    """Any thread may start a message; one thread sends, and waits for the answers to all."""
 
-    def __init__(self, connect: Callable[[], HintPublisher], counts: Counts) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], HintPublisher],
+        counts: HintCounts,
+        window_s: float = WINDOW_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.works = False
         """Whether the last message went out."""
         self._counts = counts
         self._connect = connect
+        self._window_s = window_s
+        self._clock = clock
         self._publisher: HintPublisher | None = None
         self._turn = threading.Lock()
-        """Held by who uses the publisher."""
-        self._started: Message | None = None
+        """Held by the thread that uses the publisher."""
+        self._started: HintMessage | None = None
         self._booked_until = 0.0
         self._patience_s = SILENCE_S
         self._silent_until = 0.0
@@ -71,20 +80,20 @@ class HintChannel:
 
     def silent(self, queue: str) -> bool:
         """Whether the queue gets no hints just now."""
-        return self.waits_for_broker() or time.monotonic() < self._deep_until.get(queue, 0.0)
+        return self.waits_for_broker() or self._clock() < self._deep_until.get(queue, 0.0)
 
     def waits_for_broker(self) -> bool:
-        """Whether no queue does."""
-        return time.monotonic() < self._silent_until
+        """Whether no queue gets any."""
+        return self._clock() < self._silent_until
 
     def rest_s(self) -> float:
-        """Return how long the next message has to wait, because so many went out lately."""
-        return max(0.0, self._booked_until - time.monotonic() - BURST * WINDOW_S)
+        """Return how long the next message has to wait because many went out lately."""
+        return max(0.0, self._booked_until - self._clock() - BURST * self._window_s)
 
-    def start(self, message: Message) -> bool:
-        """Send a message and wait for nothing; False: it has to be sent the other way.
+    def start(self, message: HintMessage) -> bool:
+        """Send a message and wait for nothing; False: send it with :meth:`send` instead.
 
-        After True, :meth:`send` is to be called soon.
+        After True, call :meth:`send` soon: it reads the answer.
         """
         if not self.works or self.silent(message.queue) or not self._turn.acquire(blocking=False):
             return False
@@ -93,15 +102,15 @@ class HintChannel:
             if known and self._publisher is not None and self._publisher.start(*message):
                 self._started = message
                 self._book()
-        except Exception:  # who sends it the other way says what is wrong
+        except Exception:  # send() will meet the same error, and logs it
             return False
         else:
             return self._started is message
         finally:
             self._turn.release()
 
-    def send(self, messages: Iterable[Message]) -> None:
-        """Send messages, after the answer to what was started. Raises nothing."""
+    def send(self, messages: Iterable[HintMessage]) -> None:
+        """Read the answer to what was started, then send messages. Raises nothing."""
         with self._turn:
             self._finish()
             for message in messages:
@@ -109,7 +118,7 @@ class HintChannel:
                 self._send(message)
 
     def _book(self) -> None:
-        self._booked_until = max(self._booked_until, time.monotonic()) + WINDOW_S
+        self._booked_until = max(self._booked_until, self._clock()) + self._window_s
 
     def _finish(self) -> None:
         started, self._started = self._started, None
@@ -118,11 +127,11 @@ class HintChannel:
         try:
             self._publisher.finish()
         except Exception:
-            self._send(started)  # over a fresh connection, or it will be known that there is none
+            self._send(started)  # over a new connection, if one can be made
         else:
             self._was_sent(started, self._publisher)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: HintMessage) -> None:
         queue, ids = message
         if self.silent(queue):
             self._counts.silent += len(ids)
@@ -140,24 +149,26 @@ class HintChannel:
             return
         self._was_sent(message, self._publisher)
 
-    def _was_sent(self, message: Message, publisher: HintPublisher) -> None:
+    def _was_sent(self, message: HintMessage, publisher: HintPublisher) -> None:
         queue, ids = message
         self._counts.sent += len(ids)
         self.works = True
         self._patience_s = SILENCE_S
         self._unlooked[queue] += 1
-        if self._unlooked[queue] >= LOOK_EVERY:  # behind the message: nobody waits for the answer
+        if (
+            self._unlooked[queue] >= LOOK_EVERY
+        ):  # after the message, so that it does not wait for the answer
             try:
                 self._is_deep(queue, publisher)
             except Exception as error:
                 self._fall_silent(error)
 
     def _is_deep(self, queue: str, publisher: HintPublisher) -> bool:
-        """Look, and leave a deep queue alone; what other processes add is bounded likewise."""
+        """Read the queue's depth; a deep one gets no hints for a while. Others do the same."""
         depth = publisher.depth(queue)
         if depth is None or depth >= DEEP:
             self._unlooked.pop(queue, None)
-            self._deep_until[queue] = time.monotonic() + DEEP_SILENCE_S
+            self._deep_until[queue] = self._clock() + DEEP_SILENCE_S
             return True
         self._unlooked[queue] = 0
         return False
@@ -166,8 +177,10 @@ class HintChannel:
         if self._patience_s == SILENCE_S:  # once per outage
             log.warning(
                 "the broker takes no hints (%s): tasks start at the next scan until it does",
-                type(error).__name__,
+                str(error).rstrip(".")
+                if isinstance(error, ConfigurationError)
+                else type(error).__name__,
             )
         self.works = False
-        self._silent_until = time.monotonic() + self._patience_s
+        self._silent_until = self._clock() + self._patience_s
         self._patience_s = min(2 * self._patience_s, LONGEST_SILENCE_S)

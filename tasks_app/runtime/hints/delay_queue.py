@@ -1,4 +1,4 @@
-"""A queue between threads whose items come out when their time has come."""
+"""A queue between threads whose items come out when they are due."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class DelayQueue(Generic[T]):
         self._number = count()
 
     def put(self, item: T, at: float = 0.0) -> None:
-        """Put in what may come out from the instant ``at`` on, by the monotonic clock."""
+        """Add an item that may come out from the instant ``at`` on, by ``time.monotonic``."""
         self._new.put((at, item))
 
     def __len__(self) -> int:
-        """Return how many are in it, nearly exactly."""
+        """Nearly exact."""
         return self._new.qsize() + len(self._later)
 
     def get(self) -> T:
-        """Return what may come out; wait for it."""
+        """Wait for an item that is due, and return it."""
         while True:
             left_s = self._later[0][0] - time.monotonic() if self._later else None
             if left_s is not None and left_s <= 0:
@@ -41,10 +41,10 @@ class DelayQueue(Generic[T]):
                 heapq.heappush(self._later, (at, next(self._number), item))
 
     def get_due(self) -> T:
-        """Return what may come out now.
+        """Return an item that is due.
 
         Raises:
-            queue.Empty: nothing may.
+            queue.Empty: none is.
         """
         while True:
             if self._later and self._later[0][0] <= time.monotonic():

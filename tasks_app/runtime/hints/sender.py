@@ -1,8 +1,8 @@
-"""The hinter: tells the broker what was committed, by a thread that waits for its answers.
+"""The sender: tells the broker what was committed, by a thread that waits for its answers.
 
-Whoever offers it ids never waits for it. Where the line is known and free they go out at once, from
-the thread that offers them: to wake another takes as long as to send. What comes while something is
-under way, or while many were sent just now, goes out together.
+A thread that offers hints never waits. Where the channel works and is free, hints go out at once
+from the thread that offers them: to wake another takes as long as to send. Hints that come while
+something is under way, or just after many were sent, go out together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import suppress
 from queue import Empty
 from typing import NamedTuple
 
-from tasks_app.runtime.hints.channel import Counts, HintChannel, Message
+from tasks_app.runtime.hints.channel import WINDOW_S, HintChannel, HintCounts, HintMessage
 from tasks_app.runtime.hints.delay_queue import DelayQueue
 from tasks_app.runtime.publisher import HintPublisher
 
 MOST_IDS = 500
 """Per round; a message holds no more."""
 MOST_AT_ONCE = 100
-"""Ids that are sent from the thread that offers them: they surely fit into the socket's buffer."""
+"""Ids that the thread which offers them may send: they surely fit into the socket's buffer."""
 MOST_WAITING = 10_000
 """Hints that wait while the broker is slow: about one megabyte. More are dropped."""
 
@@ -36,19 +36,25 @@ class Hint(NamedTuple):
 
 
 class HintSender:
-    """Takes hints of all threads; its own thread starts with the first one."""
+    """Takes hints of all threads; its own thread starts with the first hint that it has to send."""
 
-    def __init__(self, connect: Callable[[], HintPublisher]) -> None:
-        self.counts = Counts()
-        self._line = HintChannel(connect, self.counts)
+    def __init__(
+        self,
+        connect: Callable[[], HintPublisher],
+        window_s: float = WINDOW_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``window_s`` and ``clock`` pace the channel."""
+        self.counts = HintCounts()
+        self._channel = HintChannel(connect, self.counts, window_s, clock)
         self._waiting: DelayQueue[Hint | threading.Event | None] = DelayQueue()
-        """None: there is an answer to be waited for."""
+        """None: an answer is to be read. An Event: set it when all hints before it are sent."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def reliable(self, queue: str) -> bool:
         """Whether a hint for the queue will most likely go out: the last one did."""
-        works = self._line.works and not self._line.silent(queue)
+        works = self._channel.works and not self._channel.silent(queue)
         return works and len(self._waiting) < MOST_WAITING
 
     def offer(self, hints: Iterable[Hint]) -> None:
@@ -58,7 +64,7 @@ class HintSender:
         if idle and self._start_now(given):
             return
         for hint in given:
-            if self._line.silent(hint.queue):
+            if self._channel.silent(hint.queue):
                 self.counts.silent += 1
             elif len(self._waiting) >= MOST_WAITING:
                 self.counts.dropped += 1
@@ -70,28 +76,28 @@ class HintSender:
             time.sleep(0)  # lets the thread begin: else it waits until this one waits for something
 
     def flush(self, patience_s: float) -> None:
-        """Wait until what was offered is sent or dropped, at most so long; silent ones never."""
-        if self._thread is None or self._line.waits_for_broker():
+        """Wait until what was offered is sent or dropped; not while the broker gets no hints."""
+        if self._thread is None or self._channel.waits_for_broker():
             return
         sent = threading.Event()
         self._waiting.put(sent)
         sent.wait(patience_s)
 
     def _start_now(self, hints: Sequence[Hint]) -> bool:
-        """Let hints go out from this thread, if they are due, and of one queue."""
+        """Send hints from this thread, if they are due and of one queue."""
         if not 0 < len(hints) <= MOST_AT_ONCE:
             return False
         queue, now = hints[0].queue, time.monotonic()
         if any(hint.queue != queue or hint.at > now for hint in hints):
             return False
-        started = self._line.start(Message(queue, [hint.task_id for hint in hints]))
+        started = self._channel.start(HintMessage(queue, [hint.task_id for hint in hints]))
         if started:
             self._waiting.put(None)
         return started
 
     def _start(self) -> None:
         if not self._starting.acquire(blocking=False):
-            return  # another thread is at it
+            return  # another thread starts it
         try:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="tasks_app hints", daemon=True)
@@ -106,14 +112,14 @@ class HintSender:
         while True:
             first = self._waiting.get()
             if first is None:
-                self._line.send(())
+                self._channel.send(())
                 continue
-            if rest_s := self._line.rest_s():
+            if rest_s := self._channel.rest_s():
                 time.sleep(rest_s)
             self._round(first)
 
     def _round(self, first: Hint | threading.Event) -> None:
-        """Send what waits, a message for each queue; then tell those who wait for it."""
+        """Send what waits, one message for each queue; then wake the threads that flush."""
         messages: dict[str, list[int]] = {}
         flushed: list[threading.Event] = []
         for item in (first, *self._more()):
@@ -121,7 +127,7 @@ class HintSender:
                 messages.setdefault(item.queue, []).append(item.task_id)
             elif item is not None:
                 flushed.append(item)
-        self._line.send(Message(queue, ids) for queue, ids in messages.items())
+        self._channel.send(HintMessage(queue, ids) for queue, ids in messages.items())
         for event in flushed:
             event.set()
 

@@ -6,8 +6,8 @@ import threading
 import time
 
 
-class InHand:
-    """For the in-flight set, under its mutex; only :attr:`gave_back` is asked without it."""
+class OpenMessages:
+    """Part of the in-flight set, under its mutex; only :attr:`gave_back` is asked without it."""
 
     def __init__(self) -> None:
         self._of_thread: dict[int, int] = {}
@@ -16,21 +16,17 @@ class InHand:
         self._idle_since = time.monotonic()
 
     def __len__(self) -> int:
-        """Return in how many threads one is."""
         return len(self._of_thread)
 
     def open(self, dispatch_id: int) -> None:
-        """Start with a message in this thread; 0: a hint, which the ledger does not know."""
         self._of_thread[threading.get_ident()] = dispatch_id
         self._gave_back.discard(threading.get_ident())
 
     def close(self) -> None:
-        """This thread's message is worked off."""
         self._of_thread.pop(threading.get_ident(), None)
         self._idle_since = time.monotonic()
 
     def idle_s(self) -> float:
-        """Return for how long no message has been in any thread's hands; 0: one is."""
         return 0.0 if self._of_thread else time.monotonic() - self._idle_since
 
     @property

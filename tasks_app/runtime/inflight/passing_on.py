@@ -1,8 +1,8 @@
 """Passing on: what reached a worker without its handler goes to another worker of the queue.
 
 Two services may serve one queue with different handlers, as two versions do during a deployment.
-The broker hands a message to any of them. Who cannot use it puts a hint into the queue again, which
-most likely reaches the other one, as that one has waited longer.
+The broker hands a message to any of them. A worker that cannot use it puts a hint into the queue
+again. It most likely reaches another worker, which has waited longer.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from itertools import groupby
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.elsewhere import known_elsewhere, of_others
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.identity import Identity
+from tasks_app.runtime.inflight.parts import ChildParts
 
 REMEMBERED_S = 5.0
-"""For how long it is remembered what others know, and what was passed on."""
+"""How long it remembers which names others know, and what it passed on."""
 WAITS_S = (0.0, 0.05, 0.2, 0.8)
-"""How long an id rests before it is passed on, each time that it comes back: those who know it are
-busy. At last the scan finds it."""
+"""How long an id rests before it is passed on, each time that it comes back: the workers that know
+it are busy. In the end the scan finds it."""
 MOST_REMEMBERED = 10_000
 
 
 class PassingOn:
-    """One child's."""
+    """One child's; it remembers for a few seconds what it passed on."""
 
-    def __init__(self, settings: Settings, database: Database, identity: Identity) -> None:
-        self._lease = settings.lease
-        self._database = database
-        self._identity = identity
+    def __init__(self, parts: ChildParts) -> None:
+        self._lease = parts.settings.lease
+        self._database = parts.database
+        self._identity = parts.identity
         self._names: set[str] = set()
         self._forget_at = 0.0
         self._times: dict[int, int] = {}
@@ -41,7 +39,7 @@ class PassingOn:
     def look(self, ids: Sequence[int]) -> None:
         """Pass on those of a message's ids that only others know. Raises nothing.
 
-        Where all workers know the same, as is usual, it asks no more than who lives, and rarely.
+        Usually all workers know the same; then it only asks who lives, and rarely.
         """
         try:
             names = self._known_elsewhere()

@@ -1,4 +1,4 @@
-"""Leadership: one duty's lease, as one of those who want it sees it."""
+"""Leadership: one duty's lease, as one candidate sees it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks_app.runtime.db.database import Database
 log = quiet_logger(__name__)
 
 TTL = timedelta(seconds=5)
-"""How long a killed leader is missed. Four renewals may be late before a living one is."""
+"""After how long a killed leader is replaced. A living one may miss four renewals."""
 RENEWALS = 4
 
 
@@ -40,6 +40,7 @@ class Leadership:
         self._rank = rank
         self._ttl = ttl
         self._token = token or uuid4()
+        self.renewals: float = RENEWALS
         self._renew_at = 0.0
         self.held: Lease | None = None
         """What the database said when we last took or renewed the lease; None: we do not lead."""
@@ -56,7 +57,7 @@ class Leadership:
         if self.held is not None and asked_at < self._renew_at:
             return True
         self.taken_for_s = 0.0
-        self.held = None  # whoever gets no answer does not lead
+        self.held = None  # without an answer we do not lead
         self.held = self._ask()
         self._renewed(asked_at)
         return self.held is not None
@@ -98,10 +99,10 @@ class Leadership:
             self.held = None
 
     def _renewed(self, asked_at: float) -> None:
-        self._renew_at = asked_at + self._ttl.total_seconds() / RENEWALS
+        self._renew_at = asked_at + self._ttl.total_seconds() / self.renewals
 
     def note(self, notes: Mapping[str, str]) -> bool:
-        """Leave something to whoever leads next; False: somebody leads already."""
+        """Leave notes to the next leader; False: somebody leads already."""
         with self._database.begin() as connection:
             return leader_lease.note(connection, self._name, self._token, notes)
 

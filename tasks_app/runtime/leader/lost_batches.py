@@ -17,7 +17,7 @@ MOST = 100
 def end_lost(database: Database) -> list[int]:
     """End the steps, and with the last of them the instance, that nobody works for; say whose.
 
-    Any number may do it at once: who finds an instance locked leaves it to the next look.
+    Any number may do it at once; an instance that is locked is left to the next look.
     """
     with database.begin() as connection:
         found = lost.suspects(connection, MOST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
@@ -27,11 +28,6 @@ from tasks_app.runtime.leader.retention import Pruned, Retention
 log = quiet_logger(__name__)
 
 EVERY = timedelta(hours=1)
-AGAIN_AFTER_S = 60.0
-"""After a failure. There are 14 days, but nobody shall wait an hour for a lock of a second."""
-LOOK_EVERY_S = 10.0
-PRUNE_FOR_S = 0.25
-"""At a time: whoever maintains may have to scan. More of it waits for the next look."""
 LONGEST_RUN = timedelta(minutes=2)
 """When somebody else takes over from a maintainer that died half way."""
 LOCK_NOT_AVAILABLE = "55P03"
@@ -39,25 +35,42 @@ FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
 """Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
 FORGET_GROUPS_AFTER = timedelta(days=30)
-ROWS_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceTiming:
+    """How often the maintainer looks, and how much it does at a time."""
+
+    look_every_s: float = 10.0
+    again_after_s: float = 60.0
+    """After a failure. There are 14 days, but a lock of a second should not cost an hour."""
+    prune_for_s: float = 0.25
+    """The maintainer may have to scan. The rest waits for the next look."""
+    rows_at_once: int = 2_000
 
 
 class Maintainer:
     """Any number may run; each partition is made in a transaction of its own."""
 
     def __init__(
-        self, database: Database, holder: str = "by hand", *, settings: Settings | None = None
+        self,
+        database: Database,
+        holder: str = "by hand",
+        *,
+        settings: Settings | None = None,
+        timing: MaintenanceTiming = MaintenanceTiming(),
     ) -> None:
+        self._timing = timing
         self._database = database
         self._retention = Retention(settings, database) if settings else None
-        self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.DEPUTY, ttl=LONGEST_RUN)
+        self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.STANDBY, ttl=LONGEST_RUN)
         self._look_at = 0.0
 
     def run_if_due(self) -> None:
         """Maintain if nobody did so for an hour; whatever fails is tried again soon."""
         if time.monotonic() < self._look_at:
             return
-        self._look_at = time.monotonic() + LOOK_EVERY_S
+        self._look_at = time.monotonic() + self._timing.look_every_s
         self._end_lost()
         try:
             if self._is_due() and self._lead.hold() and self._is_due():
@@ -68,8 +81,9 @@ class Maintainer:
                     self._lead.done()
                     log.info("maintenance is done")
         except Exception as error:
-            self._look_at = time.monotonic() + AGAIN_AFTER_S
-            log.warning("maintenance failed, again in %g s: %s", AGAIN_AFTER_S, brief(error))
+            self._look_at = time.monotonic() + self._timing.again_after_s
+            again_after_s = self._timing.again_after_s
+            log.warning("maintenance failed, again in %g s: %s", again_after_s, brief(error))
         finally:
             self._lead.release()
 
@@ -77,15 +91,15 @@ class Maintainer:
         try:
             end_lost(self._database)
         except Exception as error:
-            log.warning("batches were not looked after, again soon: %s", brief(error))
+            log.warning("lost batches could not be looked for, again soon: %s", brief(error))
 
     def _prune(self) -> bool:
-        """Let go what is old, the lists first; tell whether all of it went."""
-        if not self._prune_lists(PRUNE_FOR_S):
+        """Remove what is old, the lists first; return whether all of it is gone."""
+        if not self._prune_lists(self._timing.prune_for_s):
             return False
-        pruned = self._retention.run(PRUNE_FOR_S) if self._retention else Pruned()
+        pruned = self._retention.run(self._timing.prune_for_s) if self._retention else Pruned()
         if pruned.in_use:  # each try may hold settles up for a moment
-            self._look_at = time.monotonic() + AGAIN_AFTER_S
+            self._look_at = time.monotonic() + self._timing.again_after_s
         return not (pruned.more or pruned.in_use)
 
     def _is_due(self) -> bool:
@@ -94,7 +108,7 @@ class Maintainer:
         return seen is None or seen.idle is None or seen.idle >= EVERY
 
     def run_once(self, *, now: datetime | None = None) -> int:
-        """Make what is missing, whoever else does; return the number of partitions made."""
+        """Make what is missing, even if others do too; return the number of partitions made."""
         made, _ = self._run(now)
         self._prune_lists(now=now)
         return made
@@ -102,8 +116,8 @@ class Maintainer:
     def _run(self, now: datetime | None = None) -> tuple[int, int]:
         """Return how many partitions were made, and how many are left.
 
-        One that open settles hold up costs a second; the others are left with it, because who
-        maintains may have to scan.
+        One that open settles hold up costs a second; it and the others are left for later, because
+        the maintainer may have to scan.
         """
         with self._database.begin() as connection:
             heartbeats.prune(connection, FORGET_WORKERS_AFTER, now=now)
@@ -127,22 +141,22 @@ class Maintainer:
         return made, len(missing) - made
 
     def _prune_lists(self, for_s: float = float("inf"), *, now: datetime | None = None) -> bool:
-        """Forget what nobody has any more, old instants and groups; tell if all of it went."""
-        ends = time.monotonic() + for_s
+        """Remove unused keys, old instants and groups; return whether all of it is gone."""
+        ends, most = time.monotonic() + for_s, self._timing.rows_at_once
         while True:
             with self._database.begin() as connection:
-                fires = fire.prune(connection, FORGET_FIRES_AFTER, ROWS_AT_ONCE, now=now)
+                fires = fire.prune(connection, FORGET_FIRES_AFTER, most, now=now)
             with self._database.begin() as connection:
-                ended = unique_keys.prune(connection, ROWS_AT_ONCE, now=now)
+                ended = unique_keys.prune(connection, most, now=now)
             with self._database.begin() as connection:
-                unlocked = prune_locks(connection, ROWS_AT_ONCE, now=now)
+                unlocked = prune_locks(connection, most, now=now)
             with self._database.begin() as connection:
-                idle = order_and_limits.prune(connection, ROWS_AT_ONCE, now=now)
+                idle = order_and_limits.prune(connection, most, now=now)
             with self._database.begin() as connection:
-                groups = prune_groups(connection, FORGET_GROUPS_AFTER, ROWS_AT_ONCE, now=now)
+                groups = prune_groups(connection, FORGET_GROUPS_AFTER, most, now=now)
             with self._database.begin() as connection:
-                kept = checkpoint.prune(connection, ROWS_AT_ONCE, now=now)
-            if max(fires, ended, unlocked, idle, groups, kept) < ROWS_AT_ONCE:
+                kept = checkpoint.prune(connection, most, now=now)
+            if max(fires, ended, unlocked, idle, groups, kept) < most:
                 return True
             if time.monotonic() >= ends:
                 return False

@@ -15,7 +15,7 @@ from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.batch import prune as batches
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.retention import drop_partition, prune
-from tasks_app.pool.retention.partitions import Mark, Partition, due_names, owns, partitions
+from tasks_app.pool.retention.partitions import DayPartition, Mark, due_names, owns, partitions
 from tasks_app.pool.retention.prune import DEFAULT, Place
 from tasks_app.pool.tables import ERROR
 from tasks_app.runtime.db.database import Database
@@ -63,7 +63,7 @@ class Retention:
         self._told = False
 
     def run(self, for_s: float = float("inf")) -> Pruned:
-        """Prune until nothing is left to do, or until a step ends after so long."""
+        """Prune until nothing is left, or until a step ends after ``for_s``."""
         ends = time.monotonic() + for_s
         pruned = Pruned()
         for _ in self._steps(pruned):
@@ -78,7 +78,7 @@ class Retention:
         return pruned
 
     def run_for(self, by: str) -> Pruned:
-        """Prune all, because somebody wants it: noted in the audit before, and when it is done."""
+        """Prune all on somebody's behalf; the audit notes it before and after."""
         ages = dict(zip(("completed", "errors", "batches"), self._keep, strict=True))
         with self._database.begin() as connection:
             note(connection, "prune", ages, who=by)
@@ -94,9 +94,9 @@ class Retention:
         return pruned
 
     def _steps(self, pruned: Pruned) -> Iterator[None]:
-        """Do one short transaction after the other; stop after any.
+        """Do one short transaction after the other; the caller may stop after any.
 
-        Each is followed by less to do, so that whoever has time for one of them gets on.
+        Each leaves less to do, so that a caller with time for only one still gets on.
         """
         with self._database.begin() as connection:
             found, now = partitions(connection)
@@ -124,9 +124,9 @@ class Retention:
 
     def _unless_in_use(
         self,
-        day: Partition,
+        day: DayPartition,
         pruned: Pruned,
-        steps: Callable[[Partition, Pruned], Iterator[None]],
+        steps: Callable[[DayPartition, Pruned], Iterator[None]],
     ) -> Iterator[None]:
         try:
             yield from steps(day, pruned)
@@ -139,7 +139,7 @@ class Retention:
             elif state not in GONE:
                 raise
 
-    def _retire(self, day: Partition, pruned: Pruned) -> Iterator[None]:
+    def _retire(self, day: DayPartition, pruned: Pruned) -> Iterator[None]:
         if day.attached:
             with self._database.begin() as connection:
                 drop_partition.detach(connection, day)
@@ -153,11 +153,11 @@ class Retention:
         pruned.days.append(day.name)
         yield
 
-    def _forget(self, day: Partition, after: int) -> int | None:
+    def _forget(self, day: DayPartition, after: int) -> int | None:
         with self._database.begin() as connection:
             return drop_partition.forget_history(connection, day, after)
 
-    def _thin(self, names: tuple[str, ...], day: Partition, pruned: Pruned) -> Iterator[None]:
+    def _thin(self, names: tuple[str, ...], day: DayPartition, pruned: Pruned) -> Iterator[None]:
         mark = day.mark
         if mark.names != names:
             mark = Mark(names=names, done=mark.done)

@@ -32,7 +32,7 @@ class RetentionPreview:
     """The age that is over."""
 
 
-def doomed(connection: Connection, settings: Settings) -> Iterator[RetentionPreview]:
+def preview_retention(connection: Connection, settings: Settings) -> Iterator[RetentionPreview]:
     """Count what is too old. Reads all of it."""
     prune.take_time(connection)
     yield from _days(connection, settings.completed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tasks_app.pool.dispatch.set_aside import sweep_all
+from tasks_app.pool.dispatch.set_aside import find_again, sweep_all
 from tasks_app.pool.tasks import browse
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl
-from tasks_app.runtime.hooks import HOOKS, Kind, of_outline
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 
 MOST, ROUNDS = 500, 10
 """Rows in a transaction, and transactions in a row; the rest waits for the next scan."""
@@ -22,14 +22,15 @@ class Sweeper:
         self._admission = AdmissionControl(database)
 
     def run_once(self, *, now: datetime | None = None) -> int:
-        """Sweep what is there; return how many tasks."""
+        with self._database.single() as connection:
+            find_again(connection, MOST, now=now)
         number = 0
         for _ in range(ROUNDS):
             with self._database.begin() as connection:
                 swept = list(sweep_all(connection, MOST, now=now))
                 outlines = browse.outlines(connection, swept) if HOOKS.wanted and swept else []
             self._admission.gone(swept, now=now)
-            HOOKS.tell(of_outline(outline, Kind.RELEASED) for outline in outlines)
+            HOOKS.tell(of_outline(outline, NoticeKind.RELEASED) for outline in outlines)
             number += len(swept)
             if len(swept) < MOST:
                 break

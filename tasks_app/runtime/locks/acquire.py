@@ -1,4 +1,4 @@
-"""Standing in line: ask, look now and then whether to ask again, and leave in good order."""
+"""Waiting for a lock: ask, check now and then whether to ask again, and withdraw the request."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tasks_app.pool.locks.renew import give_up, release, renew
 from tasks_app.runtime.db.errors import sqlstate
 
 FIRST_LOOKS_S, LOOK_EVERY_S = (0.05, 0.1, 0.2, 0.3), 0.4
-"""From then on two to three a second; each costs one read, which locks nothing."""
+"""The first looks, and the interval of those after them; each is one read, which locks nothing."""
 LOCK_NOT_AVAILABLE = "55P03"
 MOST_TRIES = 20
-"""Each waits a second for the row."""
+"""Each waits a second for the row lock (``lock_timeout``)."""
 T = TypeVar("T")
 nap = time.sleep
 
@@ -36,7 +36,7 @@ def take(
     """Return when the group is held.
 
     Raises:
-        LockDeniedError: it was not to be had in time; nothing is held then.
+        LockDeniedError: it was not free in time; nothing is held then.
     """
     try:
         return _stand(begin, ask, wait_s, snooze_s)
@@ -84,7 +84,7 @@ def _stand(
 def _ask(
     begin: Callable[[], AbstractContextManager[Connection]], ask: Ask, *, waits: bool
 ) -> Granted | tuple[Obstacle, ...]:
-    """Ask once; the rows of new resources are made on the way."""
+    """Ask once; rows of new resources are inserted on the way."""
     try:
         while True:
             with begin() as connection:
@@ -102,10 +102,10 @@ def _ask(
 def patiently(
     begin: Callable[[], AbstractContextManager[Connection]], verb: Callable[[Connection], T]
 ) -> T:
-    """Call a verb in a transaction of its own, and again while somebody has its row locked.
+    """Call a verb in a transaction of its own, and again while its row is locked.
 
-    That is a renewal, or a take-over, whose process stands still for a moment; PostgreSQL ends it
-    if the moment is too long.
+    The row is locked by a renewal or a take-over whose process stands still for a moment;
+    PostgreSQL ends that transaction if the moment is too long.
     """
     tries = 0
     while True:
@@ -119,6 +119,6 @@ def patiently(
 
 
 def pauses() -> Iterator[float]:
-    """How long to wait between two looks; nobody looks in step with others."""
+    """Yield the seconds between two looks, with jitter so that waiters do not look in step."""
     for pause in chain(FIRST_LOOKS_S, repeat(LOOK_EVERY_S)):
         yield pause * random.uniform(0.75, 1.25)  # noqa: S311  no secret

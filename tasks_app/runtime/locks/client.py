@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session
 
 from tasks_app.domain.coordination.locks import LONGEST_WHO, Ask, Names, parts_of
 from tasks_app.domain.durations import Duration, parse_duration
-from tasks_app.domain.errors import InvalidLockError
+from tasks_app.domain.errors import InvalidConnectionError, InvalidLockError
+from tasks_app.runtime.db.connections import shown
 from tasks_app.runtime.db.database import settle_in
 from tasks_app.runtime.handler_db.handler_sessions import HandlerSession
 from tasks_app.runtime.locks.hold import Hold
@@ -28,13 +29,12 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 1.0, 86_400.0
 
 @dataclass(frozen=True)
 class Transactions:
-    """Short transactions of ours on somebody's engine."""
+    """Short transactions of our own on a caller's engine."""
 
     engine: Engine
 
     @contextmanager
     def __call__(self) -> Iterator[Connection]:
-        """Open one; it commits at the end of the block."""
         engine = self.engine.execution_options(isolation_level="READ COMMITTED")
         with engine.begin() as connection:
             settle_in(connection)
@@ -61,17 +61,17 @@ def hold(  # noqa: PLR0913  all by keyword
         exclusive: names of resources for this holder alone.
         shared: names of resources for all who share them.
         counted: names, and how many may hold each at a time.
-        wait: how long to stand in line for it; 0: now or never.
-        lease: how long the lock outlives a holder that is gone.
-        snooze: when a task comes back whose handler was denied.
+        wait: how long to wait for it; 0: not at all.
+        lease: how long the lock outlives a holder that died.
+        snooze: how long a task is snoozed whose handler was denied.
         who: shown to others; default host and process.
         renew: a thread of this process renews the lease; without, ``renew()`` of the lock does.
 
     Raises:
         InvalidLockError: at once, if the group cannot be.
-        LockDeniedError: when the block is entered, if it was not to be had in time.
+        LockDeniedError: when the block is entered, if it was not free in time.
         LockOrderError: when the block is entered, if it would wait while another group is held.
-        LockLostError: when the block is left, if somebody has taken the lock over.
+        LockLostError: when the block is left, if another holder has taken the lock over.
     """
     parts = parts_of(exclusive, shared, counted)
     ask = Ask(uuid4(), parts, (who or here(os.getpid()))[:LONGEST_WHO], lease_of(lease))
@@ -85,10 +85,10 @@ def hold(  # noqa: PLR0913  all by keyword
 
 
 def lease_of(value: Duration) -> timedelta:
-    """Return a lease that can be kept.
+    """Return a lease of 1 s to 1 day.
 
     Raises:
-        InvalidLockError: it cannot.
+        InvalidLockError: it is not.
     """
     seconds = span_of("lease", value)
     if not SHORTEST_LEASE_S <= seconds <= LONGEST_LEASE_S:
@@ -100,7 +100,7 @@ def span_of(word: str, value: Duration) -> float:
     """Return a span in seconds.
 
     Raises:
-        InvalidLockError: it is none.
+        InvalidLockError: it is no duration.
     """
     try:
         return parse_duration(value).total_seconds()
@@ -112,23 +112,25 @@ def engine_of(where: Where) -> Engine:
     """Return the engine on which locks are taken.
 
     Raises:
-        TypeError: there is none, or it is a handler's.
+        InvalidConnectionError: there is none, or it is a handler's.
     """
     if isinstance(where, HandlerSession):
-        raise TypeError("In handlers use ctx.locks(...): it knows when the task is over.")
+        raise InvalidConnectionError(
+            "In handlers use ctx.locks(...): it knows when the task is over."
+        )
     if isinstance(where, Engine):
         return where
     if isinstance(where, Session):
         return where.get_bind().engine
     if isinstance(where, Connection):
         return where.engine
-    raise TypeError(
-        f"A {type(where).__name__} is no Engine, Session or Connection. "
+    raise InvalidConnectionError(
+        f"{shown(where)} is no Engine, Session or Connection. "
         "Pass one of SQLAlchemy that is not async: async with uses it in a thread."
     )
 
 
 @cache
 def here(pid: int) -> str:
-    """Name this process; once, for it asks the system."""
+    """Name this process; cached, because it asks the system."""
     return f"{socket.gethostname()}:{pid}"

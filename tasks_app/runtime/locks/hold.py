@@ -14,7 +14,7 @@ from tasks_app.runtime.locks.lock import _HELD, Begin, Lock, Renewing
 
 
 class Hold:
-    """A group to be held while a block runs."""
+    """A context manager that holds a group."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class Hold:
         self._lock: Lock | None = None
 
     def take(self) -> Lock:
-        """Take the group; who calls this by hand calls ``release()`` of what it returns, too.
+        """Take the group without a block; then call ``release()`` of the lock.
 
         Raises:
-            LockDeniedError: it could not be had in time.
-            LockOrderError: it would have to be waited for while another group is held.
+            LockDeniedError: it was not free in time.
+            LockOrderError: it would wait while another group is held.
         """
         held = [lock for lock in _HELD.get() if not lock.ended]
         if held and self._wait_s:
@@ -84,27 +84,22 @@ class Hold:
         """Release after a block that ended well.
 
         Raises:
-            LockLostError: somebody took it over before.
+            LockLostError: another holder took it over before.
         """
         if lock.lost:
             lock.lose()
         lock.release()
 
     async def aend(self, lock: Lock) -> None:
-        """Do the same without holding up the event loop.
-
-        Raises:
-            LockLostError: somebody took it over before.
-        """
+        """As :meth:`end`, in a thread."""
         await asyncio.to_thread(Hold.end, self, lock)
 
     def fail(self, lock: Lock) -> None:
-        """Release after a block that raised, which says more than what we could."""
+        """Release after a block that raised; its error says more than one of ours would."""
         with suppress(Exception):
             lock.release()
 
     async def afail(self, lock: Lock) -> None:
-        """Do the same without holding up the event loop."""
         await asyncio.to_thread(Hold.fail, self, lock)
 
     def _refuse_twice(self) -> None:

@@ -1,4 +1,4 @@
-"""A group of locks that somebody holds, and the context manager that takes and releases it."""
+"""A group of locks that is held."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _HELD: ContextVar[tuple[Lock, ...]] = ContextVar("tasks_app locks", default=())
 
 
 class Lock:
-    """A group that is held. Guard with it what is written under it."""
+    """A group that is held. Call :meth:`check` in the transaction that writes under it."""
 
     def __init__(self, begin: Begin, ask: Ask, granted: Granted) -> None:
         self.begin = begin
         self.ask = ask
         self.fence = granted.fence
-        """Rises with every grant of a resource: for other systems that refuse what is older."""
+        """Rises with every grant of a resource: other systems can refuse an older one."""
         self.granted_at = granted.granted_at
         self.renew_at = time.monotonic() + ask.lease.total_seconds() / 3
         self.lost = False
-        """Whether a renewal found that somebody else took it. Ask :meth:`check` to be sure."""
+        """Whether a renewal found that another holder took it; only :meth:`check` is sure."""
         self._ended = False
         self._released_in: Transaction | None = None
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """What is held."""
+        """The names that are held."""
         return tuple(self.ask.resources)
 
     @property
     def ended(self) -> bool:
-        """Released, or found to be lost.
+        """Whether it was released, or found to be lost.
 
-        What was released in a transaction is held until that has committed, and for longer if it
-        did not: once it is over the database is asked, for it alone knows.
+        A lock that was released in a transaction is held until that has committed, and for longer
+        if it did not: once the transaction is over, the database is asked.
         """
         if self._released_in is not None and not self.leaving:
             with self.begin() as connection:
@@ -54,12 +54,12 @@ class Lock:
 
     @property
     def leaving(self) -> bool:
-        """Whether the transaction that it was released in still goes on."""
+        """Whether the transaction in which it was released is still open."""
         return self._released_in is not None and self._released_in.is_active
 
     @property
     def is_renewed(self) -> bool:
-        """Whether it is to be renewed some time, as far as is known without asking."""
+        """Whether it needs a renewal, as far as is known without asking the database."""
         return not self._ended
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Lock:
         """Pass if the lock is held, and keep it so until the transaction of ``session`` ends.
 
         Raises:
-            LockLostError: its lease ended, and somebody took it over.
+            LockLostError: its lease ended, and another holder took it over.
         """
         if not guard(connection_of(session), self.ask.token):
             self.lose()
@@ -82,7 +82,7 @@ class Lock:
         """Extend the lease to its full length from now.
 
         Raises:
-            LockLostError: it ended, and somebody took the lock over.
+            LockLostError: the lease ended, and another holder took the lock over.
         """
         with self.begin() as connection:
             lost = renew(connection, [self.ask.token], self.ask.lease)
@@ -91,13 +91,13 @@ class Lock:
         self.renew_at = time.monotonic() + self.ask.lease.total_seconds() / 3
 
     def release(self, session: Sync | None = None) -> None:
-        """Give the lock back: at once, or with the commit of ``session``, guarded until then.
+        """Release the lock: at once, or with the commit of ``session``, guarded until then.
 
-        If that transaction rolls back the lock is held as before, and the end of its block releases
-        it. If the block ends before the transaction does, its lease does.
+        If that transaction rolls back, the lock is held as before, and the end of its block
+        releases it; after the block, the end of its lease does.
 
         Raises:
-            LockLostError: somebody took it over before.
+            LockLostError: another holder took it over before.
         """
         if session is not None:
             connection = connection_of(session)
@@ -110,16 +110,16 @@ class Lock:
         self.end()
 
     def end(self) -> None:
-        """Remember that it is released, or that somebody else will see to that."""
+        """Note that it is released, or that its run's end releases it."""
         self._ended, self._released_in = True, None
 
     def miss(self) -> bool:
-        """A renewal did not find it: return whether it is lost, and not just released."""
+        """Note that a renewal did not find it; return whether it is lost, and not just released."""
         self.lost = not self._ended and self._released_in is None
         return self.lost
 
     def lose(self) -> None:
-        """Remember that it is lost; not where its own release may yet be rolled back.
+        """Note that it is lost, unless its own release may still be rolled back.
 
         Raises:
             LockLostError: always.
@@ -131,14 +131,12 @@ class Lock:
 
 
 Begin = Callable[[], AbstractContextManager[Connection]]
-"""Opens a transaction of ours, which commits at the end of the block."""
+"""Opens one of our own transactions, which commits at the end of the block."""
 
 
 class Renewing(Protocol):
-    """Who keeps locks alive while their holder works."""
+    """Renews locks while their holder works."""
 
-    def add(self, lock: Lock) -> None:
-        """Renew this one from now on."""
+    def add(self, lock: Lock) -> None: ...
 
-    def discard(self, lock: Lock) -> None:
-        """Do so no more."""
+    def discard(self, lock: Lock) -> None: ...

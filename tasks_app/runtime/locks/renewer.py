@@ -1,4 +1,4 @@
-"""Renewals: a third of the lease after the last one, for all locks of a process at once."""
+"""Renewals of locks, each a third of its lease after the last one, for a whole process at once."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ LONGEST_NAP_S, PATIENCE_S = 60.0, 1.0
 
 
 class Renewals:
-    """The locks to be kept alive. Whoever forgets one without releasing it lets it end."""
+    """The locks to renew, held weakly: one that is dropped unreleased ends with its lease."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._locks: WeakSet[Lock] = WeakSet()
 
     def add(self, lock: Lock) -> None:
-        """Renew this one from now on."""
         with self._mutex:
             self._locks.add(lock)
 
     def discard(self, lock: Lock) -> None:
-        """Do so no more."""
         with self._mutex:
             self._locks.discard(lock)
 
@@ -63,7 +61,7 @@ class Renewals:
                     log.warning("lost the lock on %s", ", ".join(lock.resources))
 
     def next_s(self) -> float:
-        """Return in how many seconds one is due."""
+        """Return the seconds until one is due."""
         now = time.monotonic()
         with self._mutex:
             due = [_due_at(lock, now) for lock in self._locks if lock.is_renewed]
@@ -71,12 +69,12 @@ class Renewals:
 
 
 def _due_at(lock: Lock, now: float) -> float:
-    """Return when to renew it: not while a transaction that releases it goes on."""
+    """Return when to renew it: not while a transaction that releases it is open."""
     return max(lock.renew_at, now + PATIENCE_S) if lock.leaving else lock.renew_at
 
 
 class Background(Renewals):
-    """The same with a thread, for processes that have no housekeeper."""
+    """Renewals by a thread, for processes that have no housekeeper."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +82,6 @@ class Background(Renewals):
         self._pid = 0
 
     def add(self, lock: Lock) -> None:
-        """Renew this one from now on."""
         if self._pid != os.getpid():  # at the first, and after a fork
             self._mutex, self._news, self._locks = threading.Lock(), threading.Event(), WeakSet()
             self._pid = os.getpid()

@@ -1,7 +1,7 @@
 """Logical locks on rows of users' own tables: optimistic by a version, pessimistic by a flag.
 
-Mixins bring the columns. What both have in common is that the database refuses a stale write: the
-version, or the fence of the flag, stands in the WHERE of every UPDATE and DELETE of the ORM.
+Mixins bring the columns. With both, the database refuses a stale write: the version, or the fence
+of the flag, is in the WHERE of every UPDATE and DELETE of the ORM.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tasks_app.domain.coordination.locks import (
     LONGEST_WHO,
     LockDeniedError,
     LockLostError,
+    LockMode,
     LostUpdateError,
-    Mode,
     Obstacle,
 )
 from tasks_app.domain.durations import Duration
@@ -39,8 +39,8 @@ from tasks_app.runtime.locks.client import Transactions, Where, engine_of, here,
 class Versioned:
     """Optimistic: two may read a row, and the second one to write it is refused.
 
-    By ``sqlalchemy.orm.exc.StaleDataError``, when it is flushed. For rows that are rarely fought
-    over, such as those of online users.
+    Its flush raises ``sqlalchemy.orm.exc.StaleDataError``. For rows with few conflicts, such as
+    those that online users edit.
     """
 
     version: Mapped[int] = mapped_column(Integer, default=1, nullable=False)
@@ -51,7 +51,7 @@ class Versioned:
         return {"version_id_col": cls.version}
 
     def expect(self, version: int) -> None:
-        """Pass if the row was loaded in the version that somebody else, a form say, has seen.
+        """Pass if the row was loaded in the version that, for example, a form has shown.
 
         Raises:
             LostUpdateError: it was changed since.
@@ -60,10 +60,10 @@ class Versioned:
             raise LostUpdateError(str(_key_of(self)))
 
     def check(self, session: Sync) -> None:
-        """Pass if nobody changed the row since it was loaded, nor will until the transaction ends.
+        """Pass if the row is unchanged since it was loaded; keep it so until the transaction ends.
 
         Raises:
-            LostUpdateError: somebody did.
+            LostUpdateError: it was changed.
         """
         key = _key_of(self)
         if not row_locks.is_unchanged(connection_of(session), key, self.version):
@@ -71,10 +71,11 @@ class Versioned:
 
 
 class LockedRow:
-    """Pessimistic: a flag with an expiry in the row itself. Take it by :func:`hold_row`.
+    """Pessimistic: a flag with an expiry in the row itself, taken by :func:`hold_row`.
 
-    For rows that are fought over, such as those of batches. Whoever loaded the row before somebody
-    took the flag over is refused at the flush, as above; ``check`` of the lock says so before.
+    For rows with many conflicts, such as those of batches. If another holder took the flag over
+    after the row was loaded, the flush is refused as with Versioned; ``check`` of the lock says so
+    before.
     """
 
     locked_by: Mapped[str | None] = mapped_column(String(LONGEST_WHO), default=None)
@@ -90,7 +91,7 @@ class LockedRow:
 
 
 class RowLock:
-    """A flag that is up. Made again from its ``fence``, when a later request goes on with it."""
+    """A flag that is held. A later request makes it again from its ``fence``, to go on with it."""
 
     def __init__(self, where: Where, kind: type[LockedRow], key: Any, fence: int) -> None:
         self._begin = Transactions(engine_of(where))
@@ -101,15 +102,15 @@ class RowLock:
         """Pass if the row is ours, and keep it so until the transaction of ``session`` ends.
 
         Raises:
-            LockLostError: the flag expired, and somebody took it.
+            LockLostError: the flag expired, and another holder took it.
         """
         self._expect(row_locks.guard(connection_of(session), self._key, self.fence))
 
     def renew(self, lease: Duration = "30s") -> None:
-        """Let the flag expire so much later than now.
+        """Let the flag expire ``lease`` from now.
 
         Raises:
-            LockLostError: it did, and somebody took it.
+            LockLostError: it had expired, and another holder took it.
         """
         span = lease_of(lease)
         with self._begin() as connection:
@@ -117,10 +118,10 @@ class RowLock:
         self._expect(ours)
 
     def release(self, session: Sync | None = None) -> None:
-        """Take the flag down: at once, or with the commit of ``session``.
+        """Clear the flag: at once, or with the commit of ``session``.
 
         Raises:
-            LockLostError: it expired, and somebody took it.
+            LockLostError: it expired, and another holder took it.
         """
         if session is not None:
             self._expect(row_locks.release(connection_of(session), self._key, self.fence))
@@ -135,11 +136,11 @@ class RowLock:
 
 
 class HoldRow:
-    """A flag to be up while a block runs."""
+    """A context manager that holds a flag."""
 
     def __init__(self, take: Callable[[], RowLock]) -> None:
         self.take = take
-        """Raise the flag now; who calls this by hand releases what it returns, too."""
+        """Take the flag without a block; then call ``release()`` of the lock."""
         self._lock: RowLock | None = None
 
     def __enter__(self) -> RowLock:
@@ -179,14 +180,15 @@ def hold_row(
         where: an engine; of a session or connection, its engine.
         kind: the mapped class.
         key: its primary key; a tuple if that has several columns.
-        wait: how long to try; 0: now or never.
+        wait: how long to wait for it; 0: not at all.
         lease: when the flag expires.
-        snooze: when a task comes back whose handler was denied.
+        snooze: how long a task is snoozed whose handler was denied.
         who: shown to others; default host and process.
 
     Raises:
-        LockDeniedError: when the block is entered, if it was not to be had in time, or is no row.
-        LockLostError: when the block is left, if somebody has taken it over.
+        LockDeniedError: when the block is entered, if it was not free in time.
+        InvalidLockError: when the block is entered, if no row has the key.
+        LockLostError: when the block is left, if another holder has taken it over.
     """
     begin, row, span = Transactions(engine_of(where)), _key(kind, key), lease_of(lease)
     name = (who or here(os.getpid()))[:LONGEST_WHO]
@@ -223,7 +225,7 @@ def _try(
 def _obstacle(key: RowKey, holder: Holder | None) -> Obstacle:
     if holder is None:
         raise InvalidLockError("key", f"is of no row: {key}", "the primary key of a row")
-    return Obstacle(str(key), Mode.EXCLUSIVE, holder.locked_by or "nobody any more", None, None)
+    return Obstacle(str(key), LockMode.EXCLUSIVE, holder.locked_by or "nobody any more", None, None)
 
 
 def _key(kind: type, key: Any) -> RowKey:

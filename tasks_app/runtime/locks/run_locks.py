@@ -1,7 +1,7 @@
-"""Locks of handlers: renewed by the child's housekeeper, and over when their run is.
+"""Locks of handlers: renewed by the child's housekeeper, released when their run ends.
 
 What a handler has written through ``ctx.session`` becomes visible when the run commits. So its
-locks end with that same commit: they are released within the transaction.
+locks are released within that transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tasks_app.runtime.locks.renewer import Renewals
 
 
 class LocksOfChild:
-    """What the runs of one child hold."""
+    """The locks of all runs of one child."""
 
     def __init__(
         self, settings: Settings, database: Database, pending_write: Callable[[PendingWrite], None]
@@ -47,13 +47,13 @@ class LocksOfChild:
         self.renewals.renew_locks()
 
     def release_soon(self, locks: list[Lock]) -> None:
-        """Give back what a run did not, until that is answered."""
+        """Release what a run did not, and try until the database has answered."""
         tokens = [lock.ask.token for lock in locks]
         self._pending_write(lambda connection: release(connection, *tokens))
 
 
 class LocksOfRun:
-    """What one run holds, or has released in a transaction that is not over."""
+    """The locks that one run holds, or has released in a transaction that is not over."""
 
     def __init__(self, child: LocksOfChild, task: ClaimedTask, access: Access) -> None:
         self._child = child
@@ -69,7 +69,7 @@ class LocksOfRun:
         wait: Duration,
         snooze: Duration,
     ) -> HoldOfRun:
-        """Return a group for this run. What else it holds is not in its way."""
+        """Return a group for this run, beside those that it holds already."""
         parts = parts_of(exclusive, shared, counted)
         who = self._task.name[:LONGEST_WHO]
         ask = Ask(uuid4(), parts, who, self._child.lease, self._task.fence)
@@ -84,7 +84,7 @@ class LocksOfRun:
         return made
 
     def end(self) -> None:
-        """The run is over: give back what may still be held."""
+        """Release what a run that is over may still hold."""
         if self._locks:
             for lock in self._locks:
                 lock.end()
@@ -93,21 +93,21 @@ class LocksOfRun:
 
 
 class HoldOfRun(Hold):
-    """A group to be held while a block of a handler runs, and until what it wrote is committed."""
+    """Holds a group while a block of a handler runs, and until what it wrote is committed."""
 
     _access: Access
     _locks: list[Lock]
 
     def belongs_to(self, access: Access, locks: list[Lock]) -> None:
-        """Say what it is to be committed with, and where to note what is held."""
+        """Set the transaction that its release is part of, and the list of what the run holds."""
         self._access, self._locks = access, locks
 
     def take(self) -> Lock:
-        """Take the group; what is not released before the run ends is released then.
+        """Take the group; if nothing releases it before, the end of the run does.
 
         Raises:
-            LockDeniedError: it could not be had in time; the task comes back later, uncharged.
-            LockOrderError: it would have to be waited for while another group is held.
+            LockDeniedError: it was not free in time; the task comes back later, uncharged.
+            LockOrderError: it would wait while another group is held.
         """
         lock = super().take()
         self._locks.append(lock)
@@ -122,7 +122,7 @@ class HoldOfRun(Hold):
         """Release now, or with the commit of what the handler has written.
 
         Raises:
-            LockLostError: somebody took it over before.
+            LockLostError: another holder took it over before.
         """
         if self._access.active:
             lock.release(self._access.connection)
@@ -134,7 +134,7 @@ class HoldOfRun(Hold):
         """Release as :meth:`end` does: the handler may catch what was raised, and commit.
 
         Raises:
-            LockLostError: somebody took it over before.
+            LockLostError: another holder took it over before.
         """
         if self._access.active:
             with suppress(SQLAlchemyError):  # it cannot commit, then
@@ -146,7 +146,7 @@ class HoldOfRun(Hold):
         """Do the same in an async handler.
 
         Raises:
-            LockLostError: somebody took it over before.
+            LockLostError: another holder took it over before.
         """
         if self._access.active:
             with suppress(SQLAlchemyError):
@@ -159,7 +159,7 @@ class HoldOfRun(Hold):
         """Do the same in an async handler.
 
         Raises:
-            LockLostError: somebody took it over before.
+            LockLostError: another holder took it over before.
         """
         if self._access.active:
             connection = await self._access.session.connection()

@@ -1,12 +1,12 @@
-"""What a pass of the dispatcher did, and when the next one is worth its while."""
+"""What a pass of the dispatcher did, and when the next one is worth making."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 AGAIN_S = 0.05
-"""Shortest pause between two passes: while rows are left over and nobody knows how fast they go,
-and while one due instant follows the other."""
+"""Shortest pause between two passes: while rows are left over whose speed is not known, and while
+one due instant follows the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +20,23 @@ class ScanResult:
     more: bool = False
     """Rows were left over: scan again as soon as there is room."""
     skipped: bool = False
-    """Somebody else was scanning."""
+    """Another process was scanning."""
     next_due_s: float | None = None
-    """In how many seconds the next row becomes due that nobody else hints at."""
+    """In how many seconds the next row becomes due that no hint will announce."""
     half_s: float | None = None
-    """In how many seconds half of what is out will be worked off, as far as that is known."""
+    """In how many seconds half of what was published will have run, as far as that is known."""
     still: int = 0
     """How many passes before this one published nothing, either."""
 
     @property
     def did_something(self) -> bool:
-        """Whether the next pass likely has something to do, too."""
+        """Whether the next pass is likely to have something to do, too."""
         return bool(self.published or self.republished or self.more)
 
     def again_in(self, interval_s: float) -> float:
         """Return the pause before the next pass: short while work moves, longer without room.
 
-        Who has nothing to do wakes up for the next row, not a whole interval after it.
+        A scanner with nothing to do wakes up for the next row, not a whole interval after it.
         """
         if not self.more:
             wanted = interval_s if self.next_due_s is None else max(AGAIN_S, self.next_due_s)

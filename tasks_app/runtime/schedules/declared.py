@@ -1,4 +1,4 @@
-"""Schedules that code declares are brought into the database when a worker or beat starts."""
+"""Schedules that code declares are entered into the database when a worker or beat starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RETIREMENT = {"changes": {"enabled": False}, "notes": {"retired": True}}
 
 
 class ScheduleOptions(When, TaskOptions, total=False):
-    """When a schedule fires, and what its tasks have; see both.
+    """When a schedule fires, and the options of its tasks.
 
     ``enabled`` is the schedule's; a task's ``run_at``, ``delay`` and ``expires_at`` are refused.
     """
@@ -43,8 +43,8 @@ def schedule(
 ) -> None:
     """Declare a schedule: workers and beats enter it into the database when they start.
 
-    There it can be changed; what an operator changed, code does not change back. A declaration
-    that is gone from its module switches the schedule off, and deletes nothing.
+    There operators can change it; what they changed, code does not change back. If the declaration
+    is gone from its module, the schedule is switched off, not deleted.
 
     Args:
         name: unique among schedules; keep it.
@@ -57,7 +57,7 @@ def schedule(
         HandlerError: the declaration cannot work, or another module has one of that name.
     """
     when, new = split(task, payload, options)
-    module = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  who calls us
+    module = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  the caller's
     try:
         registry.schedule(declare(name, new, when, module))
     except InvalidTaskError as error:
@@ -65,7 +65,7 @@ def schedule(
 
 
 def split(task: Any, payload: Any, options: Any) -> tuple[dict[str, Any], NewTask]:
-    """Return what is said of the schedule, and its task."""
+    """Return the options of the schedule, and its task."""
     when = {word: value for word, value in options.items() if word in When.__annotations__}
     rest: Any = {word: value for word, value in options.items() if word not in when}
     name = task.spec.name if isinstance(task, Handler) else task
@@ -75,10 +75,10 @@ def split(task: Any, payload: Any, options: Any) -> tuple[dict[str, Any], NewTas
 def synchronise(
     connection: Connection, registry: Registry, *, loaded: Container[str] = sys.modules
 ) -> None:
-    """Enter what this process declares, in one transaction; whoever else does so waits.
+    """Enter what this process declares, in one transaction; other processes that do so wait.
 
-    A schedule of a module that is ``loaded`` here and declares it no more is switched off. Of
-    modules that others load, nothing is known here. Nothing is written where all is as it should.
+    A schedule that its module declares no more is switched off if the module is ``loaded`` here;
+    nothing is known of other modules. Nothing is written where nothing differs.
     """
     if not _differences(connection, registry, loaded):
         return
@@ -92,7 +92,7 @@ def synchronise(
 
 
 def bring_in_schedules(database: Database, registry: Registry) -> None:
-    """Do so where the database may be away, or refuse it: tasks run without, the next start tries.
+    """Synchronise at a start; if the database is away or refuses, the next start does so.
 
     Raises:
         InvalidTaskError: a declaration is wrong.
@@ -101,7 +101,7 @@ def bring_in_schedules(database: Database, registry: Registry) -> None:
         with database.begin() as connection:
             synchronise(connection, registry)
     except DBAPIError as error:
-        log.warning("schedules of the code are not brought in now: %s", brief(error))
+        log.warning("schedules of the code could not be entered now: %s", brief(error))
 
 
 def _differences(

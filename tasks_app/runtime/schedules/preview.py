@@ -1,4 +1,4 @@
-"""What a schedule will do, and what it has left out: previews, and a past that is filled up."""
+"""What a schedule will do, and what it has left out: previews, and backfills."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.misfire import first_at, next_at
 from tasks_app.domain.schedules.overlap import Fired
-from tasks_app.domain.schedules.schedule import Plan, Schedule, plan_of
+from tasks_app.domain.schedules.schedule import Schedule, SchedulePlan, plan_of
 from tasks_app.domain.schedules.timing import Timing, between, check_instant, timing_of
 from tasks_app.domain.schedules.when import When
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
-from tasks_app.runtime.api.new_rows import admitted
+from tasks_app.runtime.api.producer import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of
 from tasks_app.runtime.schedules.scheduler import make
 
@@ -37,7 +37,7 @@ class Preview(NamedTuple):
 
 
 def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | None:
-    """Return the next instants of a schedule, as if it were enabled; None: there is none."""
+    """Return the next instants of a schedule, as if it were enabled. None: no such schedule."""
     connection = connection_of(session)
     found = rows.get(connection, name)
     if found is None:
@@ -46,7 +46,7 @@ def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | Non
 
 
 def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:
-    """Return when a schedule would fire, and say it in words, without making it.
+    """Return when a schedule would fire, also in words, without creating it.
 
     Raises:
         InvalidTaskError: it would be refused.
@@ -66,10 +66,10 @@ def backfill_schedule(
     by: str = "",
     now: datetime | None = None,
 ) -> list[TaskId] | None:
-    """Make a task for each instant of ``[start, end)`` that has none; None: no such schedule.
+    """Make a task for each instant of ``[start, end)`` that has none. None: no such schedule.
 
-    Their headers say of which instant each is. Overlap policy and ``enabled`` do not matter here:
-    somebody asks for them. To ask again makes nothing more.
+    Each task's headers name its instant. Overlap policy and ``enabled`` do not apply to a backfill.
+    A second call creates nothing more.
 
     Raises:
         InvalidScheduleError: the range is not past, is forgotten in part, or is too long.
@@ -85,7 +85,7 @@ def backfill_schedule(
     if schedule.forgotten_until is not None and start <= schedule.forgotten_until:
         raise InvalidScheduleError(
             "start",
-            "lies where nobody knows any more what was fired",
+            "is before what is still known of past instants",
             f"later than {schedule.forgotten_until.isoformat()}",
         )
     instants = list(islice(_past(schedule, start, end), MOST_FILLED + 1))
@@ -102,7 +102,7 @@ def backfill_schedule(
 
 
 def _past(schedule: Schedule, start: datetime, end: datetime) -> Iterator[datetime]:
-    """Walk over the instants of a range, but those that are to be fired by the schedule itself."""
+    """Yield the instants of a range, except those that the schedule itself is to fire."""
     if schedule.starts_at is not None:
         start = max(start, schedule.starts_at)
     for at in between(schedule.timing, start, end):
@@ -111,7 +111,7 @@ def _past(schedule: Schedule, start: datetime, end: datetime) -> Iterator[dateti
         yield at
 
 
-def _next(plan: Plan, timing: Timing, now: datetime, count: int) -> list[datetime]:
+def _next(plan: SchedulePlan, timing: Timing, now: datetime, count: int) -> list[datetime]:
     found: list[datetime] = []
     at = first_at(timing, now, plan.starts_at, plan.ends_at)
     while at is not None and len(found) < min(count, MOST_SHOWN):

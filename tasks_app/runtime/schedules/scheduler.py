@@ -11,8 +11,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.schedules.misfire import Due, due_instants, parse_missed
-from tasks_app.domain.schedules.overlap import Fired, Overlap, Verdict, judge
+from tasks_app.domain.schedules.misfire import DueInstants, due_instants, parse_missed
+from tasks_app.domain.schedules.overlap import Fired, Overlap, OverlapVerdict, judge
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.domain.tasks.records import TaskRow
@@ -27,20 +27,20 @@ log = quiet_logger(__name__)
 TOGETHER = 100
 """Schedules in one transaction."""
 PASSES = 20
-"""Transactions in a row; who leads has a lease to renew."""
+"""Transactions in a row: the leader has a lease to renew."""
 QUEUED_EVERY = timedelta(seconds=1)
-"""How often an instant that waits for the task before it is looked at."""
+"""How often to look at an instant that waits for the task of the one before it."""
 
 
 class Scheduler:
-    """Any number may run: a schedule that one of them holds, the others pass by."""
+    """Any number may run: a schedule that one of them has locked, the others skip."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._rng = Random()  # noqa: S311  jitter, not a secret
 
     def next_in_s(self, *, now: datetime | None = None) -> float | None:
-        """Return in how many seconds to run; below zero: now. None: nothing is scheduled."""
+        """Return in how many seconds to run; negative: now. None: nothing is scheduled."""
         with self._database.single() as connection:
             return fire.next_in_s(connection, now=now)
 
@@ -55,7 +55,7 @@ class Scheduler:
         return number
 
     def _pass(self, now: datetime | None) -> int:
-        """Look at some together. What is wrong with one row must not keep the others from it."""
+        """Look at some schedules in one transaction; one broken row does not stop the others."""
         ids: list[int] = []
         try:
             with self._database.begin() as connection:
@@ -71,7 +71,7 @@ class Scheduler:
         return len(ids)
 
     def _alone(self, schedule_id: int, now: datetime | None) -> bool:
-        """Fire one schedule; tell whether it need not be looked at again in this pass."""
+        """Fire one schedule; return whether this pass is done with it."""
         try:
             with self._database.begin() as connection:
                 schedules, clock = fire.lock_due(connection, 1, only=schedule_id, now=now)
@@ -98,7 +98,7 @@ class Scheduler:
         there = fire.live_tasks(connection, lonely) if lonely else {}
         entries: dict[Instant, Fired] = {}
         rows: dict[Instant, TaskRow] = {}
-        plans: list[tuple[Schedule, Due, Verdict]] = []
+        plans: list[tuple[Schedule, DueInstants, OverlapVerdict]] = []
         for schedule in schedules:
             try:
                 due = _due(schedule, clock)
@@ -133,7 +133,7 @@ def make(
     over: Sequence[Fired] = (Fired.QUEUED,),
     now: datetime | None = None,
 ) -> dict[Instant, int | None]:
-    """Write instants down, and make the tasks of those that nobody had written down.
+    """Enter instants, and create the tasks of those that were not entered before.
 
     Returns the task of each; None: another task has its unique_key.
     """
@@ -144,19 +144,19 @@ def make(
     return tasks
 
 
-def _due(schedule: Schedule, clock: datetime) -> Due:
+def _due(schedule: Schedule, clock: datetime) -> DueInstants:
     """Return what fires now; a schedule may also be looked at for what is queued."""
     since = schedule.next_run_at
     if since is None or since > clock:
-        return Due([], since)
+        return DueInstants([], since)
     missed = parse_missed(schedule.missed)
     return due_instants(schedule.timing, missed, since=since, now=clock, until=schedule.ends_at)
 
 
 def _standing(
     schedule: Schedule,
-    due: Due,
-    verdict: Verdict,
+    due: DueInstants,
+    verdict: OverlapVerdict,
     tasks: dict[Instant, int | None],
     clock: datetime,
 ) -> Standing:
@@ -176,9 +176,9 @@ def _standing(
 
 
 def _outcome(
-    schedule: Schedule, due: Due, verdict: Verdict, made: dict[datetime, int | None]
+    schedule: Schedule, due: DueInstants, verdict: OverlapVerdict, made: dict[datetime, int | None]
 ) -> Fired | None:
-    """Return what became of the newest instant; None: as it was."""
+    """Return what became of the newest instant; None: no change."""
     outcomes: dict[datetime, Fired] = dict(verdict.without)
     outcomes |= {at: Fired.SKIPPED if task is None else Fired.MADE for at, task in made.items()}
     if verdict.queued is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from random import Random
 from typing import Any, Unpack
 
 from sqlalchemy import Connection
@@ -11,15 +12,17 @@ from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
 from tasks_app.domain.schedules.schedule import (
     PLANNED,
-    Plan,
     Schedule,
-    check_schedule_name,
+    SchedulePlan,
     plan_of,
 )
 from tasks_app.domain.schedules.when import When
+from tasks_app.domain.tasks.names import check_name
+from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
-from tasks_app.runtime.api.new_rows import admitted
+from tasks_app.pool.tasks.create import create_one
+from tasks_app.runtime.api.producer import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of
 from tasks_app.runtime.schedules.declared import ScheduleOptions, split
 
@@ -43,16 +46,16 @@ def create_schedule(
         name: unique among schedules.
         task: a handler, or a task's name.
         payload: of each of its tasks.
-        by: who wants it, for the audit.
+        by: who does it, for the audit.
         options: ``cron=``, ``every=`` or ``at=``, what else ``When`` has, and a task's own.
 
     Raises:
-        InvalidTaskError: something is wrong with it, it would never fire, or the name is taken.
+        InvalidTaskError: an option is invalid, it would never fire, or the name is taken.
     """
     connection = connection_of(session)
     when, new = split(task, payload, options)
     plan = _plan(new, when)
-    made = rows.add(connection, check_schedule_name(name), plan)
+    made = rows.add(connection, check_name(name), plan)
     if made is None:
         raise InvalidScheduleError("name", f"{name!r} is taken", "one that no schedule has")
     if made.enabled and made.next_run_at is None:
@@ -70,10 +73,10 @@ def change_schedule(
     by: str = "",
     **options: Unpack[ScheduleOptions],
 ) -> Schedule | None:
-    """Change what is given of a schedule, and nothing else; None: there is none of that name.
+    """Change what is given of a schedule, and nothing else. None: there is none of that name.
 
     Raises:
-        InvalidTaskError: something is wrong with it, or cannot be changed.
+        InvalidTaskError: an option is invalid, or cannot be changed.
     """
     connection = connection_of(session)
     standing = rows.get(connection, name)
@@ -114,26 +117,42 @@ def list_schedules(session: Sync) -> list[Schedule]:
 
 
 def enable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
-    """Let a schedule fire again, from now on; False: there is none of that name."""
+    """Let a schedule fire again, from now on. False: there is none of that name."""
     connection = connection_of(session)
     done = rows.change(connection, name, {"enabled": True}) is not None
     return _noted(connection, "enable", name, by, done=done)
 
 
 def disable_schedule(session: Sync, name: str, *, by: str = "") -> bool:
-    """Let a schedule fire no more until it is enabled; False: there is none of that name."""
+    """Stop a schedule until it is enabled again. False: there is none of that name."""
     connection = connection_of(session)
     done = rows.change(connection, name, {"enabled": False}) is not None
     return _noted(connection, "disable", name, by, done=done)
 
 
 def remove_schedule(session: Sync, name: str, *, by: str = "") -> bool:
-    """Delete a schedule; its tasks stay. False: there is none of that name.
+    """Delete a schedule; its tasks stay. False: none has that name.
 
     One that code declares comes back with the next worker that starts: disable it instead.
     """
     connection = connection_of(session)
     return _noted(connection, "remove", name, by, done=rows.remove(connection, name))
+
+
+def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
+    """Make a task of a schedule now, be it enabled or not. None: there is none of that name.
+
+    Its next instants stay as they are, and its overlap policy, delay and jitter do not apply.
+    """
+    connection = connection_of(session)
+    found = rows.get(connection, name)
+    if found is None:
+        return None
+    row = found.task_row(rows.clock(connection), Random(0))  # noqa: S311  no jitter, see below
+    task_id = create_one(connection, row._replace(terms=row.terms._replace(delay=timedelta(0))))
+    answers = {str(task_id.outcome): 1}
+    note(connection, "schedule run", {"schedule": name}, who=by, ids=[task_id], answers=answers)
+    return task_id
 
 
 def _noted(connection: Connection, verb: str, name: str, by: str, *, done: bool) -> bool:
@@ -142,12 +161,12 @@ def _noted(connection: Connection, verb: str, name: str, by: str, *, done: bool)
     return done
 
 
-def _plan(new: NewTask, when: Any) -> Plan:
+def _plan(new: NewTask, when: Any) -> SchedulePlan:
     return plan_of(admitted(new), when)
 
 
 def _when(standing: Schedule) -> dict[str, Any]:
-    """Return how a schedule could have been created."""
+    """Return the options with which the schedule could have been created."""
     at = datetime.fromisoformat(standing.expression) if standing.kind == "once" else None
     word = "at" if at else standing.kind
     return {

@@ -1,1 +1,1 @@
-"""Shared memory in which children say how they fare, and who watches it."""
+"""Shared memory in which children note what they do, and who watches it."""

@@ -1,8 +1,7 @@
 """The layout of the slot file: what stands where, and how it is read.
 
-In front the head of each child's record and what the parent tells all children; behind them one
-list per child of the runs that it has going. The file is sparse: lists that were never written
-take no room.
+First come the heads of the children's records and what the parent tells all children; behind them
+one list per child of its runs. The file is sparse: lists that were never written take no room.
 """
 
 from __future__ import annotations
@@ -63,12 +62,10 @@ class SlotView:
 
 
 def head_at(index: int) -> int:
-    """Return where a record's head begins."""
     return index * _HEAD_SIZE
 
 
 def run_at(index: int, place: int) -> int:
-    """Return where a run of a record begins."""
     return _RUNS_AT + (index * MOST_RUNS + place) * _RUN.size
 
 
@@ -100,17 +97,14 @@ def head(  # noqa: PLR0913  a record
 
 
 def a_run(run: Run, since: float, kill_at: float) -> bytes:
-    """Return a run as it is written."""
     return _RUN.pack(run[0], run[1], since, kill_at)
 
 
 def occupied(memory: memoryview) -> list[int]:
-    """Return which records are in use."""
     return [index for index, pid in enumerate(_PIDS.unpack_from(memory)) if pid]
 
 
 def read(memory: memoryview, index: int) -> SlotView | None:
-    """Read one record; None: it is free."""
     values = _HEAD.unpack_from(memory, head_at(index))
     pid, born, owner, beat, hungry, places, untold, in_hand = values[:8]
     if pid == 0:
@@ -133,22 +127,18 @@ def read(memory: memoryview, index: int) -> SlotView | None:
 
 
 def tidy_at(instant: float) -> bytes:
-    """Return the instant of the next tidying as it is written."""
     return _TIDY.pack(instant)
 
 
 def read_tidy_at(memory: memoryview) -> float:
-    """Read it."""
     instant: float = _TIDY.unpack_from(memory, TIDY_AT)[0]
     return instant
 
 
 def stranded(numbers: Sequence[int]) -> bytes:
-    """Return the stranded messages as they are written."""
     told = list(numbers)[:MOST_STRANDED]
     return _STRANDED.pack(*told, *[0] * (MOST_STRANDED - len(told)))
 
 
 def read_stranded(memory: memoryview) -> tuple[int, ...]:
-    """Read the stranded messages."""
     return tuple(number for number in _STRANDED.unpack_from(memory, STRANDED_AT) if number)

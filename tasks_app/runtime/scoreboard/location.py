@@ -20,7 +20,6 @@ _PRIVATE = 0o700
 
 
 def new_slot_path() -> Path:
-    """Return the path of a new slot file for this process's children."""
     base = _base()
     _remove_the_dead(base)
     folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-{own_birth()}-", dir=base))
@@ -28,7 +27,6 @@ def new_slot_path() -> Path:
 
 
 def remove_slots(path: Path) -> None:
-    """Remove a slot file of ours with its folder."""
     shutil.rmtree(path.parent, ignore_errors=True)
 
 

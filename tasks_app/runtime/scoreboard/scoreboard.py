@@ -1,4 +1,4 @@
-"""Slots: what each child runs, in a file that outlives it. It says whose fault a death was.
+"""The scoreboard: what each child runs, in a file that outlives it, so that a death has a cause.
 
 One record per child *incarnation* in a file that all processes of a worker map. Writing it costs
 nothing, so every task is announced before its payload is touched; the database is not asked.
@@ -34,22 +34,21 @@ class Scoreboard:
         self._mutex = threading.Lock()
 
     def occupied(self) -> list[SlotView]:
-        """Read the records in use."""
         views = map(self.read, layout.occupied(self._view))
         return [view for view in views if view is not None]
 
     @property
     def stage(self) -> Stage:
-        """How far the worker is on its way out."""
+        """How far the worker is in its shutdown."""
         return Stage(self._map[layout.STAGE_AT])
 
     @property
     def runs(self) -> bool:
-        """Whether the worker is not on its way out. Asked before each task."""
+        """Whether the worker is not stopping. Asked before each task."""
         return self._map[layout.STAGE_AT] == 0
 
     def drain(self) -> None:
-        """Tell the children to start nothing more. One byte, so that a signal handler may."""
+        """Tell the children to start nothing more. One byte, so that a signal handler may do it."""
         self._map[layout.STAGE_AT] = max(Stage.DRAINS, self.stage)
 
     def leave(self) -> None:
@@ -62,7 +61,7 @@ class Scoreboard:
         return layout.read_stranded(self._view)
 
     def strand(self, dispatch_ids: Sequence[int]) -> None:
-        """Name such messages: a child's housekeeper finishes them, for the parent knows no SQL."""
+        """Name stranded messages: a child's housekeeper finishes them, as the parent has no SQL."""
         self.write(layout.STRANDED_AT, layout.stranded(dispatch_ids))
 
     @property
@@ -108,11 +107,9 @@ class Scoreboard:
             return True
 
     def write(self, at: int, record: bytes) -> None:
-        """Store something where the layout says."""
         self._map[at : at + len(record)] = record
 
     def read(self, index: int) -> SlotView | None:
-        """Read one record; None: it is free."""
         return layout.read(self._view, index)
 
     @contextmanager

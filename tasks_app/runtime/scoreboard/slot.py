@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stage(IntEnum):
-    """How far a worker is on its way out. It only rises."""
+    """How far a worker is in its shutdown. It only rises."""
 
     RUNS = 0
     DRAINS = 1
@@ -48,12 +48,10 @@ class Slot:
 
     @property
     def stage(self) -> Stage:
-        """How far this child's worker is on its way out."""
         return self._file.stage
 
     @property
     def runs(self) -> bool:
-        """Whether the worker is not on its way out."""
         return self._file.runs
 
     @property
@@ -73,7 +71,6 @@ class Slot:
 
     @property
     def stranded(self) -> tuple[int, ...]:
-        """The worker's messages that nobody will take any more."""
         return self._file.stranded
 
     def message(self, dispatch_id: int) -> None:
@@ -135,19 +132,18 @@ class Slot:
                 self._write()
 
     def beat(self) -> None:
-        """Show that the housekeeper lives."""
         with self._lock:
             self._beat = time.monotonic()
             self._write()
 
     def hunger(self, hungry: bool) -> None:  # noqa: FBT001  a state, not an option
-        """Say whether we are idle although messages wait that nobody takes."""
+        """Show whether we are idle although messages wait that nobody takes."""
         with self._lock:
             self._hungry = time.monotonic() if hungry else 0.0
             self._write()
 
     def free(self) -> None:
-        """Leave in an orderly way. From now on nothing is written: the record is others'."""
+        """Free the record. From now on nothing is written to it: it may be another child's."""
         with self._lock:
             if not self._left:
                 self._left = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
@@ -17,19 +18,25 @@ log = quiet_logger(__name__)
 
 SILENT_S = 60.0
 STALE_S = 15.0
-"""A child says every few seconds whether it starves; what is older says nothing."""
+"""A child notes every few seconds whether it starves; an older note is ignored."""
 LOOK_EVERY_S = 1.0
 """How late a child is killed at its hard limit."""
 MOST_NAMED = 20
 """Tasks in a line of the log; async ones may run in thousands."""
 
 
-def silent_housekeeper(slots: Scoreboard) -> str:
+def watch(slots: Scoreboard, show: Callable[[str], object], trouble: str = "") -> None:
+    """Kill overdue children, and ``show`` probes what is wrong; empty: nothing is."""
+    kill_overdue(slots)
+    show(silent_housekeeper(slots) or trouble)
+
+
+def silent_housekeeper(slots: Scoreboard, silent_s: float = SILENT_S) -> str:
     """Name a child that lives while its housekeeper does not; empty: there is none."""
     for view in slots.occupied():
-        silent_s = time.monotonic() - view.beat
-        if silent_s > SILENT_S and not view.dead:
-            return f"the housekeeper of child {view.pid} is silent for {silent_s:.0f} s"
+        for_s = time.monotonic() - view.beat
+        if for_s > silent_s and not view.dead:
+            return f"the housekeeper of child {view.pid} is silent for {for_s:.0f} s"
     return ""
 
 
@@ -42,13 +49,13 @@ def starving(slots: Scoreboard) -> bool:
     )
 
 
-def kill_overdue(slots: Scoreboard) -> list[int]:
-    """Kill what has to go; return the pids. Our own process is never one of them."""
+def kill_overdue(slots: Scoreboard, silent_s: float = SILENT_S) -> list[int]:
+    """Kill overdue and silent children; return the pids, never our own."""
     killed: list[int] = []
     now = time.monotonic()
     for view in slots.occupied():
         overdue = view.kill_at and now >= view.kill_at
-        silent = now - view.beat > SILENT_S
+        silent = now - view.beat > silent_s
         if not (overdue or silent) or view.pid == os.getpid() or view.dead:
             continue
         why = "ran past the hard limit" if overdue else "its housekeeper is silent"

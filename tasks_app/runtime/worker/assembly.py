@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlalchemy.exc import OperationalError
+
 from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.words import count
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.flow_control.breakers import bring_in_breakers
 from tasks_app.runtime.handler_db.driver_internals import said_at_start
@@ -53,12 +56,20 @@ def run_work(  # noqa: PLR0913  what the command line and tests may choose
         heed_signals(slots)
     elif handle_signals:
         heed_signals_of_child(child.inflight)
-    bring_in_schedules(child.database, registry)
-    bring_in_breakers(child.database, registry)
+    try:
+        bring_in_schedules(child.database, registry)
+        bring_in_breakers(child.database, registry)
+    except BaseException:
+        child.slot.free()  # or the parent would take us for killed, and start another
+        raise
     child.start()
-    log.info("ready: %s handlers, queues %s", len(registry.names), ", ".join(served))
+    log.info("ready: %s; queues: %s", count(len(registry.names), "handler"), ", ".join(served))
     try:
         StandaloneWorker(settings, child, served, set(registry.names)).run(drain=drain)
+    except OperationalError:  # it gave up, and holds nothing
+        child.stop()
+        child.slot.free()  # even if its last writes were not answered: or it would be replaced
+        raise
     finally:
         child.stop()
         child.retire_if_unfit()

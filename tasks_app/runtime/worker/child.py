@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Sequence
-from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch.run_time_report import PaceReport
-from tasks_app.runtime.execution.async_pool import AsyncPool
 from tasks_app.runtime.execution.attempt_log import ATTEMPTS
-from tasks_app.runtime.execution.batch_commit import BatchCommit
-from tasks_app.runtime.execution.executor import Executor
-from tasks_app.runtime.execution.fast_path import FastPath
-from tasks_app.runtime.execution.invocation import Invocation
-from tasks_app.runtime.execution.process_guard import ProcessGuard
-from tasks_app.runtime.execution.runner import Runner
-from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.execution.thread_pool import ThreadPool
-from tasks_app.runtime.execution.time_limits import Allowance
-from tasks_app.runtime.flow_control.admission import AdmissionControl
-from tasks_app.runtime.flow_control.dependency_report import DependencyReport
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.identity import Identity
-from tasks_app.runtime.inflight.fetcher import Claims
-from tasks_app.runtime.inflight.inflight import InFlight
-from tasks_app.runtime.inflight.passing_on import PassingOn
-from tasks_app.runtime.scoreboard.location import parent_of
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.slot import Slot
-from tasks_app.runtime.worker import shutdown
-from tasks_app.runtime.worker.control_commands import ControlCommands
-from tasks_app.runtime.worker.control_inbox import Mailbox
-from tasks_app.runtime.worker.housekeeper import Housekeeper
-from tasks_app.runtime.worker.reaper import Reaper
-from tasks_app.runtime.worker.shutdown import Shutdown
+from tasks_app.runtime.worker.wiring import ThreadCounts, child_parts, wire
 
 log = quiet_logger(__name__)
 
@@ -68,128 +41,32 @@ class Child:
         extra_threads: int = 0,
     ) -> None:
         """``threads`` bring messages of their own; ``extra_threads`` only run what is claimed."""
-        node = (node or socket.gethostname()).encode("ascii", "replace").decode()
-        self._settings = settings
-        self.identity = Identity(
-            owner=f"{node[:80]}:{os.getpid()}:{uuid4().hex[:12]}",
-            node=node,
-            queues=tuple(queues),
-            handlers=registry.names,
-            threads=threads,
-            parent=parent_of(slots),
-        )
-        self.database = Database(
-            settings.database, handlers=threads + extra_threads, prepare=settings.prepare
-        )
-        self._admission = AdmissionControl(self.database)
-        places = settings.async_concurrency
-        self.inflight = InFlight(
-            threads,
-            extra=extra_threads,
-            places=places,
-            for_async_pool=lambda task: registry.is_async(task.name),
-            ended=self._admission.ended,
-        )
-        self._slot = slots.take(self.identity.owner)
-        settler = Settler(self.database, self.inflight)
-        self._settler = settler
-        self._aftermath = ProcessGuard(replaceable=self.identity.parent is not None)
-        calls = Invocation(settings, self.database, self._aftermath, middleware)
-        allowance = Allowance(settings, watched=self.identity.parent is not None)
-        self.runner = Runner(
-            settings,
-            registry,
-            self.database,
-            self.inflight,
-            self._slot,
-            settler,
-            self._aftermath,
-            calls,
-            allowance,
-        )
-        batches = BatchCommit(
-            registry,
-            self.database,
-            self.inflight,
-            self._slot,
-            calls,
-            self.runner,
-            allowance,
-            self._aftermath,
-        )
-        sprints = FastPath(
-            registry,
-            self.inflight,
-            self._slot,
-            self.runner,
-            allowance,
-            self._aftermath,
-            batches.carry_out,
-        )
-        self._async_pool = AsyncPool(places, self.runner.run, calls.close)
-        self.threads = ThreadPool(
-            extra_threads, self.inflight, self.runner.is_unlimited, sprints.carry_out
-        )
-        claims = Claims(
-            settings, registry, self.database, self.inflight, self.identity.owner, self._admission
-        )
-        self.executor = Executor(
-            settings,
-            self.database,
-            self.inflight,
-            self._slot,
-            settler,
-            self.runner,
-            sprints,
-            claims,
-            self._async_pool,
-            self.threads,
-            PassingOn(settings, self.database, self.identity),
-        )
-        self._reaper = Reaper(self.database, slots, registry, settings)
-        self.departure = Shutdown(
-            settings, self.database, self.inflight, self._slot, settler, registry
-        )
-        self._housekeeper = Housekeeper(
-            settings,
-            self.database,
-            self.inflight,
-            self._slot,
-            settler,
-            self._reaper,
-            self.departure,
-            self.identity,
-        )
-        report = PaceReport(
-            self.database,
-            self.runner.pace.snapshot,
-            registry,
-            threads=1 + extra_threads,
-            async_concurrency=places,
-        )
-        wishes = ControlCommands(
-            self.database, Mailbox.beside(slots.path), self._housekeeper.renew_soon
-        )
-        for duty in (
-            self._admission.pass_on,
-            *(claims.rehearse, report.tell, wishes.carry_out, self._async_pool.look),
-            DependencyReport(self.database, calls.tally).tell,
-            self.runner.locks.renew,
-            ATTEMPTS.tell,
-        ):
-            self._housekeeper.also(duty)
+        counts = ThreadCounts(threads, extra_threads)
+        parts = child_parts(settings, registry, slots, queues=queues, node=node, threads=counts)
+        wiring = wire(parts, slots, middleware, extra_threads)
+        self.parts = parts
+        self.identity = parts.identity
+        self.database = parts.database
+        self.inflight = parts.inflight
+        self.slot = parts.slot
+        self.run_times = wiring.run_times
+        self.batch_commit = wiring.batch_commit
+        self.threads = wiring.threads
+        self.executor = wiring.executor
+        self.shutdown = wiring.shutdown
+        self.renewer = wiring.renewer
+        self.housekeeper = wiring.housekeeper
+        self._guard = wiring.guard
+        self.settler = wiring.settler
+        self._reaper = wiring.reaper
+        self._async_pool = wiring.executor.async_pool
         self._stopped = threading.Event()
         self.in_hand = False
         """Whether a message is carried out just now. Plain, so that signal handlers may read it."""
 
-    @property
-    def slot(self) -> Slot:
-        """This child's record for its parent and its siblings."""
-        return self._slot
-
     def start(self) -> None:
         """Start the housekeeper. The first heartbeat makes this child known to the scan."""
-        self._housekeeper.start()
+        self.housekeeper.start()
 
     def execute(self, dispatch_id: int | None, ids: Sequence[int]) -> None:
         """Carry out one message, unless the worker's parent is gone."""
@@ -201,16 +78,16 @@ class Child:
         finally:
             self.in_hand = False
         self.retire_if_unfit()
-        if self.departure.asked_alone():
+        if self.shutdown.asked_alone():
             self.stop()
-            shutdown.end_process(0)
+            self.shutdown.end_process(0)
 
     def retire_if_unfit(self) -> None:
         """Make room for a new process if a handler left this one without descriptors.
 
-        It would fail one task after another, and quickly, and so draw more and more of them.
+        Otherwise it would fail one task after another, so quickly that it took most of them.
         """
-        if self._aftermath.unfit:
+        if self._guard.unfit:
             self.stop()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -223,10 +100,10 @@ class Child:
         """Wait until threads and event loop have ended what they run."""
         self.threads.join()
         while self._async_pool.busy:
-            self._async_pool.await_room(self._settings.async_concurrency, LOCKED_PAUSE_S)
+            self._async_pool.await_room(self.parts.settings.async_concurrency, LOCKED_PAUSE_S)
 
     def reap(self) -> int:
-        """Bury the dead now, as the housekeeper does by itself later; return the graves still open.
+        """Reap dead siblings now, as the housekeeper would later; return how many could not be.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer.
@@ -239,30 +116,31 @@ class Child:
             return
         self._stopped.set()
         self.inflight.stop()
-        self._housekeeper.stop(STOP_PATIENCE_S)
+        self.housekeeper.stop(STOP_PATIENCE_S)
         self.threads.join(STOP_PATIENCE_S)
         self._async_pool.close(STOP_PATIENCE_S)
-        self.departure.drain()
+        self.shutdown.drain()
         self.inflight.write_later(
             lambda connection: heartbeats.leave(connection, self.identity.owner)
         )
         try:
             self._write_the_rest()
-            self._admission.pass_on()
+            self.parts.admission.pass_on()
         except SQLAlchemyError as error:
-            log.warning("stopped without the database; leases will heal it: %s", type(error))
+            kind = type(error).__name__
+            log.warning("stopped without the database; its tasks are rescued later: %s", kind)
         if self.inflight.empty:
-            self._slot.free()
+            self.slot.free()
         ATTEMPTS.tell(last=True)
         self.database.dispose()
-        self._aftermath.close()
+        self._guard.close()
 
     def _write_the_rest(self) -> None:
         """Wait a little for rows that somebody holds: what is left behind runs once more."""
         ends = time.monotonic() + STOP_PATIENCE_S
         while True:
-            self._settler.flush()
-            self._housekeeper.last_round()
+            self.settler.flush()
+            self.housekeeper.last_round()
             if self.inflight.empty or time.monotonic() >= ends:
                 return
             time.sleep(LOCKED_PAUSE_S)

@@ -1,8 +1,8 @@
-"""The mailbox: wishes that reach a worker from outside, left for its children to carry out.
+"""The mailbox: commands that reach a worker from outside, left for its children to carry out.
 
 The worker's parent, which has no connection to the database, writes each as a file beside the
-slots; a child's housekeeper takes it by renaming. A wish in the hands of a child that is killed is
-lost, so whatever comes in here is a matter of convenience: the same wish can be said again.
+slots; a child's housekeeper takes it by renaming. A command that a killed child has taken is lost:
+it can be given again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ControlCommand:
 
 
 class Mailbox:
-    """A folder of wishes; any number of processes may leave and take."""
+    """A folder of commands; any number of processes may leave and take."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,14 +47,14 @@ class Mailbox:
     @classmethod
     def beside(cls, slots: Path) -> Mailbox:
         """Return the mailbox of the worker with these slots."""
-        return cls(slots.with_name("wishes"))
+        return cls(slots.with_name("commands"))
 
-    def leave(self, wish: ControlCommand) -> None:
-        """Put a wish in, whole or not at all."""
+    def leave(self, command: ControlCommand) -> None:
+        """Put a command in, whole or not at all."""
         self._folder.mkdir(exist_ok=True)
         name = uuid4().hex
         draft = self._folder / f"draft-{name}"
-        draft.write_text(json.dumps(asdict(wish)))
+        draft.write_text(json.dumps(asdict(command)))
         draft.rename(self._folder / f"{_WAITS}{name}")
 
     def has_news(self) -> bool:
@@ -79,9 +79,9 @@ class Mailbox:
             yield taken, ControlCommand(Do(values["do"]), ids, values["queue"], values["reason"])
 
     def done(self, taken: Path) -> None:
-        """Throw a wish away that was carried out."""
+        """Delete a command that was carried out."""
         taken.unlink(missing_ok=True)
 
     def put_back(self, taken: Path) -> None:
-        """Leave a wish to the next look, of this child or another."""
+        """Leave a command to the next look, of this child or another."""
         taken.rename(taken.with_name(taken.name.replace(_TAKEN, _WAITS)))

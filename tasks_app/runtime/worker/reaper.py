@@ -1,4 +1,4 @@
-"""The reaper: when a child is dead, its slot says whose fault it was.
+"""The reaper: when a child is dead, its slot says which task is charged.
 
 Exactly the task that ran is charged; its neighbours go back uncharged. Any child may reap any other
 of its worker, twice at the same time too: they meet at the fence.
@@ -7,7 +7,6 @@ of its worker, twice at the same time too: they meet at the fence.
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from random import Random
 from typing import NamedTuple
 
@@ -25,11 +24,10 @@ from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.execution.notices import tell_returned, tell_settled
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
 from tasks_app.runtime.scoreboard.layout import SlotView
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.scoreboard.slot import Stage
@@ -47,7 +45,7 @@ class _Found(NamedTuple):
 
 
 class Reaper:
-    """Buries the dead children of one worker."""
+    """Of one child, for its siblings."""
 
     def __init__(
         self, database: Database, slots: Scoreboard, registry: Registry, settings: Settings
@@ -59,12 +57,12 @@ class Reaper:
         self._settings = settings
         self._rng = Random()  # noqa: S311  jitter, not a secret
         self._found: dict[str, _Found] = {}
-        """Of graves that are still open, by owner."""
+        """What dead children held that are not done with yet, by owner."""
 
     def look(self) -> int:
-        """Bury every child of this worker whose process is gone; return the graves still open.
+        """Reap every child of this worker whose process is gone; return how many could not be.
 
-        A grave stays open while somebody, perhaps another reaper, holds one of its rows.
+        A child cannot be reaped while somebody, perhaps another reaper, holds one of its rows.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer; look again later.
@@ -79,14 +77,14 @@ class Reaper:
                 continue
             try:
                 still_open += not self._reap(last)
-            except SQLAlchemyError as error:  # one grave must not keep the others open
+            except SQLAlchemyError as error:  # one must not keep the others from being reaped
                 troubles.append(error)
         if troubles:
             raise troubles[0]
         return still_open
 
     def _reap(self, view: SlotView) -> bool:
-        """Give the neighbours back, then charge; what somebody's lock holds up waits for a look.
+        """Give the neighbours back, then charge; what a lock holds up waits for the next look.
 
         In this order, and without waiting for locks: an open transaction on the guilty row must
         leave neither its neighbours nor our own leases to the clock.
@@ -102,7 +100,7 @@ class Reaper:
         if innocent and (view.running or self._leaves):
             with self._database.begin() as connection:
                 moved = release(connection, [task.fence for task in innocent])
-            _tell(innocent, moved, Event.RELEASE)
+            tell_returned(innocent, moved, Event.RELEASE)
             _hint(innocent, moved)
         self._charge(view, guilty if view.running or self._leaves else claims)
         with self._database.begin() as connection:
@@ -113,7 +111,7 @@ class Reaper:
         self._admission.gone([task.task_id for task in claims])
         for queue, ids in messages.items():
             HINTS.offer(queue, ids)
-        del self._found[view.owner]
+        self._found.pop(view.owner, None)  # two threads of this child may reap at once
         if self._slots.free(view):
             back = f"; {len(found.innocent)} not yet begun go back" if found.innocent else ""
             blame = self._blame(view, found.guilty)
@@ -137,23 +135,17 @@ class Reaper:
         return len(view.running) + view.untold == 1
 
     def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
-        """One runner is guilty alone; of several, or of none, nobody knows which one it was.
+        """Charge the task that ran alone; of several, or of none, the guilty one is unknown.
 
-        Of more than its list has room for, all that it held was on board.
-
-        Whoever dies while its worker leaves was killed for that, and is nobody's fault.
+        If more ran than the list has room for, all that the child held is suspect. A child that
+        dies while its worker leaves was killed for that: no task is charged.
         """
         if self._is_sure(view) or self._leaves:
             settlements = [self._verdict(view, task) for task in suspects]
             with self._database.begin() as connection:
                 moved = settle_group(connection, settlements)
-            RUN_COUNTS.add(moved.values())
             HINTS.again(s for s in settlements if s.fence.task_id in moved)
-            HOOKS.tell(
-                of_settlement(settlement, task, moved[task.task_id])
-                for settlement, task in zip(settlements, suspects, strict=True)
-                if task.task_id in moved
-            )
+            tell_settled(settlements, moved)
             return
         with self._database.begin() as connection:
             moved = rescue_claims(
@@ -162,7 +154,7 @@ class Reaper:
                 lease=self._settings.lease,
                 max_crashes=self._settings.max_crashes,
             )
-        _tell(suspects, moved, Event.RESCUE)
+        tell_returned(suspects, moved, Event.RESCUE)
 
     @property
     def _leaves(self) -> bool:
@@ -189,11 +181,3 @@ def _hint(tasks: list[ClaimedTask], moved: dict[int, State]) -> None:
     for task in tasks:
         if task.task_id in moved:
             HINTS.offer(task.queue, [task.task_id])
-
-
-def _tell(tasks: list[ClaimedTask], moved: dict[int, State], event: Event) -> None:
-    HOOKS.tell(
-        of_return(task, moved[task.task_id], event, timedelta(0))
-        for task in tasks
-        if task.task_id in moved
-    )

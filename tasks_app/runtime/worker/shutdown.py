@@ -1,4 +1,4 @@
-"""The departure: how a child whose worker stops gives back, and at last lets go of what runs.
+"""Shutdown: how a child whose worker stops gives back, and at last lets go of what runs.
 
 It asks nothing of the handlers: they may catch whatever is raised, or sit in a call that never
 returns. The in-flight set's mutex decides who owns a task, the fence whether its commit won; then
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from random import Random
 
-from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.settlement import INTERRUPTED, interrupted
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
@@ -23,46 +22,39 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_group
-from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.execution.notices import tell_returned, tell_settled
 from tasks_app.runtime.execution.settler import Settler
-from tasks_app.runtime.handlers.registry import Registry
-from tasks_app.runtime.hooks import HOOKS, of_return, of_settlement
-from tasks_app.runtime.inflight.inflight import InFlight
-from tasks_app.runtime.scoreboard.slot import Slot, Stage
+from tasks_app.runtime.inflight.parts import ChildParts
+from tasks_app.runtime.scoreboard.slot import Stage
 
 log = quiet_logger(__name__)
 
 COMMITS_S = 0.5
 """How long a run that is being committed is waited for."""
 LONGEST_LEAVE_S = 3.0
-"""Then the process ends, whatever the database says: leases heal what it could not write."""
+"""Then the process ends in any case: tasks that it could not settle are rescued."""
 ALONE_S = 0.5
 """A signal to a whole process group reaches the parent, too, which then speaks for all."""
 ALONE_WAIT = timedelta(seconds=1)
 """The unit of the random time after which such a task is due again."""
-end_process: Callable[[int], object] = os._exit
 
 
 class Shutdown:
-    """One child's way out. The housekeeper looks at it in every round."""
+    """One child's; the housekeeper looks at it in every round."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        database: Database,
-        inflight: InFlight,
-        slot: Slot,
-        settler: Settler,
-        registry: Registry,
-    ) -> None:
-        grace = settings.stop_grace
-        self._max_crashes = settings.max_crashes
+    def __init__(self, parts: ChildParts, settler: Settler) -> None:
+        grace = parts.settings.stop_grace
+        self._max_crashes = parts.settings.max_crashes
         self._grace_s = None if grace is None else grace.total_seconds()
-        self._database = database
-        self._inflight = inflight
-        self._slot = slot
+        self._database = parts.database
+        self._inflight = parts.inflight
+        self._slot = parts.slot
+        self._registry = parts.registry
         self._settler = settler
-        self._registry = registry
+        self.commits_s = COMMITS_S
+        self.longest_leave_s = LONGEST_LEAVE_S
+        self.end_process: Callable[[int], object] = os._exit
+        self.sleep: Callable[[float], object] = time.sleep
         self._drains_since: float | None = None
         self._finished: set[int] = set()
         self._rng = Random()  # noqa: S311  jitter, not a secret
@@ -101,12 +93,12 @@ class Shutdown:
             time.sleep(0.02)
         return self._slot.stage is Stage.RUNS
 
-    def leave(self, last_round: Callable[[], None]) -> None:
+    def leave(self, last_round: Callable[[], None], last_counts: Callable[[], None]) -> None:
         """Let go of what runs and end this process, whatever its threads are doing.
 
         What was let go comes last: from then on it may start elsewhere, so we end at once.
         """
-        last_call = threading.Timer(LONGEST_LEAVE_S, self._end)
+        last_call = threading.Timer(self.longest_leave_s, self._end)
         last_call.daemon = True
         last_call.start()
         self._inflight.stop()
@@ -115,31 +107,34 @@ class Shutdown:
         self._await_commits()
         tasks += self._inflight.let_go(committing=True)
         log.warning("leaving; let go of tasks %s", [task.task_id for task in tasks])
-        for duty in (self._settler.flush, last_round, lambda: self._settle(tasks)):
+        for duty in (
+            self._settler.flush,
+            last_round,
+            lambda: self._settle(tasks),
+            last_counts,
+        ):
             try:
                 duty()
             except Exception as error:
-                log.warning("left something to the leases: %s", brief(error))
+                log.warning("not all could be written: the rest is rescued later: %s", brief(error))
         last_call.cancel()
         self._end()
 
     def _await_commits(self) -> None:
-        ends = time.monotonic() + COMMITS_S
+        ends = time.monotonic() + self.commits_s
         while self._inflight.running() and time.monotonic() < ends:
-            time.sleep(0.005)
+            self.sleep(0.005)
 
     def _settle(self, tasks: list[ClaimedTask]) -> None:
-        """Write what is to become of them.
+        """Settle them.
 
         A child that was asked alone may have been asked by its own task: that counts as a crash, or
         it would come back for ever.
         """
         alone = self._slot.stage is Stage.RUNS and self._inflight.asked_at is not None
-        endings = [
-            (task, interrupted(task, self._registry.get(task.name), self._rng)) for task in tasks
-        ]
-        free = [t.fence for t, ending in endings if alone and ending.event is Event.RELEASE]
-        charged = [ending for _, ending in endings if ending.fence not in free]
+        endings = [interrupted(task, self._registry.get(task.name), self._rng) for task in tasks]
+        free = [ending.fence for ending in endings if alone and ending.event is Event.RELEASE]
+        charged = [ending for ending in endings if ending.fence not in free]
         with self._database.begin() as connection:
             moved = settle_group(connection, charged)
             back = rescue_claims(
@@ -149,21 +144,13 @@ class Shutdown:
                 max_crashes=self._max_crashes,
                 kind=INTERRUPTED,
             )
-        HOOKS.tell(
-            of_settlement(ending, task, moved[task.task_id])
-            for task, ending in endings
-            if task.task_id in moved
-        )
-        HOOKS.tell(
-            of_return(task, back[task.task_id], Event.RESCUE, ALONE_WAIT, INTERRUPTED)
-            for task, _ in endings
-            if task.task_id in back
-        )
+        tell_settled(charged, moved)
+        tell_returned(tasks, back, Event.RESCUE, ALONE_WAIT, INTERRUPTED)
 
     def _end(self) -> None:
         """Free the slot first: this death is nobody's fault."""
         self._slot.free()
-        end_process(0)
+        self.end_process(0)
 
 
 def _is_over(since: float | None, seconds: float | None) -> bool:

@@ -11,8 +11,10 @@ from tasks_app.runtime.inflight.inflight import InFlight
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 
 
-def heed_signals(slots: Scoreboard) -> None:
+def heed_signals(slots: Scoreboard) -> list[int]:
     """SIGTERM and SIGINT drain; a second one of them, or SIGQUIT, lets go of what runs.
+
+    Returns the signals that have come, a list that grows.
 
     The stage in the slot file is all that is written: a signal handler must take no lock.
     """
@@ -26,10 +28,11 @@ def heed_signals(slots: Scoreboard) -> None:
             slots.drain()
 
     _on_each(stop)
+    return asked
 
 
 def heed_signals_of_child(inflight: InFlight) -> None:
-    """Each of them asks this child alone to end; its parent, whom a group's reach too, all."""
+    """A signal to this child asks it alone to end; one to its group also reaches the parent."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if inflight.asked_at is None:

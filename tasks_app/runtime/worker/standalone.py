@@ -1,7 +1,7 @@
-"""A worker without a broker: the smallest deployment, and the tests' fast lane.
+"""A worker without a broker: the smallest deployment, and the fast way for tests.
 
-One reader claims groups straight from the pool; threads and crew take them from the in-flight set,
-and the reader, whose thread is the main one, runs tasks, too.
+Its main thread claims groups straight from the pool, and runs tasks, too; further threads and the
+event loop take theirs from the in-flight set.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.dispatch.elsewhere import known_elsewhere
-from tasks_app.pool.dispatch.scan import Due, due
+from tasks_app.pool.dispatch.scan import DueRows, due
 from tasks_app.pool.dispatch.upcoming import upcoming
-from tasks_app.pool.schedules import fire
-from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.flow_control.admission import AdmissionControl, Verdict
-from tasks_app.runtime.flow_control.breakers import Breakers
-from tasks_app.runtime.flow_control.load_gate import LoadGates
+from tasks_app.runtime.db.errors import is_crowded, patience_s
+from tasks_app.runtime.execution.completion import UNANSWERED_WAIT
+from tasks_app.runtime.flow_control.admission import AdmissionControl, AdmissionVerdict
 from tasks_app.runtime.hooks import HOOKS, Notice
-from tasks_app.runtime.leader.maintainer import Maintainer
-from tasks_app.runtime.leader.rescuer import Rescuer
-from tasks_app.runtime.leader.sweeper import Sweeper
+from tasks_app.runtime.leader.duties import Duties
 from tasks_app.runtime.scan.position import ScanPosition
 from tasks_app.runtime.scan.triage import tidy
-from tasks_app.runtime.schedules.scheduler import Scheduler
 from tasks_app.runtime.worker.child import Child
 
 log = quiet_logger(__name__)
@@ -43,7 +39,7 @@ SHORTEST_NAP_S = 0.005
 
 
 class StandaloneWorker:
-    """The reader and its runners."""
+    """Claims for one child until it stops or the pool is drained."""
 
     def __init__(
         self,
@@ -57,29 +53,29 @@ class StandaloneWorker:
         self._inflight = child.inflight
         self._queues = queues
         self._names = names
-        self._rescuer = Rescuer(settings, child.database)
-        self._sweeper = Sweeper(child.database)
-        self._maintainer = Maintainer(child.database, child.identity.owner, settings=settings)
-        self._scheduler = Scheduler(child.database)
-        self._load_gates = LoadGates(child.database)
-        self._breakers = Breakers(child.database)
+        self.duties = Duties(settings, child.database, child.identity.owner)
         self._slot = child.slot
         self._claimed_at = 0.0
         self._front = ScanPosition()
         self._admission = AdmissionControl(child.database)
+        self._crowded_since: float | None = None
 
     def run(self, *, drain: bool = False) -> None:
         """Work until the in-flight set is stopped; with ``drain``, until nothing is due or running.
 
-        Who stays rescues nobody before workers could renew: perhaps the database's clock has just
+        A worker that stays lets workers renew before any rescue: the database's clock may have just
         jumped. A drain has no time for that.
+
+        Raises:
+            sqlalchemy.exc.OperationalError: a drain claimed nothing for as long as a lease lasts,
+                since the server had no connection left.
         """
         if not drain:
-            self._rescuer.let_renew()
+            self.duties.rescuer.let_renew()
         self._child.threads.start()
         while not self._inflight.over:
-            self._every(self._tidy)
-            taken = self._claim()
+            self._every(self.tidy)
+            taken = self.claim(drain=drain)
             if taken is None:
                 self._inflight.stopping.wait(patience_s())
             self._child.executor.run_waiting(self._child.threads.number if taken else 0)
@@ -87,36 +83,55 @@ class StandaloneWorker:
                 continue
             if drain and self._drained():
                 break
-            self._nap(DRAIN_NAP_S if drain else None)
+            self.nap(DRAIN_NAP_S if drain else None)
         self._inflight.stop()
         self._child.await_runs()
 
-    def _claim(self) -> int | None:
+    def claim(self, *, drain: bool = False) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
         self._claimed_at = time.monotonic()
         try:
-            return self._child.executor.top_up(self._queues)
-        except SQLAlchemyError:
+            taken = self._child.executor.top_up(self._queues)
+        except SQLAlchemyError as error:
+            if drain and self._is_hopeless(error):
+                raise
             return None
+        self._crowded_since = None
+        return taken
+
+    def _is_hopeless(self, error: SQLAlchemyError) -> bool:
+        """Whether a drain has waited for a connection for as long as a lease, and runs nothing."""
+        if not is_crowded(error):
+            self._crowded_since = None
+            return False
+        now = time.monotonic()
+        if self._crowded_since is None:
+            self._crowded_since = now
+        waited_s = now - self._crowded_since
+        return waited_s > self._settings.lease.total_seconds() and self._inflight.empty
 
     def _drained(self) -> bool:
-        """Nothing in flight, and a last look, the dead reaped, finds nothing due.
+        """Whether nothing is in flight, no dead sibling is left, and a last look finds nothing due.
 
-        What siblings run may make something due, so nobody leaves before the last is over.
+        What siblings run may make something due, so no child leaves before the last is over. What
+        was given back because a connection was refused is due again only after a moment.
         """
+        since_refusal_s = time.monotonic() - self._child.database.losses.refused
+        if since_refusal_s < 2 * UNANSWERED_WAIT.total_seconds():
+            return False
         if not self._inflight.empty or self._child.runs_aside or self._slot.others_run:
             return False
         self._slot.tidy_at = 0.0
-        self._every(self._tidy)
+        self._every(self.tidy)
         try:
             return self._child.reap() == 0 and not self._child.executor.top_up_whole(self._queues)
         except SQLAlchemyError:
             return False
 
-    def _nap(self, longest_s: float | None = None) -> None:
+    def nap(self, longest_s: float | None = None) -> None:
         """Wait for the next row or the next scan, or shortly while runners are still busy.
 
-        The end of a run ends the nap: its hands are free, and it may have made room for others.
+        The end of a run ends the nap: its thread is free, and it may have made room for others.
         """
         interval = longest_s or self._settings.scan_interval.total_seconds()
         if not self._inflight.empty:
@@ -135,53 +150,51 @@ class StandaloneWorker:
         try:
             duty()
         except SQLAlchemyError as error:
-            log.warning("the database did not answer, again soon: %s", type(error).__name__)
+            log.warning("the database failed, trying again soon: %s", brief(error))
             self._inflight.stopping.wait(patience_s())
 
-    def _known(self, connection: Connection, found: Due) -> set[str]:
+    def _known(self, connection: Connection, found: DueRows) -> set[str]:
         """Return what some live worker of the queue knows: tasks of others are left to them."""
         if self._names.issuperset(found.names):
             return self._names
         lease = self._settings.lease
         return self._names | known_elsewhere(connection, [found.queue], self._names, lease)
 
-    def _tidy(self) -> None:
-        """Rescue, fire, sweep and park once per scan interval; maintain once per hour.
+    def tidy(self) -> None:
+        """Do the duties and sort out what is due, once per scan interval; maintain once per hour.
 
-        One child of the worker does it for all of them, whichever comes first. A schedule is fired
+        One child of the worker does it for all of them: the first that comes. A schedule is fired
         when its instant comes, not at the end of the interval.
         """
         now = time.monotonic()
         if now < self._slot.tidy_at:
             return
         self._slot.tidy_at = now + self._settings.scan_interval.total_seconds()
-        self._rescuer.run_once()
-        self._sweeper.run_once()
-        self._load_gates.look()
-        self._breakers.look()
+        looked = self.duties.look()
+        if looked.next_s is not None:
+            soon = time.monotonic() + max(looked.next_s, SHORTEST_NAP_S)
+            self._slot.tidy_at = min(self._slot.tidy_at, soon)
+        self.duties.rescue_and_sweep()
+        swept, verdicts = self._sort_out()
+        self._admission.hold(verdicts)
+        HOOKS.tell(swept)
+        self.duties.maintain()
+
+    def _sort_out(self) -> tuple[list[Notice], list[AdmissionVerdict]]:
+        """Sweep and park what is due and may not run; return what to tell, and whom to hold."""
         swept: list[Notice] = []
-        verdicts: list[Verdict] = []
-        look_s = self._admission.look().next_s
+        verdicts: list[AdmissionVerdict] = []
         began, full = time.monotonic(), 0
         within, most = self._front.within(began), dict.fromkeys(self._queues, TIDY_AT_MOST)
         with self._child.database.begin() as connection:
             for found in due(connection, most, within=within):
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))
-                names = self._known(connection, found)
-                ready = tidy(connection, rows, found, names, self._settings, swept)
-                gated = [task_id for task_id, _ in ready if task_id in found.gated]
-                verdicts.append(self._admission.judge(connection, gated))
-            fire_s = fire.next_in_s(connection)
-        self._front.was_read(began, within, left=full)
-        self._admission.hold(verdicts)
-        if fire_s is not None and fire_s <= 0:
-            self._scheduler.run_once()
-            fire_s = self._scheduler.next_in_s()
-        for next_s in (fire_s, look_s):
-            if next_s is not None:
-                self._slot.tidy_at = min(
-                    self._slot.tidy_at, time.monotonic() + max(next_s, SHORTEST_NAP_S)
+                tidied = tidy(
+                    connection, rows, found, self._known(connection, found), self._settings
                 )
-        HOOKS.tell(swept)
-        self._maintainer.run_if_due()
+                swept += tidied.swept
+                gated = [task_id for task_id, _ in tidied.ready if task_id in found.gated]
+                verdicts.append(self._admission.judge(connection, gated))
+        self._front.was_read(began, within, left=full)
+        return swept, verdicts

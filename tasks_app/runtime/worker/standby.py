@@ -1,14 +1,14 @@
 """The standby: a thread of each child that stands in for beat when no beat lives.
 
-Not a message to the control queue: children that are busy for a minute would hide it for a minute.
-Not the housekeeper either: a broker that swallows what it is sent must not keep it from its
-renewals.
+A message to the control queue would not do: it would wait for children that are busy for a minute.
+Nor would the housekeeper: a broker that hangs must not keep it from its renewals.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
@@ -23,20 +23,33 @@ from tasks_app.runtime.worker.child import Child
 
 log = quiet_logger(__name__)
 
-LOOK_EVERY_S = 1.0
-LONGEST_NAP_S = 5.0
-"""While somebody else leads."""
-HUNGER_EVERY_S = 6.0
-"""Two of these, and a nap, before what we said is stale."""
-STAND_BACK_S = 5.0
-"""After a message that the broker did not take from us: perhaps it does from another worker."""
 JOIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyTiming:
+    """How often a standby looks."""
+
+    look_every_s: float = 1.0
+    longest_nap_s: float = 5.0
+    """While another process leads."""
+    hunger_every_s: float = 6.0
+    """Two of these, and a pause, before what the slot shows is stale."""
+    stand_back_s: float = 5.0
+    """After a message that the broker did not take: perhaps it takes one from another worker."""
 
 
 class Standby:
     """One child's: it looks when the leader's lease could be over, and leads if it is."""
 
-    def __init__(self, settings: Settings, leader: Leader, child: Child) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        leader: Leader,
+        child: Child,
+        timing: StandbyTiming = StandbyTiming(),
+    ) -> None:
+        self._timing = timing
         self._interval_s = settings.scan_interval.total_seconds()
         self._patience = patience(settings)
         self._leader = leader
@@ -48,18 +61,17 @@ class Standby:
         self._thread = threading.Thread(target=self._work, name="tasks_app standby", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stand in no more, and give the lease back."""
+        """Stop standing in, and give the lease back."""
         self._child.inflight.stop()
         if self._thread.ident is not None:
             self._thread.join(JOIN_S)
 
     def _work(self) -> None:
         nap = self._rng.random()
-        while not self._child.inflight.stopping.wait(nap):  # it drains, ends, or lost its parent
+        while not self._child.inflight.stopping.wait(nap):  # it drains, ends, or has no parent
             nap = self._look()
         self._leader.lead.release()
 
@@ -69,18 +81,24 @@ class Standby:
         try:
             self._feel_hunger()
             if not self._stand_in():
-                taken_for_s = min(self._leader.lead.taken_for_s, LONGEST_NAP_S)
-                return max(LOOK_EVERY_S * jitter, taken_for_s + self._rng.uniform(0, 0.25))
+                taken_for_s = min(self._leader.lead.taken_for_s, self._timing.longest_nap_s)
+                return max(
+                    self._timing.look_every_s * jitter, taken_for_s + self._rng.uniform(0, 0.25)
+                )
             if time.monotonic() >= self._scan_at:
                 again_s = self._leader.scan().again_in(self._interval_s)
                 self._scan_at = time.monotonic() + again_s
             self._failures = 0
-            return min(self._scan_at - time.monotonic(), LOOK_EVERY_S)
+            return min(self._scan_at - time.monotonic(), self._timing.look_every_s)
         except Exception as error:
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
                 log.warning("standby failed %s times in a row: %s", self._failures, brief(error))
-            return STAND_BACK_S * jitter if isinstance(error, PublishError) else patience_s()
+            return (
+                self._timing.stand_back_s * jitter
+                if isinstance(error, PublishError)
+                else patience_s()
+            )
 
     def _stand_in(self) -> bool:
         led, self._leads = self._leads, self._leader.hold()
@@ -89,10 +107,10 @@ class Standby:
         return self._leads
 
     def _feel_hunger(self) -> None:
-        """Say in the slot whether this child is idle while messages wait that nobody takes."""
+        """Show in the slot whether this child is idle while messages wait that nobody takes."""
         if time.monotonic() < self._hunger_at:
             return
-        self._hunger_at = time.monotonic() + HUNGER_EVERY_S
+        self._hunger_at = time.monotonic() + self._timing.hunger_every_s
         hungry = False
         if self._child.inflight.idle_s() > self._patience.total_seconds():
             identity = self._child.identity

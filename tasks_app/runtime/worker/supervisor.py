@@ -8,27 +8,40 @@ themselves, after what they run.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.health_files import WORKER, Liveness
+from tasks_app.runtime.health_folders import remove_abandoned
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.scoreboard.slot import Stage
-from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_overdue, silent_housekeeper
+from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, watch
 from tasks_app.runtime.worker.signals import heed_signals
 
 log = quiet_logger(__name__)
 
 LONGEST_PAUSE_S = 5.0
 LEAVE_PATIENCE_S = 5.0
-"""How long a child may take to let go. Who takes longer never lets its other threads run."""
+"""How long a child may take to let go. One that takes longer never lets its other threads run."""
 POLL_S = 0.05
 """Between two looks whether a child has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a worker's processes have ended."""
+
+    status: int
+    """The worst of theirs."""
+    stopped_by: str | None
+    """The signal that asked them to stop; None: they ended by themselves."""
 
 
 class Place:
@@ -74,26 +87,24 @@ class Place:
         self._start_at = time.monotonic() + min(self._pause_s, LONGEST_PAUSE_S)
 
     def kill(self) -> None:
-        """End the child on the spot."""
         self._child.kill()
 
 
 def supervise(
     command: Sequence[str], children: int = 1, healthy_for_s: float = 30.0, *, stay: bool = True
-) -> int:
-    """Run ``command`` as so many children until they end by themselves or we are asked to stop.
+) -> Ended:
+    """Run ``command`` as this many children until they end by themselves or we are asked to stop.
 
     One that was killed, or left without clearing its slot, is replaced; with ``stay`` also one that
-    ended well. What is wrong for one is wrong for all: then the others are drained.
-
-    Returns:
-        The worst exit status.
+    ended well. One that ends with an error would do so again, and so would the others: they are
+    drained.
     """
     path = new_slot_path()
     slots = Scoreboard(path)
-    pulse = Liveness(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
+    liveness = Liveness(WORKER, f"work@{socket.gethostname()}", good_for_s=healthy_for_s)
+    remove_abandoned()
     environment = {**os.environ, SLOTS_VARIABLE: str(path)}
-    heed_signals(slots)
+    asked = heed_signals(slots)
     try:
         places = [Place(command, environment, stays=stay) for _ in range(children)]
         look_at, leaves_at = 0.0, float("inf")
@@ -101,8 +112,7 @@ def supervise(
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
-                pulse.beat(silent_housekeeper(slots))
-                kill_overdue(slots)
+                watch(slots, liveness.beat)
             if stay and any(place.status for place in places):
                 slots.drain()
             if slots.stage is Stage.LEAVES:
@@ -111,12 +121,12 @@ def supervise(
                     for place in places:
                         place.kill()
             time.sleep(POLL_S)
-        return max(place.status or 0 for place in places)
+        stopped_by = signal.Signals(asked[0]).name if asked else None
+        return Ended(max(place.status or 0 for place in places), stopped_by)
     finally:
         remove_slots(path)
-        pulse.end()
+        liveness.end()
 
 
 def work_command(*arguments: str) -> list[str]:
-    """Return the command line of a child."""
     return [sys.executable, "-m", "tasks_app", *arguments]

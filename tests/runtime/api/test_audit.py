@@ -115,11 +115,11 @@ def test_a_line_is_gone_with_what_was_rolled_back(engine: Engine) -> None:
 def test_remote_control_is_noted(bench: Bench, tmp_path: Any) -> None:
     task_id = bench.create()
     mailbox = Mailbox.beside(tmp_path / "slots")
-    for wish in (
+    for command in (
         ControlCommand(Do.CANCEL, ids=(int(task_id),)),
         ControlCommand(Do.PAUSE, queue="q"),
     ):
-        mailbox.leave(wish)
+        mailbox.leave(command)
 
     database = Database(bench.url)
     ControlCommands(database, mailbox, lambda: None).carry_out()

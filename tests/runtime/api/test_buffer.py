@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, TaskBuffer, TaskBufferFullError, TasksError
 from tasks_app.runtime.api import buffer as buffer_room
-from tasks_app.runtime.api import buffer_writer as delivery_room
+from tasks_app.runtime.api.buffer_writer import BufferWriter
 from tests.factory import on_terms
 from tests.runtime.bench import Bench
-from tests.runtime.hints.test_hints import Ear, ear, told  # noqa: F401  a fixture
+from tests.runtime.hints.ear import Ear, told
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -43,7 +43,7 @@ def fill(buffer: TaskBuffer, numbers: range) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again at once."""
-    monkeypatch.setattr(delivery_room, "patience_s", lambda: 0.05)
+    monkeypatch.setattr(TaskBuffer, "_pause_s", lambda _: 0.05)
 
 
 @pytest.fixture
@@ -172,12 +172,12 @@ class TestWhatItTakes:
             fill(buffer, range(1))
 
     def test_no_async_engine_and_no_size_beyond_its_capacity(self, bench: Bench) -> None:
-        with pytest.raises(TypeError, match="A AsyncEngine is no Engine"):
+        with pytest.raises(TypeError, match="An AsyncEngine is no Engine"):
             TaskBuffer(create_async_engine(bench.url))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="size of a TaskBuffer"):
             TaskBuffer(bench.engine, size=10, capacity=9)
 
-    def test_hints_go_out_after_its_commit(self, bench: Bench, ear: Ear) -> None:  # noqa: F811
+    def test_hints_go_out_after_its_commit(self, bench: Bench, ear: Ear) -> None:
         with TaskBuffer(bench.engine) as buffer:
             fill(buffer, range(3))
 
@@ -292,7 +292,7 @@ class TestOutages:
             raise MemoryError
 
         with monkeypatch.context() as patch, TaskBuffer(bench.engine, every=LONG) as buffer:
-            patch.setattr(delivery_room.Delivery, "deliver", broken)
+            patch.setattr(BufferWriter, "write", broken)
             fill(buffer, range(2))
             assert not buffer.flush()
             patch.undo()
@@ -384,9 +384,25 @@ print(json.dumps(buffer.close()))
         assert json.loads(done.stdout) is True
         assert sorted(written(bench)) == [*range(16), 100, 101, 102]
 
+    def test_a_closed_one_stays_closed_in_a_forked_child(self, bench: Bench) -> None:
+        code = """
+from tasks_app import TasksError
+buffer.close()
+if os.fork() == 0:
+    try:
+        fill(range(1))
+    except TasksError:
+        os._exit(7)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+"""
+        run(bench, code)
+
+        assert written(bench) == []
+
     def test_a_fork_in_the_midst_of_another_threads_call_hangs_nobody(self, bench: Bench) -> None:
         code = """
-with buffer._changed:           # somebody is in there
+with buffer._queue.changed:     # somebody is in there
     if os.fork() == 0:
         fill(range(100, 103))
         sys.exit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,8 +24,9 @@ from tasks_app.runtime.api.bulk_preview import foresee_bulk, foresee_rest
 from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN
 from tasks_app.runtime.api.groups import create_group
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tests.factory import claimed_task, ending, pending_task, pool_of_task
+from tests.factory import claimed_task, ending, pending_task
 from tests.pool.interleave import pid_of
+from tests.runtime.api.bulk_rows import failed_task, make, pools
 from tests.waiting import until
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
@@ -58,34 +58,15 @@ def free(ctx: Any, payload: dict) -> None:
     pass
 
 
-def failed_task(
-    connection: Connection, kind: str = "builtins.E", message: str = "m", **options: Any
-) -> int:
-    task = claimed_task(connection, **options)
-    cause = Cause(kind, message)
-    settle_one(connection, ending(task, Event.FAIL, cause=cause))
-    return task.task_id
-
-
 def retried_task(connection: Connection, kind: str, message: str, **options: Any) -> int:
     task = claimed_task(connection, **options)
     settle_one(connection, ending(task, Event.RETRY, cause=Cause(kind, message), failures=1))
     return task.task_id
 
 
-def make(engine: Engine, number: int, **options: Any) -> list[int]:
-    with engine.begin() as connection:
-        return [int(pending_task(connection, **options)) for _ in range(number)]
-
-
 def lines(engine: Engine, token: int) -> list[audit.Line]:
     with engine.connect() as connection:
         return audit.steps(connection, token)
-
-
-def pools(engine: Engine, ids: list[int]) -> Counter[str | None]:
-    with engine.connect() as connection:
-        return Counter(pool_of_task(connection, one) for one in ids)
 
 
 def bulk(engine: Engine, action: str, **words: Any) -> Any:

@@ -16,7 +16,7 @@ from tasks_app.pool.tasks.checkpoint import read
 from tasks_app.runtime.api.producer import create_task
 from tests.factory import LEASE
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.test_effects import KILL_ME
+from tests.runtime.effects import KILL_ME
 from tests.waiting import until
 
 

@@ -79,7 +79,8 @@ def test_another_database_is_refused(bench: Bench, wrong: str) -> None:
     done = in_django(bench, f"create_task({wrong}, 't')")
 
     assert (
-        "TasksError: This connection of Django's is none of psycopg 3 to PostgreSQL." in done.stderr
+        "InvalidConnectionError: This connection of Django's is none of psycopg 3 to PostgreSQL."
+        in done.stderr
     )
 
 

@@ -31,8 +31,8 @@ from tasks_app import (
     get_task,
     requeue_task,
 )
-from tasks_app.runtime.api import new_rows
-from tasks_app.runtime.api.new_rows import admitted, admitted_many
+from tasks_app.runtime.api import producer
+from tasks_app.runtime.api.producer import admitted, admitted_many
 from tests.runtime.bench import Bench
 
 
@@ -181,7 +181,7 @@ def strict(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     @bench.handler("strict", queue="slow")
     def strict(_ctx: TaskContext, _order: Order) -> None: ...
 
-    monkeypatch.setattr(new_rows, "HANDLERS", bench.registry)
+    monkeypatch.setattr(producer, "HANDLERS", bench.registry)
 
 
 @pytest.mark.usefixtures("strict")
@@ -278,7 +278,7 @@ class TestWrongSessions:
             asyncio.run(acreate_task(Session(bench.engine), "t"))  # type: ignore[arg-type]
 
     def test_an_engine_is_no_session(self, bench: Bench) -> None:
-        with pytest.raises(TypeError, match="A Engine is no Session"):
+        with pytest.raises(TypeError, match="An Engine is no Session"):
             create_task(bench.engine, "t")  # type: ignore[arg-type]
 
 

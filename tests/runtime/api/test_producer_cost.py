@@ -6,8 +6,10 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import psycopg
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import event, text
@@ -24,7 +26,7 @@ from tasks_app import (
 )
 from tasks_app.runtime.api import producer
 from tasks_app.runtime.gc_pause import uncollected
-from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hints.hints import HINTS, through_broker
 from tests.runtime.bench import Bench
 
 BARE = text("INSERT INTO task_pending (name, payload) VALUES (:name, :payload) RETURNING id")
@@ -33,8 +35,8 @@ BARE = text("INSERT INTO task_pending (name, payload) VALUES (:name, :payload) R
 @pytest.fixture(autouse=True)
 def without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever tests before this one, in the same process, have connected to."""
-    monkeypatch.setattr(HINTS, "_hinter", None)
-    monkeypatch.setattr(HINTS, "_decided", True)
+    monkeypatch.delenv("TASKS_APP_BROKER_URL", raising=False)
+    HINTS.provide(through_broker)
 
 
 class Order(BaseModel):
@@ -62,6 +64,25 @@ def calls(act: Callable[[], object]) -> int:
     return count
 
 
+def files_entered(act: Callable[[], object]) -> list[str]:
+    """The files of tasks_app whose functions are called, in order of the first call."""
+    act()  # what is made once is made: templates, statements
+    entered: dict[str, None] = {}
+
+    def note(frame: FrameType, kind: str, _arg: Any) -> None:
+        _, found, path = frame.f_code.co_filename.rpartition("/tasks_app/")
+        if kind == "call" and found and frame.f_code.co_name != "<module>":
+            entered[path.removesuffix(".py")] = None
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return list(entered)
+
+
 def in_a_session(bench: Bench, insert: Callable[[Session], object]) -> Callable[[], None]:
     def act() -> None:
         with Session(bench.engine) as session:
@@ -78,6 +99,34 @@ def test_a_task_takes_fewer_calls_than_the_bare_insert_of_its_row(bench: Bench) 
     ours = calls(in_a_session(bench, lambda s: create_task(s, "t", {"order_id": 1})))
 
     assert ours <= 0.9 * bare
+
+
+WAY = [
+    "runtime/api/producer",
+    "domain/creation/new_task",
+    "domain/tasks/payload",
+    "runtime/db/connections",
+    "runtime/hints/hints",
+    "pool/tasks/create",
+    "pool/connection/execute",
+    "pool/connection/psycopg_io",
+]
+"""From ``create_task()`` to its INSERT; see docs/architecture.md, where it is told."""
+
+
+def test_an_insert_passes_eight_files(bench: Bench) -> None:
+    with Session(bench.engine) as session:
+        entered = files_entered(lambda: create_task(session, "t", {"order_id": 1}))
+
+    assert entered == WAY
+    assert len(entered) <= 8
+
+
+def test_an_insert_on_psycopg_itself_passes_seven(bench: Bench) -> None:
+    with psycopg.connect(bench.url.replace("+psycopg", "")) as raw:
+        entered = files_entered(lambda: create_task(raw, "t", {"order_id": 1}))
+
+    assert entered == [path for path in WAY if path != "runtime/hints/hints"]
 
 
 @pytest.mark.parametrize("options", [{}, {"queue": "q", "priority": 3, "biz_key": "order:1"}])

@@ -23,7 +23,7 @@ from tasks_app import (
 )
 from tasks_app.pool.tasks import create
 from tests.runtime.bench import Bench
-from tests.runtime.hints.test_hints import Ear, ear, told, wait_of  # noqa: F401  a fixture
+from tests.runtime.hints.ear import Ear, told, wait_of
 
 MIXED = [NewTask("b"), NewTask("a", None, {"unique_key": "k"}), NewTask("c", {"n": 1})]
 
@@ -130,7 +130,7 @@ class TestSync:
         assert sorted(names(bench)) == ["a", "b", "c", "one"]
 
     def test_the_other_verbs_say_that_they_need_sqlalchemy(self, raw: psycopg.Connection) -> None:
-        with pytest.raises(TypeError, match="A Connection of psycopg is no Session"):
+        with pytest.raises(TypeError, match=r"^A Connection of psycopg is no Session"):
             pause_queue(raw, "default")  # type: ignore[arg-type]
 
     def test_an_async_connection_is_sent_to_the_async_functions(self, url: str) -> None:
@@ -188,7 +188,7 @@ class TestHints:
         self,
         bench: Bench,
         raw: psycopg.Connection,
-        ear: Ear,  # noqa: F811
+        ear: Ear,
     ) -> None:
         one = create_task(raw, "t", queue="mail")
         many = create_tasks(raw, [NewTask("t", None, {"queue": "mail"})] * 2)

@@ -22,9 +22,7 @@ from tasks_app import (
     create_task,
     create_tasks,
 )
-from tasks_app.runtime.leader import maintainer
-from tests.runtime.bench import Bench
-from tests.runtime.leader.test_leader import own_maintainer
+from tests.runtime.bench import Bench, own_maintainer
 
 SCOPES = ("queued", "until_terminal", "for_period 1h", "forever")
 NUMBER = "SELECT count(*) FROM task_pending"
@@ -112,18 +110,13 @@ def test_a_buffer_takes_all_but_raise_which_nobody_would_hear(bench: Bench) -> N
     assert bench.sql(NUMBER) == len(SCOPES)
 
 
-def test_maintenance_prunes_keys_a_little_at_a_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_prunes_keys_a_little_at_a_time(bench: Bench) -> None:
     """Who maintains may have to scan; the rest goes at the next looks, not an hour later."""
-    monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 0)
-    monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0)
-    monkeypatch.setattr(maintainer, "ROWS_AT_ONCE", 2)
     bench.sql(
         "INSERT INTO task_key (name, unique_key, task_id, scope)"
         " SELECT 't', i::text, 0, 'queued' FROM generate_series(1, 5) AS i"
     )
-    mine = own_maintainer(bench)
+    mine = own_maintainer(bench, prune_for_s=0, look_every_s=0, rows_at_once=2)
 
     left = []
     for _ in range(3):

@@ -44,7 +44,7 @@ from tasks_app import (
     unblock_task,
 )
 from tests.runtime.bench import Bench
-from tests.runtime.hints.test_hints import Ear, ear, told  # noqa: F401  a fixture
+from tests.runtime.hints.ear import Ear, told
 
 
 def plain_url(bench: Bench) -> str:
@@ -231,7 +231,7 @@ def test_with_autocommit_a_verb_is_one_transaction(bench: Bench) -> None:
     assert bench.state(task_id) == "CANCELLED"
 
 
-def test_a_scoped_session_hints_when_it_commits(bench: Bench, ear: Ear) -> None:  # noqa: F811
+def test_a_scoped_session_hints_when_it_commits(bench: Bench, ear: Ear) -> None:
     with scoped(bench) as caller:
         task_id = create_task(caller, "t")
         group = create_group(caller, [NewTask("t")])
@@ -303,7 +303,7 @@ def test_so_are_those_of_async_calls(
 
 
 def test_who_passes_another_kind_is_told_which_are_taken(bench: Bench) -> None:
-    with pytest.raises(TypeError, match=r"A Engine is no Session.*acreate_task, aget_task"):
+    with pytest.raises(TypeError, match=r"An Engine is no Session.*acreate_task, aget_task"):
         get_task(bench.engine, 1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"A Session is no AsyncSession.*create_task, get_task"):
         asyncio.run(aget_task(Session(bench.engine), 1))  # type: ignore[arg-type]

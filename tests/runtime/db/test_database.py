@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 from psycopg.errors import InvalidSqlStatementName
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_group
-from tasks_app.runtime.db.database import Database, is_lost
-from tasks_app.runtime.db.errors import is_unanswered
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import is_lost, is_unanswered
 from tests.factory import claimer, ending, pending_task, pool_of_task
 
 OFTEN = 12
@@ -132,4 +132,28 @@ def test_it_is_one_and_who_finds_it_taken_uses_the_pool(database_url: str) -> No
     with suppress(DBAPIError), database.single() as connection:
         connection.execute(text("SELECT 1 / 0"))
     assert database.engine.pool.checkedout() == 0  # whatever state it is in
+    database.dispose()
+
+
+SET = text("SELECT current_setting('search_path'), current_setting('app.tenant')")
+
+
+@pytest.mark.parametrize("how", ["URL", "environment"])
+def test_options_of_the_url_and_of_the_environment_hold_on_every_connection(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    options = "-c search_path=elsewhere -c app.tenant=7 -c enable_seqscan=on -c jit=on"
+    url = make_url(database_url)
+    if how == "URL":
+        url = url.update_query_dict({"options": options})
+    else:
+        monkeypatch.setenv("PGOPTIONS", options)
+    database = Database(url.render_as_string(hide_password=False))
+    migrating = database.migration_engine()
+    for engine in (database.engine, database.handler_engine, migrating):
+        with engine.connect() as connection:
+            assert connection.execute(SET).one() == ("elsewhere", "7")
+    with database.engine.connect() as connection:
+        assert connection.execute(OPTIONS).one() == OURS
+    migrating.dispose()
     database.dispose()

@@ -47,7 +47,7 @@ from tasks_app.cli.group import group
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.finding import Level
-from tasks_app.monitor.checkup import examine
+from tasks_app.monitor.checks.checkup import examine
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database

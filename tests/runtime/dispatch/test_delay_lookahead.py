@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tasks_app.pool.dispatch.upcoming import Upcoming
-from tasks_app.runtime.dispatch import delay_lookahead as room
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher
 from tests.runtime.bench import Bench
-from tests.runtime.dispatch.test_dispatcher import Scene
+from tests.runtime.dispatch.scene import Scene
 from tests.runtime.memory import Memory
 
 NOW = datetime.now(UTC)
@@ -66,10 +65,8 @@ def test_what_is_near_is_entered_each_time_and_nobody_wakes_up_for_it(
     assert (index.asked, again) == (2, [1.0, 1.0])
 
 
-def test_the_nearest_come_first_when_there_are_many(
-    scene: Scene, index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "MOST", 2)
+def test_the_nearest_come_first_when_there_are_many(scene: Scene, index: Index) -> None:
+    scene.dispatcher.lookahead.most = 2
     ids = [made(scene, due_in_s) for due_in_s in (3.0, 1.0, 2.0)]
 
     scene.dispatcher.run_once(now=NOW)
@@ -97,6 +94,6 @@ def test_an_index_that_fails_is_left_alone_for_a_while_and_the_scan_goes_on(
     assert scene.memory.ids() == [due]
 
     index.error = None
-    scene.dispatcher._outlook._not_before = 0.0
+    scene.dispatcher.lookahead.not_before = 0.0
     scene.dispatcher.run_once(now=NOW)
     assert index.asked == 2

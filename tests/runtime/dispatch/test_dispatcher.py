@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,15 +13,13 @@ from tasks_app import NewTask, create_tasks
 from tasks_app.domain.errors import PublishError
 from tasks_app.pool.dispatch import ledger, run_times
 from tasks_app.pool.dispatch.ledger import Dispatch
-from tasks_app.pool.runs import heartbeats
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch import dispatcher as room
-from tasks_app.runtime.dispatch.dispatcher import Dispatcher
 from tasks_app.runtime.dispatch.queue_room import SPARE_MESSAGES
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.scan import position
 from tasks_app.runtime.scan.result import ScanResult
 from tests.runtime.bench import Bench
+from tests.runtime.dispatch.scene import Scene
 from tests.runtime.memory import Memory
 from tests.waiting import until
 
@@ -41,37 +38,6 @@ PUT_OFF = """
 @pytest.fixture
 def memory() -> Memory:
     return Memory()
-
-
-class Scene:
-    """A dispatcher with its broker, and workers that are heartbeat rows."""
-
-    def __init__(self, bench: Bench, memory: Memory, **settings: Any) -> None:
-        self.bench = bench
-        self.memory = memory
-        self.database = Database(bench.url)
-        bench.at_end(self.database.dispose)
-        self.settings = bench.settings(**settings)
-        self.dispatcher = Dispatcher(self.settings, self.database, memory)
-
-    def worker(
-        self,
-        *names: str,
-        queue: str = "default",
-        children: int = 1,
-        threads: int = 1,
-        now: datetime | None = None,
-    ) -> None:
-        with self.bench.engine.begin() as connection:
-            for number in range(children):
-                heartbeats.beat(
-                    connection, owner=f"{queue} {number} {names}", node="n", queues=[queue],
-                    handlers=names or ("t",), threads=threads, now=now,
-                )  # fmt: skip
-
-    def finish(self) -> None:
-        """All messages are worked off."""
-        self.bench.sql("DELETE FROM task_dispatch")
 
 
 @pytest.fixture
@@ -561,15 +527,14 @@ class TestTheSizeOfMessages:
 
 
 def test_fast_tasks_are_published_as_far_ahead_as_they_are_worked_off(
-    bench: Bench, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, memory: Memory
 ) -> None:
     """Six messages of ten are gone within a tenth of a second: so 24 and more in the next 0.4 s.
 
     But while nothing is out, twice as many as before at once and not more.
     """
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    scene = Scene(bench, memory, message_size=10, ledger_ids=10_000)
+    scene = Scene(bench, memory, lambda: clock.now, message_size=10, ledger_ids=10_000)
     scene.worker("t")
     with bench.engine.begin() as connection:
         run_times.learn(connection, {"t": 0.001})

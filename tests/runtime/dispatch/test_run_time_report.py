@@ -10,8 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.dispatch import run_time_report as room
-from tasks_app.runtime.dispatch.run_time_report import FASTEST_S, PaceReport
+from tasks_app.runtime.dispatch.run_time_report import FASTEST_S, RunTimeReport
 from tasks_app.runtime.execution.run_times import FEW
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -26,7 +25,13 @@ class Report:
         self.paces: dict[str, float] = {}
         database = Database(bench.url)
         bench.at_end(database.dispose)
-        self.report = PaceReport(database, lambda: dict(self.paces), bench.registry, **options)
+        self.report = RunTimeReport(
+            database,
+            lambda: dict(self.paces),
+            bench.registry,
+            clock=lambda: clock.now,
+            **options,
+        )
 
     def after(self, seconds: float, **paces: float) -> dict[str, float]:
         """Learn, look again so much later; return what was written just then."""
@@ -42,10 +47,8 @@ class Report:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
+def clock() -> Any:
+    return SimpleNamespace(now=1000.0)
 
 
 def test_a_new_name_is_told_at_once_and_a_small_change_never(bench: Bench, clock: Any) -> None:

@@ -1,4 +1,4 @@
-"""The crew: many async handlers at a time in one event loop, each a unit of its own."""
+"""The async pool: many async handlers at a time in one event loop, each a unit of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import text
 
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.execution import async_pool
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
@@ -221,9 +220,9 @@ def test_a_task_that_runs_alone_does(bench: Bench) -> None:
 
 class TestWhatOneDoesToTheLoop:
     def test_who_keeps_it_from_the_others_is_named_once(
-        self, bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(async_pool, "BLOCKED_S", 0.05)
+        bench.tuning["executor.async_pool.blocked_s"] = 0.05
 
         @bench.handler("blocks")
         async def blocks(ctx: Any) -> None:
@@ -383,7 +382,7 @@ def test_the_rest_of_a_message_goes_back_when_all_places_are_taken_for_long(benc
     thread = bench.beside(child.execute, None, ids)
     until(lambda: len(bench.runs) == 2)
 
-    until(lambda: len(child.inflight._in_hand._gave_back) == 1)
+    until(lambda: len(child.inflight._messages._gave_back) == 1)
     held = len(child.inflight.held())
     go_on.set()
     thread.join(10)

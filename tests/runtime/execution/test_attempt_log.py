@@ -16,7 +16,7 @@ from tasks_app import Fail, Retry, Skip, Snooze
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.execution.attempt_log import ATTEMPTS, AttemptLog, logger
-from tasks_app.runtime.hooks import HOOKS, Kind, Notice
+from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tests.factory import claimer
 from tests.runtime.bench import Bench, effect
 from tests.runtime.mortal import Mortal
@@ -186,10 +186,10 @@ def test_who_was_charged_when_a_child_died_is_said(
 
     bench.child(start=False).reap()
 
-    attempt, burial = [r.getMessage() for r in caplog.records]
+    attempt, reaped = [r.getMessage() for r in caplog.records]
     assert attempt.startswith(f"task {guilty} (t): attempt 1 of 3 failed, again in 60 min ")
     assert f": process died: Its process {pid} died while only this task ran in it." in attempt
-    assert burial == (
+    assert reaped == (
         f"child process {pid} died: task {guilty} (t) ran in it and is charged; "
         "2 not yet begun go back"
     )
@@ -208,16 +208,16 @@ def test_of_several_suspects_nobody_is_charged(
 
     bench.child(start=False).reap()
 
-    *attempts, burial = [r.getMessage() for r in caplog.records]
+    *attempts, reaped = [r.getMessage() for r in caplog.records]
     assert [line.partition(":")[0] for line in attempts] == [f"task {i} (t)" for i in ids]
     assert all("was lost, not charged" in line for line in attempts)
-    assert burial == (
+    assert reaped == (
         f"child process {pid} died: nobody is charged; it was one of task {ids[0]} (t), "
         f"task {ids[1]} (t)"
     )
 
 
-def notice(number: int, kind: Kind = Kind.RETRIED, error: str = "ValueError") -> Notice:
+def notice(number: int, kind: NoticeKind = NoticeKind.RETRIED, error: str = "ValueError") -> Notice:
     return Notice(
         kind, number, "storm", "default", None, 1, 1, timedelta(seconds=5),
         cause=Cause(error, "no", "the frames"), payload="{}", max_attempts=3,
@@ -243,8 +243,8 @@ def test_of_a_storm_the_first_are_said_and_the_others_counted(
     for number in range(1_000):
         attempts(notice(number))
     attempts(notice(2_000, error="KeyError"))
-    attempts(notice(2_001, Kind.FAILED))
-    attempts(notice(2_002, Kind.FAILED))
+    attempts(notice(2_001, NoticeKind.FAILED))
+    attempts(notice(2_002, NoticeKind.FAILED))
     in_the_storm = len(caplog.records)
     traces = caplog.text.count("the frames")
     clock.now += 60
@@ -291,7 +291,7 @@ def test_a_summary_comes_every_half_minute_and_not_of_nothing(
     attempts.tell()
     clock.now += 300
     attempts.succeeded(1_238)
-    attempts(notice(1, Kind.FAILED))
+    attempts(notice(1, NoticeKind.FAILED))
     attempts.tell()
     clock.now += 29
     attempts.tell()

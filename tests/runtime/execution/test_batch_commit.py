@@ -18,7 +18,6 @@ from tasks_app import create_task
 from tasks_app.domain.handlers.outcomes import Skip
 from tasks_app.pool.runs.rescue import rescue_expired
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.execution import batch_commit, run_times
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE
@@ -31,17 +30,17 @@ pytestmark = pytest.mark.timeout(60, method="thread")
 
 
 @pytest.fixture(autouse=True)
-def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _slow_machine(bench: Bench) -> None:
     """What is fast on any machine is fast here, too, whatever else it does just now."""
-    monkeypatch.setattr(run_times, "FAST_S", 10.0)
-    monkeypatch.setattr(batch_commit, "HOLD_S", 10.0)
+    bench.tuning["run_times.fast_s"] = 10.0
+    bench.tuning["batch_commit.hold_s"] = 10.0
 
 
 def known(child: Child, name: str = "t") -> Child:
     """Let it know already that the handler is fast, and claim all at once."""
     for _ in range(30):
-        child.runner.pace.learn(name, 0.0001)
-        child.runner.pace.next_group(500)
+        child.run_times.learn(name, 0.0001)
+        child.run_times.next_group(500)
     return child
 
 
@@ -263,10 +262,8 @@ def test_what_one_sets_the_next_does_not_meet(bench: Bench, statement: str) -> N
     assert exactly_once(bench, ids)
 
 
-def test_a_batch_ends_after_a_moment_so_that_locks_are_short(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_commit, "HOLD_S", 0.0)
+def test_a_batch_ends_after_a_moment_so_that_locks_are_short(bench: Bench) -> None:
+    bench.tuning["batch_commit.hold_s"] = 0.0
 
     @bench.handler(commit="batch")
     def h(ctx: Any) -> None:
@@ -335,9 +332,7 @@ class TestSomebodyElse:
 
         assert exactly_once(bench, ids)
 
-    def test_holds_the_row_of_one_for_a_moment(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_holds_the_row_of_one_for_a_moment(self, bench: Bench) -> None:
         """Our own housekeeper does when it renews: not worth to run all again."""
         user = bench.engine.connect()
         bench.at_end(user.close)
@@ -348,7 +343,7 @@ class TestSomebodyElse:
             # The housekeeper may be at it, too.
             bench.sql("SELECT id FROM task_pending WHERE id = :id FOR UPDATE", id=ids[2])
 
-        monkeypatch.setattr(batch_commit, "pause", let_go)
+        bench.tuning["batch_commit.pause"] = let_go
 
         @bench.handler(commit="batch")
         def h(ctx: Any) -> None:

@@ -21,10 +21,9 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs import settle_success
 from tasks_app.runtime.api.groups import create_group
-from tasks_app.runtime.execution import run_times
 from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tests.runtime.bench import EFFECT, Bench
-from tests.runtime.execution.test_fast_path import carry_out, warm
+from tests.runtime.execution.warm_child import carry_out, warm
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -38,8 +37,8 @@ def write(ctx: Any, through: str = "connection") -> None:
 
 
 @pytest.fixture(autouse=True)
-def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_times, "FAST_S", 10.0)
+def _slow_machine(bench: Bench) -> None:
+    bench.tuning["run_times.fast_s"] = 10.0
 
 
 @pytest.fixture

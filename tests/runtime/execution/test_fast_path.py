@@ -1,4 +1,4 @@
-"""Sprints: short tasks in a row end as they would one by one, and each is announced alone."""
+"""The fast path: short tasks in a row end as they would one by one, and each is announced alone."""
 
 from __future__ import annotations
 
@@ -8,33 +8,16 @@ from typing import Any
 import pytest
 
 from tasks_app.domain.handlers.outcomes import Fail, Retry
-from tasks_app.runtime.execution import run_times
-from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench, effect
-from tests.waiting import until
+from tests.runtime.execution.warm_child import carry_out, warm
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 
 
 @pytest.fixture(autouse=True)
-def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _slow_machine(bench: Bench) -> None:
     """What is short on any machine is short here, too."""
-    monkeypatch.setattr(run_times, "FAST_S", 10.0)
-
-
-def warm(child: Child, name: str = "t") -> Child:
-    """Let it know already that these tasks are short, and claim many at once."""
-    for _ in range(30):
-        child.runner.pace.learn(name, 0.0001)
-        child.runner.pace.next_group(500)
-    return child
-
-
-def carry_out(bench: Bench, ids: list[int], **options: Any) -> None:
-    child = warm(bench.child(**options))
-    child.execute(None, ids)
-    until(lambda: child.inflight.empty)
-    child.stop()
+    bench.tuning["run_times.fast_s"] = 10.0
 
 
 def test_each_outcome_of_a_row_is_its_own(bench: Bench) -> None:
@@ -139,18 +122,16 @@ def test_a_worker_on_its_way_out_starts_nothing_more_of_a_row(bench: Bench) -> N
     assert [bench.task(i).failures for i in ids] == [0] * 5
 
 
-def test_a_task_that_turns_out_slow_goes_the_long_way_from_then_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_turns_out_slow_goes_the_long_way_from_then_on(bench: Bench) -> None:
     """Outcomes of the others are written before it: they shall not wait for it."""
-    monkeypatch.setattr(run_times, "FAST_S", 0.05)
+    bench.tuning["run_times.fast_s"] = 0.05
 
     @bench.handler()
     def slow(ctx: Any) -> None:
         written = bench.sql("SELECT count(*) FROM task_completed")
         bench.runs.append(written)
         for _ in range(50):
-            child.runner.pace.learn(ctx.name, 60.0)
+            child.run_times.learn(ctx.name, 60.0)
 
     ids = [bench.create() for _ in range(3)]
     child = warm(bench.child(start=False))  # no housekeeper, whose renewal may lock a row

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks_app import Notice
-from tasks_app.runtime.hooks import HOOKS, Kind
+from tasks_app.runtime.hooks import HOOKS, NoticeKind
 from tasks_app.runtime.leader.rescuer import Rescuer
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import Bench
@@ -21,7 +21,7 @@ def claimed(bench: Bench, name: str, **options: Any) -> tuple[Child, int]:
     """Return a child that has claimed a task and not begun it, as if it was stopped there."""
     child = bench.child(lease=LEASE_S, **options)
     task_id = bench.create(name)
-    assert child.executor._claims.of_message([task_id])
+    assert child.executor.fetcher.claim([task_id])
     return child, task_id
 
 
@@ -42,7 +42,7 @@ def declare(bench: Bench, *, is_async: bool = False) -> None:
 def run_what_waits(child: Child) -> None:
     """Go on."""
     child.executor.run_waiting()
-    until(lambda: not child.executor._async_pool.busy)
+    until(lambda: not child.executor.async_pool.busy)
 
 
 ASYNC = pytest.mark.parametrize("is_async", [False, True])
@@ -84,14 +84,14 @@ def test_what_nobody_rescued_goes_back_and_runs_once_more_at_no_charge(
 
 
 def test_a_claim_counts_from_when_it_was_sent(bench: Bench) -> None:
-    """Interleaving: claim; the process is stopped before it puts the task on its desk."""
+    """Interleaving: claim; the process is stopped before it puts the task in flight."""
     declare(bench)
     child = bench.child(lease=LEASE_S, start=False)
     task_id = bench.create("once")
     rescuer = Rescuer(bench.settings(lease=LEASE_S), child.database)
 
     def stop(notice: Notice) -> None:
-        if notice.kind is Kind.RECEIVED:
+        if notice.kind is NoticeKind.RECEIVED:
             until(rescuer.run_once)
 
     HOOKS.subscribe(stop)

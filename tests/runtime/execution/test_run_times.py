@@ -106,7 +106,7 @@ def test_of_a_message_that_comes_twice_no_id_is_claimed_alone(bench: Bench) -> N
     bench.succeeding()
     ids = [bench.create() for _ in range(100)]
     bench.child().execute(None, ids)
-    child, statements = bench.child(together=False, start=False), []  # no rehearsal
+    child, statements = bench.child(together=False, start=False), []  # no preparation
     event.listen(
         child.database.engine,
         "before_cursor_execute",

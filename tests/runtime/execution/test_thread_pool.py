@@ -105,8 +105,8 @@ def test_what_waits_behind_slow_ones_goes_back_when_all_threads_are_busy(bench: 
     ids = [bench.create() for _ in range(6)]
     child = bench.child(extra_threads=1, give_back_after=0.1)
     for _ in range(40):
-        child.runner.pace.learn("t", 0.0)  # so that it claims all of them
-        child.runner.pace.next_group(500)
+        child.run_times.learn("t", 0.0)  # so that it claims all of them
+        child.run_times.next_group(500)
     thread = bench.beside(child.execute, None, ids)
     until(lambda: len(bench.runs) == 2)
 
@@ -143,7 +143,7 @@ def test_a_claim_is_for_all_threads(bench: Bench) -> None:
     bench.succeeding()
     child = bench.child(extra_threads=3, together=False)
     for _ in range(3):
-        child.runner.pace.learn("t", 0.1)
-        child.executor._group_of_plain()
+        child.run_times.learn("t", 0.1)
+        child.executor.next_group()
 
-    assert child.executor._group_of_plain() == 8  # 0.2 s of work for each
+    assert child.executor.next_group() == 8  # 0.2 s of work for each

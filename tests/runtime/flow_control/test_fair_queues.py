@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -12,66 +11,14 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.flow_control.fair_share import EVERY
-from tasks_app.pool.dispatch import ledger
-from tasks_app.pool.dispatch.ledger import Dispatch
 from tasks_app.pool.flow_control.fair_queues import fair_queues
-from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim
-from tasks_app.pool.runs.settle import settle_group
 from tasks_app.runtime.api.limits import share_queue, unshare_queue
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch import message_sizing
-from tasks_app.runtime.dispatch.dispatcher import Dispatcher
 from tasks_app.runtime.flow_control.fair_queues import Fairness
-from tests.factory import claimer, ending
+from tests.factory import claimer
 from tests.runtime.bench import Bench
-
-QUEUE = "default"
-
-
-class Line:
-    """A broker's queue, and one worker that takes tasks out of it in their order."""
-
-    def __init__(self, engine: Engine, bench: Bench, task_s: float = 0.0) -> None:
-        self._engine = engine
-        self._task_s = task_s
-        self._database = Database(bench.url)
-        settings = bench.settings()
-        self._dispatcher = Dispatcher(settings, self._database, self)
-        self._messages: list[Dispatch] = []
-        self.longest = 0
-        self.ran: list[int] = []
-
-    def publish(self, dispatches: Sequence[Dispatch]) -> dict:
-        self._messages += dispatches
-        return {}
-
-    def probe(self) -> None:
-        pass
-
-    def depth(self, queue: str) -> int | None:
-        return sum(each.queue == queue for each in self._messages)
-
-    def turn(self) -> list[int]:
-        """One pass of the scan, and one message of the worker; return what ran."""
-        with self._engine.begin() as connection:
-            heartbeats.beat(connection, owner="w1", node="n", queues=[QUEUE], handlers=["t"])
-        self._dispatcher.run_once()
-        self.longest = max(self.longest, sum(len(each.ids) for each in self._messages))
-        if not self._messages:
-            return []
-        message = self._messages.pop(0)
-        with self._engine.begin() as connection:
-            taken = claim(connection, message.ids, claimer(), uuid4())
-            settle_group(connection, [ending(task) for task in taken])
-            ledger.finish(connection, message.id)
-        time.sleep(self._task_s * len(taken))
-        ran = [task.task_id for task in taken]
-        self.ran += ran
-        return ran
-
-    def close(self) -> None:
-        self._database.dispose()
+from tests.runtime.flow_control.fair_line import QUEUE, Line, fill, share
 
 
 @pytest.fixture
@@ -82,21 +29,6 @@ def line(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Itera
     line = Line(engine, bench)
     yield line
     line.close()
-
-
-def fill(engine: Engine, **keys: int) -> dict[int, str]:
-    """Create so many tasks of each key; return whose is which."""
-    whose: dict[int, str] = {}
-    with engine.begin() as connection:
-        for key, number in keys.items():
-            ids = create_tasks(connection, [NewTask("t", None, {"fair_key": key})] * number)
-            whose |= dict.fromkeys(map(int, ids), key)
-    return whose
-
-
-def share(engine: Engine, **weights: float) -> None:
-    with engine.begin() as connection:
-        share_queue(connection, QUEUE, weights)
 
 
 def work(line: Line, number: int) -> list[int]:
@@ -250,7 +182,7 @@ def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:
 
 
 def test_what_has_a_share_is_not_hinted() -> None:
-    from tasks_app.domain.creation.validation import validate
+    from tasks_app.domain.creation.new_task import validate
     from tasks_app.runtime.hints.hints import _is_due, _is_near
 
     keyed = validate(NewTask("t", None, {"fair_key": "a"}), None, 100).terms

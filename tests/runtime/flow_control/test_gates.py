@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit
 from tasks_app.pool.flow_control.waiting_list import LOOK_AGAIN_S, hold
 from tasks_app.pool.runs.claim import claim
@@ -26,7 +26,7 @@ from tests.waiting import until
 PARKED = "SELECT count(*) FROM task_pending WHERE parked IS NOT NULL"
 
 
-def limit(bench: Bench, kind: Kind, target: str, most: int | None = 1, **more: Any) -> None:
+def limit(bench: Bench, kind: GateKind, target: str, most: int | None = 1, **more: Any) -> None:
     with bench.engine.begin() as connection:
         set_limit(connection, Limit(kind, target, most, **more))
 
@@ -82,10 +82,15 @@ def test_a_message_runs_the_first_of_a_key_and_holds_the_others_visibly(bench: B
     assert not hall.entered
 
 
-@pytest.mark.parametrize("kind", [Kind.QUEUE, Kind.NAME, Kind.KEY])
-def test_no_more_than_the_limit_run_at_a_time(bench: Bench, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [GateKind.QUEUE, GateKind.NAME, GateKind.KEY])
+def test_no_more_than_the_limit_run_at_a_time(bench: Bench, kind: GateKind) -> None:
     hall = Hall(bench)
-    limit(bench, kind, {Kind.QUEUE: "default", Kind.NAME: "t", Kind.KEY: "tenant:*"}[kind], 2)
+    limit(
+        bench,
+        kind,
+        {GateKind.QUEUE: "default", GateKind.NAME: "t", GateKind.KEY: "tenant:*"}[kind],
+        2,
+    )
     for _ in range(6):
         bench.create(limit_key="tenant:1")
     work = bench.work(concurrency=5)
@@ -101,7 +106,7 @@ def test_no_more_than_the_limit_run_at_a_time(bench: Bench, kind: Kind) -> None:
 
 def test_each_key_of_a_pattern_has_the_limit_for_itself(bench: Bench) -> None:
     hall = Hall(bench)
-    limit(bench, Kind.KEY, "tenant:*", 1)
+    limit(bench, GateKind.KEY, "tenant:*", 1)
     for n in range(4):
         bench.create(limit_key=f"tenant:{n // 2}")
     bench.create(limit_key="other:1")
@@ -116,14 +121,14 @@ def test_each_key_of_a_pattern_has_the_limit_for_itself(bench: Bench) -> None:
 
 def test_a_limit_that_is_taken_away_lets_all_go(bench: Bench) -> None:
     hall = Hall(bench)
-    limit(bench, Kind.NAME, "t", 0)
+    limit(bench, GateKind.NAME, "t", 0)
     for _ in range(3):
         bench.create()
     bench.beside(bench.work(concurrency=3).run)
     until(lambda: bench.sql(PARKED) == 3)
 
     with bench.engine.begin() as connection:
-        drop_limit(connection, Kind.NAME, "t")
+        drop_limit(connection, GateKind.NAME, "t")
 
     until(lambda: hall.inside == 3)
 
@@ -213,7 +218,7 @@ def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -
     bench.at_end(database.dispose)
     with database.single() as connection:
         (run,) = claim(connection, [first], claimer(), uuid4())
-    limit(bench, Kind.NAME, "t")
+    limit(bench, GateKind.NAME, "t")
     leader = AdmissionControl(database)
     assert leader.claim([second], claimer(), uuid4()) == []
 
@@ -225,7 +230,7 @@ def test_runs_that_began_before_there_was_a_limit_are_looked_for(bench: Bench) -
 
 def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
     ids = [bench.create(), bench.create()]
-    limit(bench, Kind.NAME, "t")
+    limit(bench, GateKind.NAME, "t")
     bench.sql("UPDATE task_limit SET changed_at = now() - interval '11s'")
     database = Database(bench.url)
     bench.at_end(database.dispose)
@@ -260,7 +265,7 @@ def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(
 
 def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Bench) -> None:
     bench.succeeding()
-    limit(bench, Kind.NAME, "t", 0)
+    limit(bench, GateKind.NAME, "t", 0)
     task_id = bench.create()
     database = Database(bench.url)
     bench.at_end(database.dispose)
@@ -271,7 +276,7 @@ def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Benc
     bench.sql("UPDATE task_gate SET look_at = now()")
 
     with bench.engine.begin() as connection:
-        drop_limit(connection, Kind.NAME, "t")
+        drop_limit(connection, GateKind.NAME, "t")
         looking = bench.beside(leader.look)
         until(lambda: bench.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == 1)
     looking.join(10)
@@ -282,7 +287,7 @@ def test_a_limit_that_changes_while_somebody_looks_is_not_overlooked(bench: Benc
 def test_who_is_woken_at_one_gate_and_held_at_another_leaves_its_place_to_the_next(
     bench: Bench,
 ) -> None:
-    limit(bench, Kind.KEY, "l")
+    limit(bench, GateKind.KEY, "l")
     head = bench.create(order_key="k", delay="1h")
     first, ordered, last = (bench.create(limit_key="l", order_key=key) for key in (None, "k", None))
     database = Database(bench.url)

@@ -15,13 +15,12 @@ from tasks_app.domain.handlers.spec import HandlerSpec
 from tasks_app.pool.flow_control import breaker as rows
 from tasks_app.runtime.flow_control.breakers import Breakers, bring_in_breakers
 from tasks_app.runtime.flow_control.dependency_report import (
+    DependencyCounts,
     DependencyReport,
-    DependencyTally,
     speaks_of_dependency,
 )
 from tasks_app.runtime.handlers.registry import Registry, handler
-from tests.runtime.bench import Bench
-from tests.runtime.test_outcomes import NOW_DUE, due_in_s
+from tests.runtime.bench import NOW_DUE, Bench, due_in_s
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(100, method="thread")  # as in test_work.py
@@ -196,7 +195,7 @@ class TestDeclarations:
 class TestBreakers:
     def declared(
         self, bench: Bench, error: BaseException | None = None, **given: Any
-    ) -> DependencyTally:
+    ) -> DependencyCounts:
         """A handler that fails as long as the switch is on."""
         self.broken = error is not None
 
@@ -210,7 +209,7 @@ class TestBreakers:
         work = bench.work()
         bring_in_breakers(work._child.database, bench.registry)
         self.work = work
-        return DependencyTally()
+        return DependencyCounts()
 
     def state(self, bench: Bench) -> str:
         return bench.sql("SELECT state FROM task_breaker")
@@ -239,37 +238,37 @@ class TestBreakers:
 
     def test_a_child_reports_in_sums(self, bench: Bench) -> None:
         self.declared(bench)
-        tally = DependencyTally()
-        report = DependencyReport(self.work._child.database, tally)
-        tally.add("bank", 5, 1)
-        tally.add("bank", 5, 0)
-        tally.add("post", 1, 0)
+        counts = DependencyCounts()
+        report = DependencyReport(self.work._child.database, counts)
+        counts.add("bank", 5, 1)
+        counts.add("bank", 5, 0)
+        counts.add("post", 1, 0)
 
         report.tell()
-        tally.add("bank", 1, 0)
+        counts.add("bank", 1, 0)
         report.tell()
 
         assert bench.sql("SELECT sum(good) || '/' || sum(bad) FROM task_breaker_count") == "10/1"
-        assert tally.take() == {"bank": (1, 0)}
+        assert counts.take() == {"bank": (1, 0)}
 
     def test_handlers_that_depend_on_nothing_are_not_counted(self) -> None:
-        tally = DependencyTally()
+        counts = DependencyCounts()
         spec = HandlerSpec("t", lambda ctx: None)
 
-        assert tally.watch(spec, lambda: 5) == 5
-        assert tally.take() == {}
+        assert counts.watch(spec, lambda: 5) == 5
+        assert counts.take() == {}
 
     def test_whoever_scans_lets_probes_through(self, bench: Bench) -> None:
         self.declared(bench)
         ids = [bench.create("pay") for _ in range(3)]
         with bench.engine.begin() as connection:
-            rows.override(connection, "bank", rows.Mode.OPEN)
+            rows.override(connection, "bank", rows.BreakerMode.OPEN)
             assert rows.find(connection)[0].names == ["pay"]
-        self.work._tidy()
+        self.work.tidy()
         assert bench.sql("SELECT count(*) FROM task_breaker_held") == 3
 
         with bench.engine.begin() as connection:
-            rows.override(connection, "bank", rows.Mode.AUTO)
+            rows.override(connection, "bank", rows.BreakerMode.AUTO)
 
         assert Breakers(self.work._child.database).look()
         parked = "SELECT id FROM task_pending WHERE parked = 'let through by breaker bank'"

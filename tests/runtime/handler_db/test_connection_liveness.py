@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
@@ -14,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handler_db.connection_liveness import IDLE_S
+from tasks_app.runtime.handler_db.handler_connections import HandlerConnection
 from tasks_app.runtime.worker.child import Child
 from tests.runtime.bench import EFFECT, Bench
 from tests.waiting import until
@@ -222,13 +224,35 @@ def test_who_loses_its_connection_when_idle_ones_die_is_not_suspected(
             kill(bench, pid)
 
     child = bench.child(start=False)
-    child._housekeeper._round()  # so that it has a connection, which is idle then
+    child.housekeeper.round()  # so that it has a connection, which is idle then
     task_id = bench.create()
     child.execute(None, [task_id])
-    child._housekeeper._round()
+    child.housekeeper.round()
 
     task = bench.task(task_id)
     assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0 if all_die else 1)
+
+
+def test_who_gets_no_connection_is_not_suspected_of_its_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many are open, and the housekeeper still has its own."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise psycopg.OperationalError("FATAL: too many connections for role")
+
+    @bench.handler(max_attempts=1)
+    def h(ctx: Any) -> None:
+        ctx.connection.execute(PID)
+
+    monkeypatch.setattr(HandlerConnection, "connect", refuse)
+    child = bench.child(start=False)
+    task_id = bench.create()
+    child.execute(None, [task_id])
+    child.housekeeper.last_round()
+
+    task = bench.task(task_id)
+    assert (task.state, task.failures, task.crashes) == ("PENDING", 0, 0)
 
 
 @THROUGH

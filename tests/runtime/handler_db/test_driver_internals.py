@@ -20,16 +20,16 @@ from tasks_app.runtime.handler_db import driver_internals
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
 from tests.renaming import in_all_processes, rename
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.handler_db.test_handler_connections import (  # noqa: F401
-    test_the_end_past_our_cursors_is_seen_all_the_same,
-    test_what_a_run_kept_writes_into_no_later_run,
-)
 
 # The same promises, kept without what is missing.
-from tests.runtime.test_effects import (  # noqa: F401
+from tests.runtime.effects import (  # noqa: F401
     test_effect_outcome_and_move_carry_one_transaction_id,
     test_effects_roll_back_when_the_handler_raises,
     test_effects_roll_back_when_the_lease_was_lost_meanwhile,
+)
+from tests.runtime.handler_db.kept_connections import (  # noqa: F401
+    test_the_end_past_our_cursors_is_seen_all_the_same,
+    test_what_a_run_kept_writes_into_no_later_run,
 )
 
 pytestmark = pytest.mark.timeout(90, method="thread")

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from psycopg import sql
 from psycopg.types.string import StrDumper
@@ -17,16 +16,16 @@ from tasks_app import create_task
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import EFFECT, Bench, effect
-from tests.runtime.execution.test_fast_path import carry_out, warm
+from tests.runtime.execution.warm_child import carry_out, warm
+from tests.runtime.handler_db.kept_connections import (  # noqa: F401  fixtures
+    INSERT,
+    driver,
+    test_the_end_past_our_cursors_is_seen_all_the_same,
+    test_what_a_run_kept_writes_into_no_later_run,
+)
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
-INSERT = "INSERT INTO effect VALUES (%s, '')"
-
-
-def driver(ctx: Any) -> Any:
-    """psycopg's own connection, before SQLAlchemy said anything."""
-    return ctx.connection.connection.driver_connection
 
 
 def by_cursor(ctx: Any) -> None:
@@ -81,80 +80,6 @@ def test_writes_by_any_way_stand_if_the_run_succeeds(
     count = "SELECT count(*) FROM task_pending WHERE biz_key = 'of:' || :id"
     stands = [bench.sql(count, id=i) if through is by_child else bench.effects(i) for i in ids]
     assert stands == [1, 0] * 4
-
-
-def keep_connection(ctx: Any) -> Callable[[], Any]:
-    connection = ctx.connection
-    return lambda: connection.execute(text(EFFECT), {"id": -1, "note": ""})
-
-
-def keep_session(ctx: Any) -> Callable[[], Any]:
-    session = ctx.session
-    return lambda: session.execute(text(EFFECT), {"id": -1, "note": ""})
-
-
-def keep_fairy(ctx: Any) -> Callable[[], Any]:
-    fairy = ctx.connection.connection
-    return lambda: fairy.cursor().execute(INSERT, (-1,))
-
-
-def keep_driver(ctx: Any) -> Callable[[], Any]:
-    kept = driver(ctx)
-    return lambda: kept.execute(INSERT, (-1,))
-
-
-def keep_cursor(ctx: Any) -> Callable[[], Any]:
-    cursor = driver(ctx).cursor()
-    return lambda: cursor.execute(INSERT, (-1,))
-
-
-def keep_copy(ctx: Any) -> Callable[[], Any]:
-    cursor = ctx.connection.connection.cursor()
-
-    def write() -> None:
-        with cursor.copy("COPY effect FROM STDIN") as copy:
-            copy.write_row((-1, ""))
-
-    return write
-
-
-KEEPERS = [keep_connection, keep_session, keep_fairy, keep_driver, keep_cursor, keep_copy]
-
-
-@pytest.mark.parametrize("keep", KEEPERS)
-@pytest.mark.parametrize("by_thread", [True, False])
-def test_what_a_run_kept_writes_into_no_later_run(
-    bench: Bench, keep: Callable[[Any], Callable[[], Any]], *, by_thread: bool
-) -> None:
-    kept: list[Callable[[], Any]] = []
-    errors: list[BaseException] = []
-
-    def use() -> None:
-        try:
-            kept[0]()
-        except Exception as error:
-            errors.append(error)
-
-    @bench.handler(max_attempts=1)
-    def h(ctx: Any) -> None:
-        effect(ctx)
-        if not kept:
-            kept.append(keep(ctx))
-        elif by_thread:
-            thread = threading.Thread(target=use)
-            thread.start()
-            thread.join()
-        else:
-            use()
-
-    ids = [bench.create() for _ in range(4)]
-
-    carry_out(bench, ids)
-
-    assert len(errors) == 3
-    assert bench.effects(-1) == 0
-    assert bench.states(ids) == ["SUCCEEDED"] * 4
-    assert [bench.effects(i) for i in ids] == [1] * 4
 
 
 def test_who_swallows_that_a_commit_was_refused_loses_nothing_unseen(bench: Bench) -> None:
@@ -246,23 +171,6 @@ def test_who_ends_the_transaction_behind_a_quote_fails_once_and_for_all(
     assert "ended the transaction" in (bench.task(task_id).error or "")
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_the_end_past_our_cursors_is_seen_all_the_same(bench: Bench, *, fails: bool) -> None:
-    @bench.handler(retry="0s,0s")
-    def h(ctx: Any) -> None:
-        cursor = psycopg.ClientCursor(driver(ctx))
-        cursor.execute(INSERT + "; COMMIT", (ctx.task_id,))
-        if fails:
-            raise ValueError
-
-    task_id = bench.create()
-
-    bench.drain()
-
-    assert (bench.state(task_id), bench.effects(task_id)) == ("FAILED", 1)
-    assert "ended the transaction" in (bench.task(task_id).error or "")
-
-
 def test_a_sessions_rollback_takes_back_what_was_written_by_any_way(bench: Bench) -> None:
     @bench.handler()
     def h(ctx: Any, payload: dict[str, int]) -> None:
@@ -321,9 +229,10 @@ def test_a_batch_whose_transaction_was_ended_is_not_run_again(bench: Bench, then
             if then == "raise":
                 raise ValueError
 
+    bench.tuning |= {"run_times.fast_s": 10.0, "batch_commit.hold_s": 10.0}  # a slow machine
     child = bench.child()
     for _ in range(30):
-        child.runner.pace.learn("t", 0.0001)
+        child.run_times.learn("t", 0.0001)
     ids = [bench.create(payload={"n": n}) for n in range(4)]
 
     child.execute(None, ids)
@@ -418,7 +327,7 @@ def test_what_a_run_sets_or_leaves_the_next_does_not_meet(
     seen = declare(bench, way, LEAKS[leak], fails=fails)
     child = bench.child(async_connections=1, async_concurrency=1)
     for _ in range(30):
-        child.runner.pace.learn("t", 0.0001)
+        child.run_times.learn("t", 0.0001)
     ids = [bench.create(payload={"n": n}) for n in range(4)]
 
     child.execute(None, ids)
@@ -583,8 +492,8 @@ def test_a_run_with_a_snapshot_outlives_renewals(
 
     renewals: list[int] = []
     child = bench.child(lease=1.5)
-    renew = child._housekeeper._renew
-    child._housekeeper._renew = lambda *a, **k: (renewals.append(1), renew(*a, **k))[1]
+    held = child.inflight.held  # each renewal asks
+    child.inflight.held = lambda: (renewals.append(1), held())[1]  # type: ignore[method-assign]
     task_id = bench.create()
 
     child.execute(None, [task_id])

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.hints import channel
-from tasks_app.runtime.hints.channel import Counts
+from tasks_app.runtime.hints.channel import HintChannel, HintCounts, HintMessage
 from tasks_app.runtime.hints.sender import MOST_AT_ONCE, Hint, HintSender
+from tests.clock import Clock
 from tests.waiting import until
 
 
@@ -23,6 +25,7 @@ class Line:
         self.threads: set[int] = set()
         self.looks, self.depths = 0, 0
         self.can_start = True
+        self.publish_error: Exception | None = None
         self.error: Exception | None = None
         """Of starts."""
         self.answer: Exception | None = None
@@ -31,6 +34,8 @@ class Line:
         self.answered.set()
 
     def publish(self, _queue: str, ids: Sequence[int]) -> None:
+        if self.publish_error is not None:
+            raise self.publish_error
         self.published.append(list(ids))
 
     def start(self, _queue: str, ids: Sequence[int]) -> bool:
@@ -81,7 +86,7 @@ def test_they_go_out_from_the_thread_that_offers_them(hinter: HintSender, line: 
     assert line.started == [[1, 2], [3]]
     assert line.threads == {threading.get_ident()}
     assert line.published == []
-    assert hinter.counts == Counts(sent=4)
+    assert hinter.counts == HintCounts(sent=4)
 
 
 def test_what_is_not_answered_is_sent_again(hinter: HintSender, line: Line) -> None:
@@ -90,7 +95,7 @@ def test_what_is_not_answered_is_sent_again(hinter: HintSender, line: Line) -> N
     offer(hinter, 1)
 
     assert line.started == line.published == [[1]]
-    assert hinter.counts == Counts(sent=2)
+    assert hinter.counts == HintCounts(sent=2)
 
 
 def test_what_cannot_be_started_goes_the_other_way(hinter: HintSender, line: Line) -> None:
@@ -114,27 +119,48 @@ def test_nobody_waits_for_an_answer_to_what_went_before(hinter: HintSender, line
     assert [i for ids in line.published for i in ids] == [2, 3, 4]
 
 
-def far_ahead(hinter: HintSender) -> None:
-    hinter._line._booked_until = time.monotonic() + 3600
+def test_nothing_is_started_after_a_burst(line: Line) -> None:
+    hints = HintChannel(lambda: line, HintCounts(), window_s=3600.0)
+    messages = [HintMessage("q", [n]) for n in range(channel.BURST + 1)]
+    hints.send(messages)
 
-
-def silent(hinter: HintSender) -> None:
-    hinter._line._silent_until = time.monotonic() + 3600
-
-
-def deep(hinter: HintSender) -> None:
-    hinter._line._deep_until["q"] = time.monotonic() + 3600
-
-
-@pytest.mark.parametrize("state", [far_ahead, silent, deep])
-def test_nothing_is_started_where_the_hinter_would_rest(
-    hinter: HintSender, line: Line, state: Callable[[HintSender], None]
-) -> None:
-    state(hinter)
-
-    hinter.offer([Hint("q", 1)])
-
+    assert not hints.start(HintMessage("q", [100]))
     assert line.started == []
+
+
+def silent(line: Line, hinter: HintSender) -> None:
+    line.publish_error = line.error = ConnectionError()
+    offer(hinter, 1)
+    line.publish_error = line.error = None
+
+
+def deep(line: Line, hinter: HintSender) -> None:
+    line.depths = channel.DEEP
+    for n in range(channel.LOOK_EVERY):
+        offer(hinter, n)
+    line.depths = 0
+
+
+@pytest.mark.parametrize(
+    ("state", "lasts_s"), [(silent, channel.SILENCE_S), (deep, channel.DEEP_SILENCE_S)]
+)
+def test_nothing_is_started_into_a_silence(
+    line: Line, state: Callable[[Line, HintSender], None], lasts_s: float
+) -> None:
+    clock = Clock()
+    hinter = HintSender(lambda: line, clock=clock)
+    offer(hinter, 0)
+    state(line, hinter)
+    line.started.clear()
+
+    clock.now += lasts_s - 0.1
+    offer(hinter, 100)
+    assert line.started == []
+
+    clock.now += 0.2
+    offer(hinter, 101)  # published: whether the broker takes it is not known
+    offer(hinter, 102)
+    assert line.started == [[102]]
 
 
 def test_nothing_is_started_before_it_is_due(hinter: HintSender, line: Line) -> None:
@@ -173,3 +199,18 @@ def test_many_at_once_and_those_of_several_queues_go_the_other_way(
     until(lambda: hinter.counts.sent == MOST_AT_ONCE + 4)
 
     assert line.started == []
+
+
+def test_a_url_that_cannot_be_used_is_said_whole_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+
+    def connect() -> Line:
+        raise ConfigurationError("The URL in X asks Sentinel for no master. Put it in.")
+
+    broken = HintChannel(connect, HintCounts(), clock=clock)
+    for _ in range(3):
+        broken.send([HintMessage("mail", [1])])
+        clock.now += channel.LONGEST_SILENCE_S
+
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "(The URL in X asks Sentinel for no master. Put it in): tasks start at" in said

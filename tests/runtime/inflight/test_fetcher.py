@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit
 from tasks_app.runtime.inflight import fetcher
 from tests.runtime.bench import Bench
@@ -24,7 +24,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         way = getattr(fetcher, name)
 
         def watched(connection: Any, ids: Sequence[int], *more: Any) -> Any:
-            if ids:  # else the housekeeper rehearses
+            if ids:  # else the housekeeper prepares statements
                 names.append(name)
             return way(connection, ids, *more)
 
@@ -38,9 +38,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def limit(bench: Bench, *, there: bool) -> None:
     with bench.engine.begin() as connection:
         if there:
-            set_limit(connection, Limit(Kind.NAME, "other", 1))
+            set_limit(connection, Limit(GateKind.NAME, "other", 1))
         else:
-            drop_limit(connection, Kind.NAME, "other")
+            drop_limit(connection, GateKind.NAME, "other")
 
 
 def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(
@@ -56,19 +56,19 @@ def test_a_task_that_nothing_stands_before_is_claimed_by_one_short_statement(
 
 
 def test_while_something_stands_somewhere_the_short_way_is_tried_now_and_then(
-    bench: Bench, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, asked: list[str]
 ) -> None:
     bench.succeeding()
     executor = bench.child().executor
     limit(bench, there=True)
-    monkeypatch.setattr(fetcher, "HINDERED_S", 3600.0)
+    executor.fetcher.hindered_s = 3600.0
 
     for _ in range(2):
         executor.execute(None, [bench.create()])
     assert asked == [UNHINDERED, LONG, LONG]
 
     limit(bench, there=False)
-    monkeypatch.setattr(executor._claims, "_hindered_until", 0.0)
+    executor.fetcher.hindered_until = 0.0
     asked.clear()
     for _ in range(2):
         executor.execute(None, [bench.create()])

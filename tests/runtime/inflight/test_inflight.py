@@ -272,7 +272,7 @@ def anything(_: ClaimedTask) -> bool:
     return True
 
 
-class TestTheCrew:
+class TestTheAsyncPool:
     def test_takes_a_group_and_leaves_what_runs_alone(self) -> None:
         inflight = InFlight(for_async_pool=anything)
         inflight.receive([lonely(1), task(2), task(3), task(4)])

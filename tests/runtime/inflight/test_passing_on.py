@@ -1,7 +1,5 @@
 """Two services on one queue: who does not know a task leaves it to those who do."""
 
-# ruff: noqa: F811  the fixture is imported
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.api.queues import pause_queue
 from tasks_app.runtime.inflight.passing_on import WAITS_S
 from tests.runtime.bench import QUEUE, Bench
-from tests.runtime.hints.test_hints import Ear, ear, told  # noqa: F401  the fixture
+from tests.runtime.hints.ear import Ear, told
 from tests.waiting import until
 
 

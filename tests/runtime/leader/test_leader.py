@@ -15,11 +15,9 @@ from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, SCAN, Rank
 from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader import leadership, maintainer
 from tasks_app.runtime.leader.leader import Leader
-from tasks_app.runtime.leader.maintainer import Maintainer
 from tests.factory import claimed_task
-from tests.runtime.bench import Bench
+from tests.runtime.bench import Bench, own_maintainer
 from tests.runtime.memory import Memory
 from tests.runtime.timetable import scheduled, tasks
 from tests.waiting import until
@@ -51,11 +49,9 @@ def test_of_two_one_leads_until_it_gives_the_lease_back(bench: Bench) -> None:
     assert [other.hold(), one.hold()] == [True, False]
 
 
-def test_a_leader_that_was_replaced_hears_of_it_when_it_renews(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leadership, "RENEWALS", 50)
-    standby = leader(bench, Memory(), "standby", Rank.DEPUTY)
+def test_a_leader_that_was_replaced_hears_of_it_when_it_renews(bench: Bench) -> None:
+    standby = leader(bench, Memory(), "standby", Rank.STANDBY)
+    standby.lead.renewals = 50
     beat = leader(bench, Memory(), "beat")
     assert standby.hold()
 
@@ -107,7 +103,7 @@ class TestABrokerThatRefuses:
         memory.error = error
         only = leader(bench, memory, "only")
         assert only.hold()
-        only._rescuer._wait_until = 0.0
+        only.duties.rescuer.wait_until = 0.0
         scheduled(bench)
         with bench.engine.begin() as connection:
             claimed_task(connection, now=PAST)
@@ -229,18 +225,18 @@ def test_a_leader_after_a_long_silence_lets_the_workers_renew_before_it_rescues(
 
 
 def test_a_leader_whose_database_was_away_lets_the_workers_renew_before_it_rescues(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
 ) -> None:
     """The same process leads before and after; its lease ended meanwhile, and so did others."""
-    monkeypatch.setattr(leadership, "RENEWALS", 1e9)
     url = make_url(bench.url)
     with FaultProxy((url.host or "", url.port or 0)) as proxy:
         database = Database(url.set(port=proxy.port).render_as_string(hide_password=False))
         bench.at_end(database.dispose)
         only = Leader(bench.settings(), database, Memory(), "only", rank=Rank.BEAT)
+        only.lead.renewals = 1e9
         assert only.hold()
         only.scan()
-        only._rescuer._wait_until = 0.0  # the first one ever has waited
+        only.duties.rescuer.wait_until = 0.0  # the first one ever has waited
         proxy.refusing = True
         proxy.cut()
         with pytest.raises(OperationalError):
@@ -277,14 +273,14 @@ def test_a_leader_that_only_looked_notices_that_the_clock_jumps(bench: Bench) ->
     """Interleaving: idle passes, without a rescue; a claim; the clock jumps; rescue."""
     only = leader(bench, Memory(), "only", lease=1.5)
     only.hold()
-    only._rescuer._wait_until = 0.0  # the first one ever has waited
+    only.duties.rescuer.wait_until = 0.0  # the first one ever has waited
     only.scan()
     with bench.engine.begin() as connection:
         task = claimed_task(connection)
     later = datetime.now(UTC) + timedelta(hours=1)
 
-    at_once = only._rescuer.run_once(now=later)
-    waited = until(lambda: only._rescuer.run_once(now=later), 5)
+    at_once = only.duties.rescuer.run_once(now=later)
+    waited = until(lambda: only.duties.rescuer.run_once(now=later), 5)
 
     assert (at_once, waited) == ({}, {task.task_id: "PENDING"})
 
@@ -365,7 +361,7 @@ class TestAnIdlePool:
         self, bench: Bench, idle: tuple[Leader, Memory]
     ) -> None:
         only, _ = idle
-        only._rescuer._wait_until = 0.0
+        only.duties.rescuer.wait_until = 0.0
         with bench.engine.begin() as connection:
             claimed_task(connection, now=PAST)
 
@@ -395,7 +391,7 @@ def test_between_whole_passes_a_backlog_is_only_filled_up(bench: Bench) -> None:
     served(bench)
     ids = [bench.create() for _ in range(8)]
     only.hold()
-    only._rescuer._wait_until = 0.0
+    only.duties.rescuer.wait_until = 0.0
     assert only.scan().more
     with bench.engine.begin() as connection:
         claimed_task(connection, now=PAST)
@@ -413,12 +409,6 @@ def test_between_whole_passes_a_backlog_is_only_filled_up(bench: Bench) -> None:
 
 
 DONE = "SELECT done_at FROM task_lease WHERE name = 'maintain'"
-
-
-def own_maintainer(bench: Bench, holder: str = "m") -> Maintainer:
-    database = Database(bench.url)
-    bench.at_end(database.dispose)
-    return Maintainer(database, holder)
 
 
 def test_maintenance_runs_when_the_last_one_is_an_hour_ago_whoever_did_it(bench: Bench) -> None:
@@ -445,15 +435,11 @@ def test_while_one_maintains_another_does_not(bench: Bench) -> None:
     assert bench.sql(DONE) is None
 
 
-def test_maintenance_that_failed_is_not_done_and_is_tried_again_soon(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_that_failed_is_not_done_and_is_tried_again_soon(bench: Bench) -> None:
     """A settle holds the table up for a moment; the partition of the last day is missing."""
-    monkeypatch.setattr(maintainer, "AGAIN_AFTER_S", 0.1)
-    monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0.1)
     last = bench.sql("SELECT to_char(now() AT TIME ZONE 'UTC' + interval '14 days', 'YYYYMMDD')")
     bench.sql(f"DROP TABLE task_completed_p{last}")
-    mine = own_maintainer(bench)
+    mine = own_maintainer(bench, again_after_s=0.1, look_every_s=0.1)
     with bench.engine.begin() as connection:
         connection.exec_driver_sql("LOCK task_completed IN ROW EXCLUSIVE MODE")
         mine.run_if_due()

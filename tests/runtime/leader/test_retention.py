@@ -10,14 +10,13 @@ import pytest
 from sqlalchemy import Connection, Engine, make_url, text
 
 from tasks_app import Settings, get_task
-from tasks_app.pool.operations.grants import Kind, grants_sql
+from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.retention import drop_partition, prune
 from tasks_app.pool.retention.partitions import partitions
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.leader import maintainer
-from tasks_app.runtime.leader.maintainer import Maintainer
+from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
 from tasks_app.runtime.leader.retention import Retention
-from tasks_app.runtime.leader.retention_preview import doomed
+from tasks_app.runtime.leader.retention_preview import preview_retention
 from tests.factory import count
 from tests.pool.old_days import (
     DAY,
@@ -220,9 +219,9 @@ def test_thinning_is_resumed_where_the_last_one_ended(
 def test_what_would_go_is_told_and_nothing_goes(old: Engine, ages: Ages) -> None:
     keep = ages(keep_completed="forever,mail=7d", keep_errors="365d")
     with old.connect() as connection:
-        whole = [(d.what, d.rows, d.how) for d in doomed(connection, ages())]
-        parts = [(d.what, d.rows, d.how, d.kept) for d in doomed(connection, keep)]
-        sizes = [d.bytes for d in doomed(connection, ages())]
+        whole = [(d.what, d.rows, d.how) for d in preview_retention(connection, ages())]
+        parts = [(d.what, d.rows, d.how, d.kept) for d in preview_retention(connection, keep)]
+        sizes = [d.bytes for d in preview_retention(connection, ages())]
 
     assert whole == [(NAME, 2, "dropped"), (LATER, 2, "dropped")]
     assert parts == [
@@ -244,7 +243,7 @@ def test_who_does_not_own_the_tables_says_so_once_and_leaves_the_days_alone(
     hand = named("hand")
     with old.begin() as connection:
         connection.exec_driver_sql(f"CREATE ROLE {hand} LOGIN PASSWORD 'p'")
-        connection.exec_driver_sql(grants_sql(Kind.WORKER, hand))
+        connection.exec_driver_sql(grants_sql(RoleKind.WORKER, hand))
     url = make_url(database_url).set(username=hand, password="p")
     database = Database(url.render_as_string(hide_password=False))
     retention = Retention(ages(keep_errors="365d"), database)
@@ -275,11 +274,10 @@ class TestMaintenance:
         assert names(old) == []
 
     def test_while_there_is_more_it_goes_on_at_the_next_look(
-        self, old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+        self, old: Engine, database: Database, ages: Ages
     ) -> None:
-        monkeypatch.setattr(maintainer, "PRUNE_FOR_S", 0)
-        monkeypatch.setattr(maintainer, "LOOK_EVERY_S", 0)
-        mine = Maintainer(database, settings=ages())
+        timing = MaintenanceTiming(prune_for_s=0, look_every_s=0)
+        mine = Maintainer(database, settings=ages(), timing=timing)
 
         looks = 0
         while done_at(old) is None:
@@ -291,10 +289,11 @@ class TestMaintenance:
         assert names(old) == []
 
     def test_a_day_in_use_is_no_failure_and_is_tried_again_soon(
-        self, old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+        self, old: Engine, database: Database, ages: Ages
     ) -> None:
-        monkeypatch.setattr(maintainer, "AGAIN_AFTER_S", 0)
-        mine = Maintainer(database, settings=ages())
+        mine = Maintainer(
+            database, settings=ages(), timing=MaintenanceTiming(again_after_s=0, prune_for_s=60)
+        )
         with old.begin() as connection:
             connection.execute(text(f"SELECT count(*) FROM {NAME}"))
             mine.run_if_due()

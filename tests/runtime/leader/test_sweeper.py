@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.flow_control.circuit_breaker import Breaker, Mode
+from tasks_app.domain.flow_control.circuit_breaker import Breaker, BreakerMode
 from tasks_app.domain.queues.time_window import parse_window
 from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.pool.flow_control import breaker, queue_settings
@@ -62,10 +62,10 @@ def behind_a_closed_window(bench: Bench) -> None:
 def behind_an_open_breaker(bench: Bench) -> None:
     with bench.engine.begin() as connection:
         breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
-        breaker.override(connection, "bank", Mode.OPEN)
+        breaker.override(connection, "bank", BreakerMode.OPEN)
     bench.sql(
-        "UPDATE task_pending SET parked = 'held by breaker bank', scan_at = now() + "
-        "interval '1 day'"
+        "UPDATE task_pending SET parked = 'held by breaker bank', parked_kind = 'breaker',"
+        " parked_for = 'bank', scan_at = now() + interval '1 day'"
     )
 
 
@@ -125,6 +125,17 @@ def test_a_quiet_leader_notices_that_a_task_has_expired(bench: Bench) -> None:
     leader.scan()
 
     assert bench.state(task_id) == "EXPIRED"
+
+
+def test_a_quiet_leader_finds_what_code_of_0_1_0_parked(bench: Bench) -> None:
+    task_id = bench.create()
+    bench.sql("UPDATE task_pending SET parked = 'order k', scan_at = now() + interval '1 day'")
+    leader = leader_of(bench)
+    leader.hold()
+
+    leader.scan()
+
+    assert bench.task(task_id).parked is None
 
 
 def test_whoever_waits_behind_one_that_is_swept_is_woken(bench: Bench) -> None:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
-from tasks_app.runtime.scan import position as fronts
-from tasks_app.runtime.scan import position as passes_room
+from tasks_app.runtime.inflight import poller
 from tasks_app.runtime.scan.position import LONGEST_REST_S, ScanPasses, Start
+from tasks_app.runtime.scan.throttle import Throttle
+from tests.clock import Clock
 from tests.runtime.bench import Bench
 
 WHOLE, GOES_ON = Start(), Start(goes_on=True)
 
 
-class Clock:
-    """Stands still unless it is told."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_000.0
-        for room in (fronts, passes_room):
-            monkeypatch.setattr(room.time, "monotonic", lambda: self.now)
-
+class Watch(Clock):
     def read(self, passes: ScanPasses, took: float, found: int = 0) -> Start:
         """Make a pass; return where it began."""
         began = self.now
@@ -34,14 +29,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Watch:
+    return Watch()
 
 
 def test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_whole_ones(
-    clock: Clock,
+    clock: Watch,
 ) -> None:
-    passes = ScanPasses()
+    passes = ScanPasses(clock=clock)
     read = [clock.read(passes, 0.01, found=500) for _ in range(2_100)]
 
     assert read[:3] == [WHOLE, WHOLE, GOES_ON]
@@ -49,8 +44,8 @@ def test_while_there_is_something_they_go_on_and_a_twentieth_of_the_time_is_for_
     assert read.count(WHOLE) + read.count(GOES_ON) == len(read)
 
 
-def test_one_that_goes_on_and_finds_nothing_is_followed_by_one_that_does_not(clock: Clock) -> None:
-    passes = ScanPasses()
+def test_one_that_goes_on_and_finds_nothing_is_followed_by_one_that_does_not(clock: Watch) -> None:
+    passes = ScanPasses(clock=clock)
     for _ in range(2):
         clock.read(passes, 0.1, found=500)
 
@@ -59,8 +54,8 @@ def test_one_that_goes_on_and_finds_nothing_is_followed_by_one_that_does_not(clo
     assert clock.read(passes, 0.0) == WHOLE
 
 
-def test_a_whole_one_begins_at_the_front(clock: Clock) -> None:
-    passes = ScanPasses()
+def test_a_whole_one_begins_at_the_front(clock: Watch) -> None:
+    passes = ScanPasses(clock=clock)
     clock.read(passes, 0.01, found=500)
     assert passes.places
 
@@ -68,8 +63,8 @@ def test_a_whole_one_begins_at_the_front(clock: Clock) -> None:
     assert not passes.places
 
 
-def test_the_next_whole_one_is_never_far(clock: Clock) -> None:
-    passes = ScanPasses()
+def test_the_next_whole_one_is_never_far(clock: Watch) -> None:
+    passes = ScanPasses(clock=clock)
     for _ in range(2):
         clock.read(passes, 20.0, found=500)
 
@@ -79,8 +74,8 @@ def test_the_next_whole_one_is_never_far(clock: Clock) -> None:
     assert clock.read(passes, 0.0, found=500) == WHOLE
 
 
-def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(clock: Clock) -> None:
-    passes = ScanPasses()
+def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(clock: Watch) -> None:
+    passes = ScanPasses(clock=clock)
     for _ in range(3):
         clock.read(passes, 0.1)
 
@@ -94,7 +89,8 @@ def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(cloc
 def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes_room, "PASS_REST", 1_000_000)
+    rarely_whole = partial(ScanPasses, Throttle(0.0, 1_000_000, LONGEST_REST_S))
+    monkeypatch.setattr(poller, "ScanPasses", rarely_whole)
     bench.succeeding()
     executor = bench.child(claim_size=5).executor
     ids = [bench.create() for _ in range(25)]
@@ -109,7 +105,7 @@ def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
     urgent = bench.create(priority=0)
     pass_on()
     assert bench.runs == [*ids[:10], urgent, *ids[10:14]]
-    executor._claims.begin_at_the_front()
+    executor.poller.begin_at_the_front()
     pass_on()
 
     assert bench.runs[15:] == [old, *ids[14:18]]

@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime.scan import position as fronts
+from tasks_app.runtime.scan import position as positions
 from tasks_app.runtime.scan.position import LONGEST_REST_S, MARGIN_S, ScanPosition
+from tasks_app.runtime.scan.throttle import Throttle
+from tasks_app.runtime.worker import standalone
+from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60, method="thread")
 
 
-class Clock:
-    """Stands still unless it is told."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_000.0
-        monkeypatch.setattr(fronts.time, "monotonic", lambda: self.now)
-
+class Watch(Clock):
     def read(self, front: ScanPosition, took: float, found: int = 0) -> timedelta | None:
         """Make a pass; return what it read."""
         began = self.now
@@ -32,18 +29,18 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Watch:
+    return Watch()
 
 
-def test_while_whole_passes_are_fast_all_are_whole(clock: Clock) -> None:
-    front = ScanPosition()
+def test_while_whole_passes_are_fast_all_are_whole(clock: Watch) -> None:
+    front = ScanPosition(clock=clock)
 
     assert [clock.read(front, 0.005) for _ in range(100)] == [None] * 100
 
 
-def test_slow_whole_passes_take_a_two_hundredth_of_the_time(clock: Clock) -> None:
-    front = ScanPosition()
+def test_slow_whole_passes_take_a_two_hundredth_of_the_time(clock: Watch) -> None:
+    front = ScanPosition(clock=clock)
     passes = []
     for _ in range(4_000):
         whole = front.within(clock.now) is None
@@ -55,14 +52,14 @@ def test_slow_whole_passes_take_a_two_hundredth_of_the_time(clock: Clock) -> Non
     assert 45 <= sum(passes) <= 55  # of 400 seconds
 
 
-def test_one_slow_pass_is_the_machines_and_the_next_is_whole_again(clock: Clock) -> None:
-    front = ScanPosition()
+def test_one_slow_pass_is_the_machines_and_the_next_is_whole_again(clock: Watch) -> None:
+    front = ScanPosition(clock=clock)
 
     assert [clock.read(front, took) for took in (0.0, 5.0, 0.0, 5.0, 0.0)] == [None] * 5
 
 
-def test_between_them_all_is_read_since_a_pass_that_found_nothing(clock: Clock) -> None:
-    front = ScanPosition()
+def test_between_them_all_is_read_since_a_pass_that_found_nothing(clock: Watch) -> None:
+    front = ScanPosition(clock=clock)
     clock.read(front, 0.1)
     clock.read(front, 0.1)
 
@@ -77,14 +74,14 @@ def test_between_them_all_is_read_since_a_pass_that_found_nothing(clock: Clock) 
     assert third == timedelta(seconds=MARGIN_S)
 
 
-def test_as_long_as_there_is_something_from_the_front_on_all_are_whole(clock: Clock) -> None:
-    front = ScanPosition()
+def test_as_long_as_there_is_something_from_the_front_on_all_are_whole(clock: Watch) -> None:
+    front = ScanPosition(clock=clock)
 
     assert [clock.read(front, 0.1, found=500) for _ in range(10)] == [None] * 10
 
 
-def test_the_next_whole_pass_is_never_far(clock: Clock) -> None:
-    front = ScanPosition()
+def test_the_next_whole_pass_is_never_far(clock: Watch) -> None:
+    front = ScanPosition(clock=clock)
     clock.read(front, 20.0)
     clock.read(front, 20.0)
 
@@ -94,29 +91,30 @@ def test_the_next_whole_pass_is_never_far(clock: Clock) -> None:
     assert clock.read(front, 0.0) is None
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[timedelta | None]:
-    """What each pass is to read, as if all from the front were slow."""
-    asked: list[timedelta | None] = []
-    within = ScanPosition.within
+class WatchedPosition(ScanPosition):
+    """Takes each pass from the front for slow, and notes what each is to read."""
 
-    def watched(front: ScanPosition, began: float) -> timedelta | None:
-        asked.append(within(front, began))
-        return asked[-1]
+    def __init__(self, longest_rest_s: float) -> None:
+        super().__init__(Throttle(0.0, 1_000_000, longest_rest_s))
+        self.rest_s = longest_rest_s
+        self.asked: list[timedelta | None] = []
 
-    monkeypatch.setattr(ScanPosition, "within", watched)
-    monkeypatch.setattr(ScanPosition.__init__, "__kwdefaults__", {"slow_s": 0.0, "rest": 1_000_000})
-    return asked
+    def within(self, began: float) -> timedelta | None:
+        self.asked.append(super().within(began))
+        return self.asked[-1]
 
 
 def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, read: list[timedelta | None]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fronts, "LONGEST_REST_S", 4.0)
+    position = WatchedPosition(4.0)
+    monkeypatch.setattr(standalone, "ScanPosition", lambda: position)
+    # Claims have positions of their own, which are to rest as long.
+    monkeypatch.setattr(positions, "ScanPosition", lambda **_: WatchedPosition(position.rest_s))
     bench.succeeding()
     work = bench.work()
     bench.beside(work.run)
-    until(lambda: read[-1:] and read[-1] is not None)
+    until(lambda: position.asked[-1:] and position.asked[-1] is not None)
     old = bench.create(run_at=datetime.now(UTC) - timedelta(hours=1))
     new = bench.create()
 
@@ -124,19 +122,22 @@ def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
     assert bench.runs == [new]
     until(lambda: len(bench.runs) == 2)
     assert bench.runs == [new, old]
-    assert None in read[1:]
+    assert None in position.asked[1:]
 
 
 def test_a_worker_that_drains_reads_all_once_more_before_it_ends(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, read: list[timedelta | None]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fronts, "LONGEST_REST_S", 60.0)
+    position = WatchedPosition(60.0)
+    monkeypatch.setattr(standalone, "ScanPosition", lambda: position)
+    # Claims have positions of their own, which are to rest as long.
+    monkeypatch.setattr(positions, "ScanPosition", lambda **_: WatchedPosition(position.rest_s))
 
     @bench.handler()
     def h(ctx: Any) -> None:
         bench.runs.append(ctx.task_id)
         if len(bench.runs) == 1:
-            until(lambda: sum(within is not None for within in read) > 10)
+            until(lambda: sum(within is not None for within in position.asked) > 10)
             bench.create(run_at=datetime.now(UTC) - timedelta(hours=1))
 
     bench.create()

@@ -255,7 +255,7 @@ def test_a_worker_that_may_not_write_schedules_says_so_and_starts(
     database.dispose()
     with bench.engine.begin() as connection:
         connection.execute(text(f"DROP ROLE {role}"))
-    assert "schedules of the code are not brought in now: InsufficientPrivilege" in caplog.text
+    assert "schedules of the code could not be entered now: InsufficientPrivilege" in caplog.text
     assert all_of(bench) == []
 
 

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from tasks_app.domain.tasks.run import Run
-from tasks_app.runtime.scoreboard import watchdog
 from tasks_app.runtime.scoreboard.layout import MOST_RUNS, MOST_STRANDED, SLOTS
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.scoreboard.slot import Stage
@@ -249,12 +248,11 @@ def test_the_watch_kills_a_child_past_its_hard_limit_and_nobody_else(
 
 @pytest.mark.processes
 def test_the_watch_kills_a_child_whose_housekeeper_is_silent(
-    slots: Scoreboard, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+    slots: Scoreboard, stranger: Stranger
 ) -> None:
     silent = stranger("silent")
-    monkeypatch.setattr(watchdog, "SILENT_S", 0.0)
 
-    killed = kill_overdue(slots)
+    killed = kill_overdue(slots, silent_s=0.0)
 
     assert killed == [silent.pid]
     assert silent.reap() == signal.SIGKILL
@@ -270,16 +268,15 @@ def test_the_watch_does_not_signal_the_dead(slots: Scoreboard, stranger: Strange
 
 @pytest.mark.processes
 def test_a_child_that_lives_without_its_housekeeper_is_named_and_a_dead_one_is_not(
-    slots: Scoreboard, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+    slots: Scoreboard, stranger: Stranger
 ) -> None:
     process = stranger("silent")
     patient = silent_housekeeper(slots)
-    monkeypatch.setattr(watchdog, "SILENT_S", 0.0)
 
-    named = silent_housekeeper(slots)
+    named = silent_housekeeper(slots, silent_s=0.0)
     process.kill()
 
-    assert (patient, silent_housekeeper(slots)) == ("", "")
+    assert (patient, silent_housekeeper(slots, silent_s=0.0)) == ("", "")
     assert named == f"the housekeeper of child {process.pid} is silent for 0 s"
 
 

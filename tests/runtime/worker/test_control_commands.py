@@ -1,4 +1,4 @@
-"""Wishes of operators: left as files, carried out by one child, told to all."""
+"""Commands of operators: left as files, carried out by one child, told to all."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def mailbox(bench: Bench) -> Mailbox:
     return Mailbox.beside(bench.slots.path)
 
 
-def test_each_wish_is_taken_once_and_whole(tmp_path: Path) -> None:
-    wishes = [ControlCommand(Do.CANCEL, ids=(n, n + 1)) for n in range(5)]
+def test_each_command_is_taken_once_and_whole(tmp_path: Path) -> None:
+    commands = [ControlCommand(Do.CANCEL, ids=(n, n + 1)) for n in range(5)]
     one, other = Mailbox(tmp_path / "box"), Mailbox(tmp_path / "box")
-    for wish in wishes:
-        one.leave(wish)
+    for command in commands:
+        one.leave(command)
 
     first, second = one.take(), other.take()
     taken = [next(first), next(second), next(first), *second, *first]
 
-    assert sorted(wish.ids for _, wish in taken) == [wish.ids for wish in wishes]
+    assert sorted(command.ids for _, command in taken) == [command.ids for command in commands]
     assert list(one.take()) == []
 
 
@@ -37,12 +37,12 @@ def test_what_is_put_back_is_taken_again_and_what_is_done_is_gone(tmp_path: Path
     box = Mailbox(tmp_path / "box")
     box.leave(ControlCommand(Do.PAUSE, queue="mail", reason="why"))
 
-    ((path, wish),) = box.take()
+    ((path, command),) = box.take()
     box.put_back(path)
     ((path, again),) = box.take()
     box.done(path)
 
-    assert again == wish == ControlCommand(Do.PAUSE, queue="mail", reason="why")
+    assert again == command == ControlCommand(Do.PAUSE, queue="mail", reason="why")
     assert list(box.take()) == []
     assert list((tmp_path / "box").iterdir()) == []
 
@@ -71,7 +71,7 @@ def test_a_waiting_task_is_cancelled_and_told_of(bench: Bench, mailbox: Mailbox)
 
 
 def test_a_running_task_of_a_sibling_is_told_within_seconds(bench: Bench, mailbox: Mailbox) -> None:
-    """The housekeeper that takes the wish need not be the one of the child that runs the task."""
+    """Any child's housekeeper may take the command, not only that of the child that runs it."""
     begun, go = bench.event(), bench.event()
 
     @bench.handler()
@@ -104,7 +104,7 @@ def test_a_queue_is_paused_and_resumed(bench: Bench, mailbox: Mailbox) -> None:
     until(lambda: bench.sql(count) == 0, 5)
 
 
-def test_a_wish_that_somebodys_lock_holds_up_is_carried_out_later(
+def test_a_command_that_somebodys_lock_holds_up_is_carried_out_later(
     bench: Bench, mailbox: Mailbox
 ) -> None:
     task_id = bench.create("later", delay="1h")

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 
 from tasks_app import cancel_task
-from tasks_app.embedded.postgres import Postgres
+from tasks_app.embedded.servers.postgres import Postgres
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.schema import migrate
 from tests.factory import LEASE
@@ -218,13 +218,13 @@ def test_a_cancelled_task_that_raises_is_cancelled_and_not_retried(bench: Bench)
 def test_it_looks_four_times_a_second_while_there_is_work_and_once_without(bench: Bench) -> None:
     slow = Slow(bench)
     child = bench.child()
-    housekeeper = child._housekeeper
-    until(lambda: housekeeper._renew_at)
-    idle = housekeeper._nap_s()
+    housekeeper = child.housekeeper
+    until(lambda: child.renewer.due_at)
+    idle = housekeeper.next_nap_s()
     bench.beside(child.execute, None, [bench.create("slow")])
     assert slow.started.wait(10)
 
-    assert (idle, housekeeper._nap_s() <= 0.25) == (1.0, True)
+    assert (idle, housekeeper.next_nap_s() <= 0.25) == (1.0, True)
 
 
 def test_progress_is_shown_at_the_next_heartbeat(bench: Bench) -> None:
@@ -270,7 +270,7 @@ def test_a_child_that_stops_waits_a_little_for_a_row_that_somebody_holds(bench: 
     child.execute(None, [task_id])
 
     stopping = bench.beside(child.stop)
-    until(lambda: not child._housekeeper._thread.is_alive())
+    until(lambda: not child.housekeeper.alive)
     held = bench.state(task_id)
     locker.rollback()
     stopping.join(10)

@@ -1,4 +1,4 @@
-"""Burials: killed processes, their slots, and who is charged."""
+"""The reaper: killed processes, their slots, and who is charged."""
 
 from __future__ import annotations
 
@@ -73,6 +73,30 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     assert [bench.attempts(i) for i in ids[1:]] == [[]] * 9
     assert bench.dispatches() == 0
     assert bench.sql("SELECT count(*) FROM task_worker") == 0
+    assert bench.slots.occupied() == []
+
+
+def test_a_second_thread_may_reap_the_same_child_meanwhile(
+    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that drains asks for itself; its housekeeper does, too."""
+    bench.succeeding(retry="1h")
+    task_id = bench.create()
+    dead([task_id])
+    one = reaper(bench)
+    (seen,) = bench.slots.occupied()
+    gone = one._admission.gone
+
+    def meanwhile(ids: list[int]) -> None:
+        gone(ids)
+        monkeypatch.setattr(one._admission, "gone", gone)
+        assert one._reap(seen)
+
+    monkeypatch.setattr(one._admission, "gone", meanwhile)
+
+    assert one.look() == 0
+
+    assert counts(bench, [task_id]) == [("PENDING", 1, 0)]
     assert bench.slots.occupied() == []
 
 
@@ -239,7 +263,7 @@ def claims(bench: Bench, owner: str) -> list[ClaimedTask]:
         return claims_of(connection, owner)
 
 
-def test_a_housekeeper_buries_first_thing(bench: Bench, dead: Dead) -> None:
+def test_a_housekeeper_reaps_first(bench: Bench, dead: Dead) -> None:
     task_id = bench.create(retry="1h")
     dead([task_id])
 

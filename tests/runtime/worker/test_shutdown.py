@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from sqlalchemy.engine import make_url
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.pool.dispatch import ledger
 from tasks_app.runtime.api.groups import create_group
-from tasks_app.runtime.execution import settler
 from tasks_app.runtime.handler_db import handler_connections
-from tasks_app.runtime.worker import shutdown
 from tasks_app.runtime.worker.child import Child
 from tests.factory import LEASE
 from tests.runtime.bench import Bench, effect
@@ -43,8 +40,8 @@ class Held:
             assert self.go_on.wait(30)
 
 
-@pytest.fixture(autouse=True)  # before the bench, and so undone after it
-def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+@pytest.fixture(autouse=True)
+def ended(bench: Bench) -> threading.Event:
     """Set when the process would end; its housekeeper ends instead."""
     ended = threading.Event()
 
@@ -53,7 +50,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         ended.set()
         raise SystemExit
 
-    monkeypatch.setattr(shutdown, "end_process", end)
+    bench.tuning["shutdown.end_process"] = end
     return ended
 
 
@@ -172,7 +169,7 @@ def test_finished_outcomes_are_written_before_the_end(bench: Bench, ended: threa
     held = Held(bench)
     quick, slow = bench.create("quick"), bench.create("held")
     child = bench.child(flush_after=60)
-    child.runner.pace.learn("held", 0.0)  # so that nobody flushes before it
+    child.run_times.learn("held", 0.0)  # so that nobody flushes before it
     bench.beside(child.execute, None, [quick, slow])
     assert held.started.wait(10)
     assert bench.state(quick) == "RUNNING"
@@ -198,10 +195,8 @@ def test_a_task_that_was_to_be_cancelled_does_not_come_back(
     assert bench.state(task_id) == "CANCELLED"
 
 
-def test_a_commit_in_progress_is_waited_for(
-    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutdown, "COMMITS_S", 10)
+def test_a_commit_in_progress_is_waited_for(bench: Bench, ended: threading.Event) -> None:
+    bench.tuning["shutdown.commits_s"] = 10
     at_the_end: list[str] = []
 
     def end(_status: int) -> None:
@@ -209,7 +204,7 @@ def test_a_commit_in_progress_is_waited_for(
         ended.set()
         raise SystemExit
 
-    monkeypatch.setattr(shutdown, "end_process", end)
+    bench.tuning["shutdown.end_process"] = end
     commits, go_on = threading.Event(), bench.event()
 
     @bench.handler()
@@ -222,10 +217,10 @@ def test_a_commit_in_progress_is_waited_for(
             assert go_on.wait(20)
 
     task_id = bench.create()
+    # The commit goes on when it is waited for.
+    bench.tuning["shutdown.sleep"] = lambda _seconds: go_on.set()
     _, thread = running(bench, [task_id])
     assert commits.wait(10)
-    waits = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: go_on.set())
-    monkeypatch.setattr(shutdown, "time", waits)  # the commit goes on when it is waited for
 
     bench.slots.leave()
 
@@ -365,7 +360,7 @@ def test_a_signal_to_the_whole_group_lets_the_parent_decide(
     ask(child)
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
 
-    assert not child.departure.due
+    assert not child.shutdown.due
     held.go_on.set()
     thread.join(10)
     assert bench.state(task_id) == "SUCCEEDED"
@@ -380,15 +375,15 @@ def test_an_idle_child_is_not_ended_by_its_housekeeper(
 
     until(lambda: bench.sql("SELECT queues FROM task_worker") == [])
 
-    assert not child.departure.due
+    assert not child.shutdown.due
     assert not ended.is_set()
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["collected", "at_most_once"])
 def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, once: bool
+    bench: Bench, *, once: bool
 ) -> None:
-    monkeypatch.setattr(settler, "LAST_PATIENCE_S", 0.3)
+    bench.tuning["settler.last_patience_s"] = 0.3
     url = make_url(bench.url)
     with FaultProxy((url.host or "", url.port or 0)) as proxy:
 
@@ -410,9 +405,9 @@ def test_a_child_that_stops_does_not_wait_for_a_database_for_ever(
 
 
 def test_the_end_comes_although_the_database_does_not_answer(
-    bench: Bench, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, ended: threading.Event
 ) -> None:
-    monkeypatch.setattr(shutdown, "LONGEST_LEAVE_S", 0.3)
+    bench.tuning["shutdown.longest_leave_s"] = 0.3
     held = Held(bench)
     task_id = bench.create("held")
     child, _ = running(bench, [task_id])

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.runtime.api.groups import create_group
 from tests.runtime.bench import Bench
@@ -88,15 +88,15 @@ def test_no_nap_passes_over_what_became_due_after_the_claim(bench: Bench) -> Non
     """Interleaving: the claim came too early for it, and the look ahead too late."""
     bench.succeeding()
     work = bench.work(scan_interval=30)
-    work._tidy()
-    assert work._claim() == 0
+    work.tidy()
+    assert work.claim() == 0
     bench.create()
 
-    nap = bench.beside(work._nap)
+    nap = bench.beside(work.nap)
     nap.join(10)
 
     assert not nap.is_alive()
-    assert work._claim() == 1
+    assert work.claim() == 1
 
 
 def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
@@ -115,7 +115,7 @@ def test_four_threads_run_four_tasks_at_a_time(bench: Bench) -> None:
     assert len({bench.task(i).result for i in ids}) == 4
 
 
-def test_tasks_with_a_timeout_are_run_by_the_reader_whose_thread_can_raise_it(
+def test_tasks_with_a_timeout_are_run_by_the_main_thread_which_can_raise_it(
     bench: Bench,
 ) -> None:
     @bench.handler("limited", timeout="200ms", max_attempts=1)
@@ -230,7 +230,7 @@ def test_who_waits_behind_a_run_starts_when_it_ends_not_at_the_next_scan(
 ) -> None:
     bench.succeeding()
     with bench.engine.begin() as connection:
-        set_limit(connection, Limit(Kind.KEY, "l", 1))
+        set_limit(connection, Limit(GateKind.KEY, "l", 1))
     ids = [bench.create(**options) for _ in range(20)]
 
     bench.beside(bench.work(concurrency=4, scan_interval=30).run)

@@ -13,9 +13,8 @@ from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
 from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.scoreboard.watchdog import starving
-from tasks_app.runtime.worker import standby as room
 from tasks_app.runtime.worker.child import Child
-from tasks_app.runtime.worker.standby import Standby
+from tasks_app.runtime.worker.standby import Standby, StandbyTiming
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
 from tests.waiting import until
@@ -25,28 +24,25 @@ HOLDER = "SELECT holder FROM task_lease WHERE name = 'scan' AND held_until > now
 QUIET = "SELECT now() - done_at > interval '0.5s' FROM task_lease WHERE name = 'scan'"
 
 
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(room, "HUNGER_EVERY_S", 0.05)
+HURRIED = StandbyTiming(look_every_s=0.05, hunger_every_s=0.05)
 
 
 @pytest.fixture
 def appoint(bench: Bench) -> Iterator[Callable[..., tuple[Child, Memory]]]:
     """Start a child with its standby; a broker in memory takes what it publishes."""
-    deputies = []
+    standbys = []
 
     def start(**settings: float) -> tuple[Child, Memory]:
         bench.succeeding()
         child, memory = bench.child(**settings), Memory()
         given = bench.settings(**settings)
-        leader = Leader(given, child.database, memory, f"deputy {len(deputies)}")
-        deputies.append(Standby(given, leader, child))
-        deputies[-1].start()
+        leader = Leader(given, child.database, memory, f"standby {len(standbys)}")
+        standbys.append(Standby(given, leader, child, HURRIED))
+        standbys[-1].start()
         return child, memory
 
     yield start
-    for standby in deputies:
+    for standby in standbys:
         standby.stop()
 
 
@@ -62,7 +58,7 @@ def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> N
     _, memory = appoint()
     first = bench.create()
     until(lambda: first in memory.ids())
-    assert bench.sql(HOLDER) == "deputy 0"
+    assert bench.sql(HOLDER) == "standby 0"
 
     beat_leads(bench, 4)
     scanned = "SELECT max(done_at) FROM task_lease WHERE name = 'scan'"
@@ -74,7 +70,7 @@ def test_it_scans_when_no_beat_lives_until_one_comes(bench: Bench, appoint) -> N
     until(lambda: second in memory.ids(), 10)
 
 
-def test_two_deputies_scan_one_at_a_time(bench: Bench, appoint) -> None:
+def test_two_standbys_scan_one_at_a_time(bench: Bench, appoint) -> None:
     memories = [appoint()[1] for _ in range(2)]
     with bench.engine.begin() as connection:
         tasks = create_tasks(connection, [NewTask("t")] * 20)
@@ -87,7 +83,7 @@ def test_two_deputies_scan_one_at_a_time(bench: Bench, appoint) -> None:
 
 def test_who_ends_or_drains_lets_another_one_go_on(bench: Bench, appoint) -> None:
     child, _ = appoint()
-    until(lambda: bench.sql(HOLDER) == "deputy 0")
+    until(lambda: bench.sql(HOLDER) == "standby 0")
 
     child.inflight.stop()
     until(lambda: bench.sql(HOLDER) is None, 3)
@@ -102,7 +98,7 @@ def test_who_ends_or_drains_lets_another_one_go_on(bench: Bench, appoint) -> Non
 def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
     _, deaf = appoint()
     deaf.refuse_after = 0
-    until(lambda: bench.sql(HOLDER) == "deputy 0")
+    until(lambda: bench.sql(HOLDER) == "standby 0")
     task = bench.create()
     until(lambda: bench.sql(HOLDER) is None)
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.runtime.inflight.fetcher import Claims
-from tasks_app.runtime.scan import empty_poll_backoff as lulls
-from tasks_app.runtime.scan.empty_poll_backoff import LONGEST_REST_S, REST, EmptyPollBackoff
+from tasks_app.runtime.inflight import poller as polling
+from tasks_app.runtime.inflight.poller import Poller
+from tasks_app.runtime.scan.throttle import EmptyPollBackoff, Throttle
+from tests.clock import Clock
 from tests.runtime.bench import Bench
 
 
-class Clock:
-    """Stands still unless it is told."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_000.0
-        monkeypatch.setattr(lulls.time, "monotonic", lambda: self.now)
-
+class Watch(Clock):
     def look(self, backoff: EmptyPollBackoff, took_s: float, found: int = 0) -> float:
-        """Look; return for how long the lull lasts then."""
+        """Look; return for how long the backoff lasts then."""
         began = self.now
         self.now += took_s
         backoff.looked(began, found=found)
@@ -33,24 +29,24 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Watch:
+    return Watch()
 
 
-def test_looks_that_are_fast_or_find_something_are_repeated_at_once(clock: Clock) -> None:
-    backoff = EmptyPollBackoff()
+def test_looks_that_are_fast_or_find_something_are_repeated_at_once(clock: Watch) -> None:
+    backoff = EmptyPollBackoff(clock=clock)
 
     assert [clock.look(backoff, 0.001) for _ in range(5)] == [0.0] * 5
     assert [clock.look(backoff, 0.1, found=1) for _ in range(5)] == [0.0] * 5
 
 
-def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(clock: Clock) -> None:
-    backoff = EmptyPollBackoff()
+def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(clock: Watch) -> None:
+    backoff = EmptyPollBackoff(clock=clock)
 
     assert clock.look(backoff, 0.03) == 0.0  # one slow look is the machine's
-    assert clock.look(backoff, 0.03) == pytest.approx(REST * 0.03, abs=0.02)
-    assert clock.look(backoff, 9.0) == pytest.approx(REST * 0.03, abs=0.02)
-    assert clock.look(backoff, 9.0) == pytest.approx(LONGEST_REST_S, abs=0.02)
+    assert clock.look(backoff, 0.03) == pytest.approx(20 * 0.03, abs=0.02)
+    assert clock.look(backoff, 9.0) == pytest.approx(20 * 0.03, abs=0.02)
+    assert clock.look(backoff, 9.0) == pytest.approx(5.0, abs=0.02)
     assert clock.look(backoff, 0.03, found=1) == 0.0
     assert clock.look(backoff, 0.03) == 0.0
 
@@ -59,15 +55,15 @@ def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(clock: Clock)
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The names of each look into the pool, all of which are slow if they find nothing."""
     names: list[tuple[str, ...]] = []
-    of_queues = Claims._of_queues
+    claim = Poller.claim
 
-    def watched(claims: Claims, queues: Any, most: int, kind: Claimer, **options: Any) -> int:
+    def watched(poller: Poller, queues: Any, most: int, kind: Claimer, **options: Any) -> int:
         names.append(kind.names)
-        return of_queues(claims, queues, most, kind, **options)
+        return claim(poller, queues, most, kind, **options)
 
-    monkeypatch.setattr(Claims, "_of_queues", watched)
-    monkeypatch.setattr(lulls, "SLOW_S", 0.0)
-    monkeypatch.setattr(lulls, "REST", 1e6)
+    monkeypatch.setattr(Poller, "claim", watched)
+    every_poll_is_slow = partial(EmptyPollBackoff, Throttle(0.0, 1e6, 5.0))
+    monkeypatch.setattr(polling, "EmptyPollBackoff", every_poll_is_slow)
     return names
 
 
@@ -105,7 +101,7 @@ def test_when_there_are_no_others_all_kinds_are_looked_for(
     executor = bench.child().executor
     for _ in range(2):
         executor.top_up(["default"])
-    assert all(backoff.lasts for backoff in executor._claims.lulls.values())
+    assert all(backoff.lasts for backoff in executor.poller.backoffs.values())
     bench.create("coroutine")
 
     assert executor.top_up(["default"]) == 1

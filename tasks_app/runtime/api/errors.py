@@ -1,0 +1,138 @@
+"""What operators do with errors by their fingerprints; nothing here commits.
+
+A mark is noted in the audit, in the same transaction; ``by`` is who wanted it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.tasks.fingerprint import parse_fingerprint
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.errors import known
+from tasks_app.pool.errors.fill import fill
+from tasks_app.pool.errors.groups import ErrorGroup, groups
+from tasks_app.pool.operations.audit import note as note_action
+from tasks_app.runtime.db.connections import (
+    Async,
+    AsyncRaw,
+    Raw,
+    Sync,
+    on_async_connection,
+    on_connection,
+)
+
+
+def list_errors(session: Sync | Raw, **filters: Any) -> list[ErrorGroup]:
+    """Return the error pool grouped by fingerprint, most tasks first.
+
+    ``filters``: ``fingerprint=``, ``name=``, ``queue=``, ``since=``, and ``most=`` (50).
+    """
+    return on_connection(session, partial(groups, **filters))
+
+
+def mark_error_known(
+    session: Sync | Raw,
+    fingerprint: str,
+    *,
+    by: str,
+    until: datetime | timedelta | None = None,
+    note: str = "",
+) -> bool:
+    """Mark the cause of errors as known, until an instant or for a time. False: none has it.
+
+    Raises:
+        InvalidSelectionError: it is no fingerprint.
+    """
+    verb = partial(_marked, fingerprint=_checked(fingerprint), by=by, until=until, note=note)
+    return on_connection(session, verb)
+
+
+def mark_error_unknown(session: Sync | Raw, fingerprint: str, *, by: str = "") -> bool:
+    """Take the mark back. False: there was none.
+
+    Raises:
+        InvalidSelectionError: it is no fingerprint.
+    """
+    return on_connection(session, partial(_unmarked, fingerprint=_checked(fingerprint), by=by))
+
+
+def fill_fingerprints(session: Sync | Raw, most: int = 1_000) -> int:
+    """Give up to ``most`` errors of older code their fingerprints; return how many got one.
+
+    When there is none left, causes that are new are entered with their first sighting.
+    """
+    return on_connection(session, partial(_filled, most=most))
+
+
+async def alist_errors(session: Async | AsyncRaw, **filters: Any) -> list[ErrorGroup]:
+    """Return the error pool grouped by fingerprint, as ``list_errors`` does."""
+    return await on_async_connection(session, partial(groups, **filters))
+
+
+async def amark_error_known(
+    session: Async | AsyncRaw,
+    fingerprint: str,
+    *,
+    by: str,
+    until: datetime | timedelta | None = None,
+    note: str = "",
+) -> bool:
+    """Mark the cause of errors as known, as ``mark_error_known`` does.
+
+    Raises:
+        InvalidSelectionError: it is no fingerprint.
+    """
+    verb = partial(_marked, fingerprint=_checked(fingerprint), by=by, until=until, note=note)
+    return await on_async_connection(session, verb)
+
+
+async def amark_error_unknown(session: Async | AsyncRaw, fingerprint: str, *, by: str = "") -> bool:
+    """Take the mark back. False: there was none.
+
+    Raises:
+        InvalidSelectionError: it is no fingerprint.
+    """
+    verb = partial(_unmarked, fingerprint=_checked(fingerprint), by=by)
+    return await on_async_connection(session, verb)
+
+
+def _marked(
+    connection: Connection,
+    fingerprint: str,
+    by: str,
+    until: datetime | timedelta | None,
+    note: str,
+) -> bool:
+    at = instant(connection) + until if isinstance(until, timedelta) else until
+    done = known.mark(connection, fingerprint, by, at, note)
+    if done:
+        what = {"fingerprint": fingerprint, "until": at and at.isoformat(), "note": note}
+        note_action(connection, "error known", what, who=by)
+    return done
+
+
+def _unmarked(connection: Connection, fingerprint: str, by: str) -> bool:
+    done = known.unmark(connection, fingerprint)
+    if done:
+        note_action(connection, "error unknown", {"fingerprint": fingerprint}, who=by)
+    return done
+
+
+def _filled(connection: Connection, most: int) -> int:
+    number = fill(connection, most)
+    if number < most:
+        known.enter(connection)
+    return number
+
+
+def _checked(fingerprint: str) -> str:
+    try:
+        return parse_fingerprint(fingerprint).hex()
+    except ValueError as error:
+        raise InvalidSelectionError(str(error)) from None

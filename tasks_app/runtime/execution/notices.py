@@ -1,0 +1,55 @@
+"""Notices of what the database has answered: they go to the counts, and to hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+from tasks_app.domain.handlers.settlement import VANISHED
+from tasks_app.domain.tasks.run import ClaimedTask, Settlement
+from tasks_app.domain.tasks.states import Event, State
+from tasks_app.runtime.execution.run_counts import RUN_COUNTS
+from tasks_app.runtime.hooks import HOOKS, Notice, of_return, of_settlement
+from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+
+
+def tell_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
+    """Count and tell what was settled. Hold no lock; nothing is raised."""
+    count_settled(settlements, states)
+    HOOKS.tell(notices_of(settlements, states))
+
+
+def count_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:
+    """Count what was settled: for the log, and by name and queue."""
+    RUN_COUNTS.add(states.values())
+    TASK_COUNTS.settled(settlements, states)
+
+
+def notices_of(
+    settlements: Iterable[Settlement], states: Mapping[int, State]
+) -> tuple[Notice, ...]:
+    """Return what there is to tell of those that were settled; of successes only if wanted."""
+    wanted = HOOKS.wanted
+    return tuple(
+        of_settlement(s, s.task, states[s.fence.task_id])
+        for s in settlements
+        if (wanted or s.event is not Event.SUCCEED)
+        and s.task is not None
+        and s.fence.task_id in states
+    )
+
+
+def tell_returned(
+    tasks: Sequence[ClaimedTask],
+    states: Mapping[int, State],
+    event: Event,
+    wait: timedelta = timedelta(0),
+    why: str = VANISHED,
+) -> None:
+    """Count and tell of the claims among these that came back without an outcome."""
+    TASK_COUNTS.returned(tasks, states, event)
+    HOOKS.tell(
+        of_return(task, states[task.task_id], event, wait, why)
+        for task in tasks
+        if task.task_id in states
+    )

@@ -1,0 +1,55 @@
+"""Cursors of handlers: each statement is checked before it is sent, and by its results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.pq.abc import PGresult
+
+
+class HandlerCursor(psycopg.Cursor[Any]):
+    """Checks the statements of handlers."""
+
+    def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+        """Execute a statement that does not end the transaction."""
+        connection: Any = self.connection
+        connection.judge(query)
+        try:
+            done = super().execute(query, *arguments, **options)
+        except psycopg.Error as error:
+            connection.heed((), error)
+            raise
+        if len(results := _results(self)) > 1:
+            self.set_result(0)
+        if connection.heed(results):
+            with connection.lock:
+                connection.wait(connection.lock_if_snapshot())
+        return done
+
+
+class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
+    """The same for async handlers."""
+
+    async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+        connection: Any = self.connection
+        connection.judge(query)
+        try:
+            done = await super().execute(query, *arguments, **options)
+        except psycopg.Error as error:
+            connection.heed((), error)
+            raise
+        if len(results := _results(self)) > 1:
+            await self.set_result(0)
+        if connection.heed(results):
+            async with connection.lock:
+                await connection.wait(connection.lock_if_snapshot())
+        return done
+
+
+def _results(cursor: Any) -> list[PGresult]:
+    """Return the results of a string of statements; of several, the cursor ends at the last."""
+    results = [] if cursor.pgresult is None else [cursor.pgresult]
+    while cursor.nextset():
+        results.append(cursor.pgresult)
+    return results

@@ -1,0 +1,184 @@
+"""Held claims: all that a child answers for, and what its housekeeper does with them.
+
+A claim is *waiting* (claimed, not started), *running*, *finished* (its outcome waits to be written)
+or *returning* (on its way back to the pool). All four are renewed until the database has answered.
+One mutex decides who owns a task: what the housekeeper took back, no thread starts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from tasks_app.domain.tasks.run import ClaimedTask, Fence, Settlement
+from tasks_app.runtime.db.pending_writes import PendingWrite, PendingWrites
+from tasks_app.runtime.handlers.active_run import ActiveRun, ReturnedClaim
+from tasks_app.runtime.inflight.open_messages import OpenMessages
+from tasks_app.runtime.inflight.waiting import LONE_WAIT, WaitingClaims
+
+ACQUITS_S = 2.0
+"""A run that loses its connection so soon after others did is not suspected, either."""
+
+
+class HeldClaims:
+    """The state of the in-flight set, and the housekeeper's part in it."""
+
+    def __init__(
+        self,
+        threads: int = 1,
+        *,
+        extra: int = 0,
+        places: int = 100,
+        for_async_pool: Callable[[str], bool] = lambda _: False,
+        ended: Callable[[Sequence[Fence]], bool] = lambda _: False,
+    ) -> None:
+        """``ended`` is told which runs are over, and tells whether the housekeeper has to know."""
+        self._threads = threads
+        self._extra = extra
+        self._places = places
+        self._tell_ended = ended
+        self._mutex = threading.Lock()
+        self._waiting = WaitingClaims(for_async_pool)
+        self._running: dict[Fence, ActiveRun] = {}
+        self._lone: Fence | None = None
+        """The last task that had to run alone."""
+        self._finished: dict[Fence, Settlement] = {}
+        self._returning: dict[Fence, ReturnedClaim] = {}
+        self._first_finished_at: float | None = None
+        self._acquits_until = 0.0
+        self._lets_go = False
+        self._messages = OpenMessages()
+        self.pending_writes = PendingWrites()
+        """What others left to the housekeeper."""
+        self.stopping = threading.Event()
+        """Set: start nothing more."""
+        self.asked_at: float | None = None
+        """When a signal asked this child to end. Signal handlers may write it: no lock is taken."""
+        self.wake = threading.Event()
+        """Tells the housekeeper that there is something to do."""
+        self.stirred = threading.Event()
+        """Set when a thread is free, a run has been written, or the child stops: the thread that
+        claims from the pool looks again, and clears it."""
+        self.arrived = threading.Condition(self._mutex)
+        """Notified when tasks arrive, may start, or the child stops."""
+
+    def write_later(self, pending_write: PendingWrite) -> None:
+        """Hand a write to the housekeeper, which repeats it until it is answered."""
+        self.pending_writes.add(pending_write)
+        self.wake.set()
+
+    def held(self) -> list[Fence]:
+        """Return the fences to renew: everything that this child still answers for."""
+        with self._mutex:
+            waiting = (task.fence for task in self._waiting)
+            return [*waiting, *self._running, *self._finished, *self._returning]
+
+    def renewed(self, task_ids: frozenset[int], held_until: float) -> None:
+        """The database has extended the leases of these, so that they are not over before that."""
+        with self._mutex:
+            self._waiting.renewed(task_ids, held_until)
+            for run in self._running.values():  # some have not begun yet
+                if run.task.task_id in task_ids:
+                    run.held_until = max(run.held_until, held_until)
+
+    def cancel(self, task_ids: frozenset[int]) -> None:
+        """Tell running tasks that somebody wants them to stop."""
+        with self._mutex:
+            for run in self._running.values():
+                if run.task.task_id in task_ids:
+                    run.cancelled = True
+
+    def running(self) -> list[ActiveRun]:
+        with self._mutex:
+            return list(self._running.values())
+
+    def runs(self, fence: Fence) -> bool:
+        with self._mutex:
+            return fence in self._running
+
+    def finished(self) -> list[Settlement]:
+        """Return the outcomes to write. They stay until they are dropped."""
+        with self._mutex:
+            self._first_finished_at = None
+            return list(self._finished.values())
+
+    def put_off(self, seconds: float) -> None:
+        """Restart the clock of the outcomes that are left, ``seconds`` from now."""
+        with self._mutex:
+            if self._finished and self._first_finished_at is None:
+                self._first_finished_at = time.monotonic() + seconds
+
+    def oldest_finished_s(self) -> float | None:
+        """Return how long the oldest outcome has waited, or None without any."""
+        with self._mutex:
+            first = self._first_finished_at
+            return None if first is None else time.monotonic() - first
+
+    def returning(self) -> list[ReturnedClaim]:
+        """Return the claims to release. They stay until they are dropped."""
+        with self._mutex:
+            return list(self._returning.values())
+
+    def acquit(self) -> None:
+        """The database is away for everybody: suspect no run of it."""
+        with self._mutex:
+            self._acquits_until = time.monotonic() + ACQUITS_S
+            for fence, item in self._returning.items():
+                self._returning[fence] = replace(item, suspect=False)
+
+    def let_go(self, *, committing: bool = False) -> list[ClaimedTask]:
+        """Take runs away from their threads, for ever; those that commit only if told so."""
+        with self._mutex:
+            self._lets_go = True
+            taken = [run.task for run in self._running.values() if committing or not run.commits]
+            for task in taken:
+                del self._running[task.fence]
+            return taken
+
+    def take_back(self, longer_than_s: float) -> list[int]:
+        """If all threads have been busy for that long, return what waits; give back their messages.
+
+        Of a pool's threads only those with a message count; without messages all do.
+        """
+        with self._mutex:
+            now = time.monotonic()
+            slow = [run for run in self._running.values() if now - run.since >= longer_than_s]
+            in_async_pool = sum(run.in_async_pool for run in slow)
+            busy_threads = len(slow) - in_async_pool
+            if busy_threads >= (len(self._messages) or self._threads) + self._extra:
+                return self._return_waiting()
+            if slow:
+                for task in self._waiting.take_turned_away():
+                    self._returning[task.fence] = ReturnedClaim(task, LONE_WAIT)
+            return self._messages.give_back() if in_async_pool >= self._places else []
+
+    def take_all_back(self) -> list[int]:
+        """Return all that waits, because the child stops; give back the messages in hand."""
+        with self._mutex:
+            return self._return_waiting()
+
+    def _return_waiting(self) -> list[int]:
+        for task in self._waiting.take_all():
+            self._returning[task.fence] = ReturnedClaim(task, timedelta(0))
+        return self._messages.give_back()
+
+    def idle_s(self) -> float:
+        """Return for how long no message has been in any thread's hands; 0: one is."""
+        with self._mutex:
+            return self._messages.idle_s()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread of this child has a task or a message in hand."""
+        with self._mutex:
+            return bool(self._running or self._messages)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits, runs, or is still to be written."""
+        with self._mutex:
+            claims = self._waiting, self._running, self._finished, self._returning
+            return not (any(claims) or self.pending_writes.open)

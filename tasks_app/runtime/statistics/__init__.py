@@ -1,0 +1,1 @@
+"""Counters of a process: kept, written, and added up by the leader."""

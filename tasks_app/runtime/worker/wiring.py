@@ -1,0 +1,174 @@
+"""Wiring: the parts of a child, put together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
+from tasks_app.runtime.execution.async_pool import AsyncPool
+from tasks_app.runtime.execution.attempt_log import ATTEMPTS
+from tasks_app.runtime.execution.batch_commit import BatchCommit
+from tasks_app.runtime.execution.executor import Carriers, Claims, Executor
+from tasks_app.runtime.execution.fast_path import FastPath
+from tasks_app.runtime.execution.invocation import Invocation
+from tasks_app.runtime.execution.process_guard import ProcessGuard
+from tasks_app.runtime.execution.run_shell import RunParts, RunShell
+from tasks_app.runtime.execution.run_times import RunTimes
+from tasks_app.runtime.execution.runner import Runner
+from tasks_app.runtime.execution.settler import Settler
+from tasks_app.runtime.execution.thread_pool import ThreadPool
+from tasks_app.runtime.execution.time_limits import TimeLimits
+from tasks_app.runtime.flow_control.admission import AdmissionControl
+from tasks_app.runtime.flow_control.dependency_report import DependencyReport
+from tasks_app.runtime.handlers.middleware import Middleware
+from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.identity import Identity
+from tasks_app.runtime.inflight.claimant import Claimant
+from tasks_app.runtime.inflight.fetcher import Fetcher
+from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.inflight.parts import ChildParts
+from tasks_app.runtime.inflight.passing_on import PassingOn
+from tasks_app.runtime.inflight.poller import Poller
+from tasks_app.runtime.json_log import name_worker
+from tasks_app.runtime.scoreboard.location import parent_of
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.worker.claim_returner import ClaimReturner
+from tasks_app.runtime.worker.control_commands import ControlCommands
+from tasks_app.runtime.worker.control_inbox import Mailbox
+from tasks_app.runtime.worker.housekeeper import Housekeeper
+from tasks_app.runtime.worker.lease_renewer import LeaseRenewer
+from tasks_app.runtime.worker.reaper import Reaper
+from tasks_app.runtime.worker.shutdown import Shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a child itself talks to."""
+
+    parts: ChildParts
+    guard: ProcessGuard
+    settler: Settler
+    runner: Runner
+    batch_commit: BatchCommit
+    run_times: RunTimes
+    threads: ThreadPool
+    executor: Executor
+    reaper: Reaper
+    shutdown: Shutdown
+    renewer: LeaseRenewer
+    housekeeper: Housekeeper
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCounts:
+    """How many threads a child has for handlers."""
+
+    messages: int = 1
+    """Threads that bring messages of their own."""
+    extra: int = 0
+    """Threads that only run what is claimed."""
+
+
+def child_parts(
+    settings: Settings,
+    registry: Registry,
+    slots: Scoreboard,
+    *,
+    queues: Sequence[str],
+    node: str | None,
+    threads: ThreadCounts,
+) -> ChildParts:
+    node = (node or socket.gethostname()).encode("ascii", "replace").decode()
+    identity = Identity(
+        owner=f"{node[:80]}:{os.getpid()}:{uuid4().hex[:12]}",
+        node=node,
+        queues=tuple(queues),
+        handlers=registry.names,
+        threads=threads.messages,
+        parent=parent_of(slots),
+    )
+    name_worker(identity.owner)
+    database = Database(
+        settings.database, handlers=threads.messages + threads.extra, prepare=settings.prepare
+    )
+    admission = AdmissionControl(database)
+    inflight = InFlight(
+        threads.messages,
+        extra=threads.extra,
+        places=settings.async_concurrency,
+        for_async_pool=registry.is_async,
+        ended=admission.ended,
+    )
+    slot = slots.take(identity.owner)
+    return ChildParts(settings, registry, identity, database, slot, inflight, admission)
+
+
+def wire(
+    parts: ChildParts,
+    slots: Scoreboard,
+    middleware: Sequence[Middleware],
+    extra_threads: int,
+) -> Wiring:
+    settings, database, inflight = parts.settings, parts.database, parts.inflight
+    watched = parts.identity.parent is not None
+    guard = ProcessGuard(replaceable=watched)
+    run_times = RunTimes(inflight.wake.set)
+    tools = RunParts(
+        RunShell(inflight, parts.slot, run_times, guard),
+        run_times,
+        TimeLimits(settings, watched=watched),
+        Invocation(settings, database, guard, middleware),
+        Settler(database, inflight),
+    )
+    runner = Runner(parts, tools)
+    batch_commit = BatchCommit(parts, tools, runner)
+    fast_path = FastPath(parts, tools, runner, batch_commit.carry_out)
+    threads = ThreadPool(extra_threads, inflight, runner.is_unlimited, fast_path.carry_out)
+    async_pool = AsyncPool(settings.async_concurrency, runner.run, tools.invocation.close)
+    claimant = Claimant(parts)
+    claims = Claims(claimant, Fetcher(parts, claimant), Poller(parts, claimant), PassingOn(parts))
+    executor = Executor(parts, tools, claims, Carriers(fast_path, threads, async_pool))
+    reaper = Reaper(database, slots, parts.registry, settings)
+    shutdown = Shutdown(parts, tools.settler)
+    renewer = LeaseRenewer(parts)
+    report = RunTimeReport(
+        database,
+        run_times.snapshot,
+        parts.registry,
+        threads=1 + extra_threads,
+        async_concurrency=settings.async_concurrency,
+    )
+    commands = ControlCommands(database, Mailbox.beside(slots.path), renewer.renew_soon)
+    more_duties: tuple[Callable[[], None], ...] = (
+        parts.admission.pass_on,
+        claims.fetcher.prepare_statements,
+        report.tell,
+        commands.carry_out,
+        async_pool.look,
+        DependencyReport(database, tools.invocation.dependencies).tell,
+        runner.locks.renew,
+        ATTEMPTS.tell,
+    )
+    housekeeper = Housekeeper(
+        parts, tools.settler, reaper, shutdown, renewer, ClaimReturner(parts), more_duties
+    )
+    return Wiring(
+        parts,
+        guard,
+        tools.settler,
+        runner,
+        batch_commit,
+        run_times,
+        threads,
+        executor,
+        reaper,
+        shutdown,
+        renewer,
+        housekeeper,
+    )

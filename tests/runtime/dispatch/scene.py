@@ -1,0 +1,51 @@
+"""A dispatcher with a broker in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.dispatch.dispatcher import Dispatcher
+from tests.runtime.bench import Bench
+from tests.runtime.memory import Memory
+
+
+class Scene:
+    """A dispatcher with its broker, and workers that are heartbeat rows."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        memory: Memory,
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Any,
+    ) -> None:
+        self.bench = bench
+        self.memory = memory
+        self.database = Database(bench.url)
+        bench.at_end(self.database.dispose)
+        self.settings = bench.settings(**settings)
+        self.dispatcher = Dispatcher(self.settings, self.database, memory, clock=clock)
+
+    def worker(
+        self,
+        *names: str,
+        queue: str = "default",
+        children: int = 1,
+        threads: int = 1,
+        now: datetime | None = None,
+    ) -> None:
+        with self.bench.engine.begin() as connection:
+            for number in range(children):
+                heartbeats.beat(
+                    connection, owner=f"{queue} {number} {names}", node="n", queues=[queue],
+                    handlers=names or ("t",), threads=threads, now=now,
+                )  # fmt: skip
+
+    def finish(self) -> None:
+        """All messages are worked off."""
+        self.bench.sql("DELETE FROM task_dispatch")

@@ -1,0 +1,7 @@
+"""Fixtures of the tests of hints."""
+
+from __future__ import annotations
+
+from tests.runtime.hints.ear import ear
+
+__all__ = ["ear"]
