@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,8 @@ from tasks_app.broker.config.defaults import CONTROL_QUEUE
 from tasks_app.broker.control import connect_control
 from tasks_app.broker.flower import guard_flower
 from tasks_app.broker.tasks import register
+from tasks_app.broker.worker.log_format import format_logs
+from tasks_app.broker.worker.processes import ProcessState
 from tasks_app.broker.worker.quiet_log import quieten_messages
 from tasks_app.broker.worker.shutdown import PoolWorker
 from tasks_app.broker.worker.worker import connect_worker
@@ -26,14 +27,15 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 
 
 class PoolCelery(Celery):
-    """Celery's own way to a spawned child makes a new app: without our tasks, deaf to signals."""
+    """An app whose queues take no message but the pool's."""
 
     serves_pool = True
-    """Its queues take no message but the pool's."""
+    restore: Callable[[], Celery] | None = None
+    """How a spawned child finds the app. Celery would make it a new one there: without our tasks,
+    and connected to no signal."""
 
-    def __reduce__(self) -> tuple[Callable[[], Celery], tuple[()]]:
-        """Let a spawned child import the app as everybody does."""
-        return _imported, ()
+    def __reduce__(self) -> Any:
+        return (self.restore, ()) if self.restore else super().__reduce__()
 
     @cached_property
     def Worker(self) -> Any:  # noqa: N802  Celery's name
@@ -41,25 +43,23 @@ class PoolCelery(Celery):
         return self.subclass_with_self(PoolWorker, reverse="Worker")
 
 
-def _imported() -> Celery:
-    app: Celery = importlib.import_module("tasks_app.celery").app
-    return app
-
-
-def make_celery(settings: Settings) -> Celery:
-    """Return the app that ``celery -A tasks_app …`` finds."""
+def make_celery(settings: Settings, restore: Callable[[], Celery] | None = None) -> Celery:
+    """Return a new app for ``celery -A …``; ``restore`` is a function that pickle can name."""
     app = PoolCelery("tasks_app", set_as_current=True)
+    app.restore = restore
     app.conf.update(configuration(settings))
-    register(app)
-    connect_worker(app, settings)
+    process = ProcessState(app)
+    register(app, process)
+    connect_worker(app, settings, process)
     connect_control()
     quieten_messages()
+    format_logs(settings)
     guard_flower(app)
 
     @celeryd_init.connect(weak=False)
     @ends_the_process
     def prepare(conf: Any, **_: Any) -> None:
-        """Load the handlers before the worker chooses its queues, and what goes around them."""
+        """Load handlers and middleware before the worker chooses its queues."""
         load_tasks(settings, (*conf.imports, *conf.include))
         load_middleware(settings.layers)
         if not conf.task_queues:

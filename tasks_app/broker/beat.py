@@ -1,8 +1,8 @@
 """PoolScheduler: beat runs our scan inline, so that it never waits behind busy children.
 
 It keeps no schedule file. Any number of beats may run: the one that holds the lease of the scan
-ticks, the others look about twice a second whether it is over. What fired last stands beside the
-lease, so that the next leader, or the same beat started again, goes on from there.
+ticks, the others look about twice a second whether the lease is over. When each entry last fired
+is stored beside the lease, so that the next leader, or the same beat restarted, goes on from there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
@@ -22,6 +22,7 @@ from tasks_app.broker.events.beat import report_from_beat
 from tasks_app.broker.worker.processes import beat_leader
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import PublishError
+from tasks_app.domain.explain.words import exact
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.runtime.db.errors import is_unanswered, patience_s
@@ -32,7 +33,7 @@ log = quiet_logger(__name__)
 STANDBY_S = 0.5
 """Between two looks of a beat that does not lead."""
 LONGEST_NAP_S = 1.0
-"""Of the one that leads: it has a lease of seconds to renew."""
+"""Between two looks of the leader: it has a lease of seconds to renew."""
 
 
 class PoolScheduler(Scheduler):
@@ -40,7 +41,7 @@ class PoolScheduler(Scheduler):
 
     sync_every = 180
     producer = None
-    """Celery's own is made before each tick, and waits for a broker that is away."""
+    """Celery makes one before each tick, and waits for a broker that is away."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._again_at: float | None = None
@@ -49,12 +50,12 @@ class PoolScheduler(Scheduler):
         self._failures = 0
         settings = load_settings()
         good_for_s = (settings.healthy_for + settings.scan_interval).total_seconds()
-        self._pulse = Liveness(BEAT, f"beat@{socket.gethostname()}", good_for_s=good_for_s)
-        self._trouble = ""
+        self._liveness = Liveness(BEAT, f"beat@{socket.gethostname()}", good_for_s=good_for_s)
+        self._trouble = self._note = ""
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
-        """Take the schedule from the configuration."""
+        """Check the database and the broker, then take the schedule from the configuration."""
         settings = load_settings()
         check_surroundings(self.app, settings)
         self._interval_s = settings.scan_interval.total_seconds()
@@ -65,7 +66,7 @@ class PoolScheduler(Scheduler):
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Run what is due if we lead; return the seconds until the next look."""
-        self._pulse.beat(self._trouble)
+        self._liveness.beat(self._trouble, self._note)
         if not self._lead():
             return self._look_in_s
         wait = float(super().tick(*args, **kwargs))
@@ -76,7 +77,7 @@ class PoolScheduler(Scheduler):
         return min(wait, LONGEST_NAP_S)
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
-        """Wake up on time. Celery's wakes 10 ms before, and asks without a nap until it is."""
+        """Wake up on time. Celery wakes 10 ms before, and polls without a pause until then."""
         return float(super().adjust(n, drift))
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
@@ -91,13 +92,14 @@ class PoolScheduler(Scheduler):
         if self._leader is not None:
             self._leader.lead.release()
         super().close()
-        self._pulse.end()
+        self._liveness.end()
 
     def _lead(self) -> bool:
-        """Tell whether we lead; one that cannot publish, or cannot ask, does not."""
+        """Say whether we lead; a beat that cannot publish, or cannot ask the database, does not."""
         led, self._leads, self._look_in_s = self._leads, False, STANDBY_S
         try:
             self._leader.probe()
+            self._note = ""
             self._leads = self._leader.hold()
             self._trouble = self._trouble if self._leads else ""
         except Exception as error:
@@ -112,7 +114,7 @@ class PoolScheduler(Scheduler):
         return self._leads
 
     def _take_over(self) -> None:
-        """Go on where the last leader was. Celery looks again whether an entry is due."""
+        """Take over when each entry last fired; Celery then looks again which are due."""
         held = self._leader.lead.held
         for name, fired_at in held.notes.items() if held else ():
             with suppress(ValueError):  # not written by us
@@ -122,22 +124,22 @@ class PoolScheduler(Scheduler):
         self._again_at = None
 
     def _is_ours(self, entry: ScheduleEntry) -> bool:
-        """Write down that the entry fires now; False: another beat leads, and fires it.
+        """Record that the entry fires now; False: another beat leads, and fires it.
 
-        It is written first: one that is killed in between fires it never, not twice.
+        Recorded before it is sent: a beat killed in between never fires it, rather than twice.
         """
         fired_at = self.schedule[entry.name].last_run_at
         try:
             if self._leader.lead.note({entry.name: fired_at.isoformat()}):
                 return True
-        except SQLAlchemyError as error:  # we led a second ago: rather twice than never
+        except SQLAlchemyError as error:  # we led a second ago: better twice than never
             self._failed(f"writing down {entry.name}", error)
             return True
         self._leads = False
         return False
 
     def _run_inline(self, task: str) -> None:
-        """Run one of ours; whatever fails, the next tick tries again."""
+        """Run one of ours; the next tick repeats what fails."""
         try:
             if task == SCAN:
                 again_s = self._leader.scan().again_in(self._interval_s)
@@ -153,6 +155,9 @@ class PoolScheduler(Scheduler):
     def _failed(self, what: str, error: Exception) -> None:
         away = isinstance(error, PublishError) or is_unanswered(error)
         self._trouble = "" if away else f"{what} fails ({type(error).__name__})"
+        if isinstance(error, PublishError) and not self._note:
+            since = exact(datetime.now(UTC))  # noqa: TID251  shown to people
+            self._note = f"the broker takes no messages, since {since}"
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
             log.warning("%s failed %s times in a row: %s", what, self._failures, brief(error))

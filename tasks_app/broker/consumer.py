@@ -1,20 +1,25 @@
-"""The consumer of a worker: it goes on watching while it waits for a broker, whatever it reads.
+"""The consumer of a worker: it watches while it waits for a broker, and survives odd messages.
 
-Celery connects again in a loop of its own, and no timer fires meanwhile: for as long as the broker
-is away, nobody would kill what runs past its hard limit, and probes would call the worker dead.
+Celery reconnects in a loop of its own, in which no timer fires: while the broker is away nobody
+would kill what runs past its hard limit, and probes would call the worker dead. Where the broker
+refuses the worker, Celery starts its consumer again without a pause.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from amqp.exceptions import PreconditionFailed
 from celery.exceptions import InvalidTaskError, WorkerShutdown
+from celery.worker import state
 from celery.worker.consumer import Consumer
 from kombu.exceptions import KombuError
 
+from tasks_app.broker.outage import Outage, why_away
 from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import printable
 
 log = quiet_logger(__name__)
 
@@ -22,32 +27,73 @@ UNREADABLE = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
     KombuError,
 )
-"""What Celery raises over a message with odd headers; it would end the worker."""
+"""What Celery raises over a message with odd headers. It would end the worker."""
 AGAIN = {"interval_start": 1, "interval_step": 1, "interval_max": 2}
-"""Seconds between two tries. Celery's grow to 30, by which all work would wait longer than need be
-for a broker that is back."""
+"""Seconds between two tries. Celery's grow to 30: all work would wait that long for a broker that
+is back."""
+LONGEST_REST_S = 30
+"""Between two tries at a broker that refuses us; the first rests are shorter."""
 _DELAYS = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
 
 
 class PatientConsumer(Consumer):
-    """Celery's consumer otherwise."""
+    """Celery's consumer, which watches while it connects and refuses what it cannot read."""
+
+    _was_ready = False
+    _in_vain = 0
+    """Starts since it was ready for the last time."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.outage = Outage()
+        super().__init__(*args, **options)
+
+    def on_ready(self) -> None:
+        """Take note that the broker lets us consume."""
+        self._was_ready, self._in_vain = True, 0
+        super().on_ready()
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, however long it takes; kombu calls back every second."""
-        attempt = conn.ensure_connection
+        """Connect, however long it takes; kombu calls back every second.
 
-        def watchful(errback: Any, max_retries: Any, callback: Callable[[], None]) -> Any:
+        A broker that refuses a worker which was never ready ends it: somebody has to change
+        something.
+        """
+        attempt = conn.ensure_connection
+        tried = (*conn.connection_errors, *conn.channel_errors, TypeError, ValueError)
+
+        def watchful(_errback: Any, max_retries: Any, callback: Callable[[], None]) -> Any:
             def each_second() -> None:
                 self.controller.watch()
                 callback()
 
-            return attempt(errback, max_retries, **AGAIN, callback=each_second)
+            def failed(error: Exception, _interval: float) -> None:
+                self._end_if_refused(conn, error)
+                self.outage.goes_on(_named(conn), why_away(error))
+
+            tries = 0
+            while True:
+                try:
+                    return attempt(failed, max_retries, **AGAIN, callback=each_second)
+                except tried as error:  # kombu gives up at once
+                    failed(error, 0.0)
+                    conn.maybe_switch_next()
+                _rest(tries, each_second)
+                tries += 1
 
         conn.ensure_connection = watchful
-        return super().ensure_connected(conn)
+        connected = super().ensure_connected(conn)
+        self.outage.over()
+        return connected
+
+    def _end_if_refused(self, conn: Any, error: Exception) -> None:
+        """End a worker that was never ready with one sentence, unless it has another broker."""
+        cause = why_away(error)
+        if cause.ends_with and not self._was_ready and len(conn.alt) <= 1:
+            log.critical("The broker %s %s. %s", _named(conn), cause.fact, cause.advice)
+            raise WorkerShutdown(cause.ends_with) from None
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], Any]:
-        """Refuse what Celery stumbles over: a message that is not let go holds its place."""
+        """Refuse what Celery fails on: a message that is not acknowledged keeps its place."""
         handle = super().create_task_handler(*args, **options)
 
         def careful(message: Any) -> Any:
@@ -60,22 +106,22 @@ class PatientConsumer(Consumer):
 
         return careful
 
-    # Celery shows the message in its log, and some bodies make that raise.
+    # Celery logs the message in each of these cases, and some bodies make that raise.
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Refuse what is not encoded as it says."""
+        """Refuse a message that is not encoded as it says."""
         self._refuse(message, exc)
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
-        """Refuse what has a header or a content type that is wrong."""
+        """Refuse a message with a wrong header or content type."""
         self._refuse(message, exc)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
-        """Refuse what is of no protocol that Celery knows."""
+        """Refuse a message of a protocol that Celery does not know."""
         self._refuse(message, InvalidTaskError())
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
-        """Refuse what nobody registered here; the error is a KeyError of its name."""
+        """Refuse a task that is not registered here; ``exc`` is a KeyError of its name."""
         log.error("refused a message for an unknown task: %.100r", exc.args[0])
         self._let_go(message)
 
@@ -87,35 +133,65 @@ class PatientConsumer(Consumer):
         if not message.acknowledged:
             message.reject_log_error(log, self.connection_errors)
 
-    def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """Let go of the lost connection, whatever kombu trips over while it closes it.
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        """Rest, where Celery would start again at once."""
+        super().on_connection_error_before_connected(exc)
+        self._rest()
 
-        Seen with Redis: a channel that was collected wants to give messages back at its close, and
-        raises AttributeError, which ended the worker.
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """Drop the lost connection, whatever kombu raises while it closes it, and rest.
+
+        Seen with Redis: a collected channel wants to give messages back when it closes, and raises
+        AttributeError, which ended the worker.
         """
+        self._end_if_refused(self.connection, exc)
         try:
             super().on_connection_error_after_connected(exc)
         except Exception as error:
-            if self.connection is not None:  # not yet let go: this came from elsewhere
+            if self.connection is not None:  # not dropped yet: the error came from elsewhere
                 raise
             log.warning("the lost connection did not close in order: %s", type(error).__name__)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Rest after a second start in vain, and longer after each further one."""
+
+        def each_second() -> None:
+            self.controller.watch()
+            state.maybe_shutdown()
+
+        if self._in_vain:
+            _rest(self._in_vain - 1, each_second)
+        self._in_vain += 1
+
+
+def _rest(tries: int, each_second: Callable[[], None]) -> None:
+    """Wait a second after the first try, and twice as long after each further one."""
+    for _ in range(min(2 ** min(tries, 10), LONGEST_REST_S)):
+        each_second()
+        time.sleep(1.0)
+
+
+def _named(conn: Any) -> str:
+    """Return the URL without its password; a virtual host may be named by any characters."""
+    return printable(str(conn.as_uri()), keep="")
 
 
 class RabbitConsumer(PatientConsumer):
-    """The same on RabbitMQ: without Celery's queues for delays, and with a clear last word.
+    """The same on RabbitMQ: without Celery's queues for delays, and with a clear last message.
 
-    Our due times stand in the database, so 28 queues for delays would stand empty. Who sends own
-    Celery tasks with a countdown over quorum queues sets ``worker_consumer`` back to
+    Due times are in the database, so Celery's 28 queues for delays would stay empty. To send other
+    Celery tasks with a countdown over quorum queues, set ``worker_consumer`` back to
     ``tasks_app.broker.consumer:PatientConsumer``.
     """
 
     class Blueprint(Consumer.Blueprint):
-        """The same steps without that one."""
+        """Celery's steps without the one for delays."""
 
         default_steps = tuple(step for step in Consumer.Blueprint.default_steps if step != _DELAYS)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """End where trying again is useless: somebody else's queue has our queue's name."""
+        """End the worker where a retry is useless: another queue has our queue's name."""
         if isinstance(exc, PreconditionFailed) and "inequivalent arg" in str(exc):
             log.critical(
                 "A queue of ours exists with other arguments: %s. Give tasks_app a virtual host of "

@@ -1,7 +1,7 @@
-"""Remote control: Flower's Revoke button, and ``celery inspect`` and ``control`` commands of ours.
+"""Remote control: Flower's Revoke button, and our ``celery inspect`` and ``control`` commands.
 
-They run in the worker's parent, which has no connection to the database: what is to change there is
-left in the mailbox, and a child does it within a second. Every worker gets every command.
+They run in the worker's parent, which has no connection to the database: changes are left in the
+mailbox, and a child makes them within a second. Every worker gets every command.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NO_TASK = (
 
 
 def connect_control() -> None:
-    """Let ``revoke`` and ``terminate`` cancel tasks of ours; other ids go on to Celery.
+    """Let ``revoke`` and ``terminate`` cancel our tasks; Celery gets all other ids.
 
-    What would change our messages instead is refused: each carries up to 500 tasks. ``registered``
-    lists our handlers, too.
+    Commands that would change our messages are refused: each carries up to 500 tasks.
+    ``registered`` lists our handlers, too.
     """
     ways = {"revoke": _cancelling, "terminate": _cancelling}
     ways |= {"time_limit": _for_others, "rate_limit": _for_others}
@@ -79,7 +79,7 @@ def _cancelling(builtin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_handlers(builtin: Callable[..., Any]) -> Callable[..., Any]:
-    """List what runs from the pool, too; nothing of it can be called through the broker."""
+    """List our handlers, too, although none can be called through the broker."""
 
     def registered(state: Any, taskinfoitems: Any = None, **arguments: Any) -> list[str]:
         theirs: list[str] = builtin(state, taskinfoitems, **arguments)
@@ -93,7 +93,7 @@ def _is_known(message_id: Any) -> bool:
 
 
 def is_ours(task_id: Any) -> bool:
-    """Whether this is the id of a row; Celery's own ids are UUIDs."""
+    """Say whether this is the id of a row; Celery's own ids are UUIDs."""
     text = str(task_id)
     return text.isascii() and text.isdigit() and 0 < int(text) <= LARGEST_ID
 
@@ -142,8 +142,8 @@ def _change(do: Do, queue: str, word: str) -> dict[str, str]:
     return {"ok": f"{'every queue' if queue == EVERY_QUEUE else queue} will be {word}"}
 
 
-def _leave(wish: ControlCommand) -> None:
-    Mailbox.beside(_slots()).leave(wish)
+def _leave(command: ControlCommand) -> None:
+    Mailbox.beside(_slots()).leave(command)
 
 
 def _slots() -> Path:

@@ -1,7 +1,7 @@
-"""``celery … flower``: Flower's own command, or which extra brings it.
+"""``celery … flower``: Flower's own command, or the extra that brings it.
 
-Celery looks for commands before it loads an app, and would know of none of this name. Every start
-of ``celery`` imports this module.
+Celery looks for commands before it loads an app, and would know none of this name. Every start of
+``celery`` imports this module.
 """
 
 from __future__ import annotations

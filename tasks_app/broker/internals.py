@@ -1,7 +1,7 @@
-"""What we use of Celery, kombu, redis and billiard that they do not promise; looked at before use.
+"""Private parts of Celery, kombu, redis and billiard that we use; each is checked before use.
 
-Where something is not as we know it, what is done without it is what Celery does; only what guards
-our queues has no such way, and a worker does not start.
+Where one is not as we know it, Celery's own way is taken. Only the guard of our queues has no such
+way: without it no worker starts.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ KEPT_SOCKET = PrivateApi(
     Need(f"{_REDIS}:GlobalKeyPrefixMixin._prefix_args", ("self", "args")),
     without="hints go out by way of kombu, which takes longer",
 )
-"""A hint as one command on a socket of its own (``hints``)."""
+"""A hint as one command on a socket of its own (``publish/hints``)."""
 ONE_CLIENT = PrivateApi(
     Need(f"{_CHANNEL}.conn_or_acquire", ("self", "client")),
     Need(f"{_CHANNEL}._put", names=("conn_or_acquire",)),
     without="each message to Redis takes a round trip of its own",
 )
-"""One client for all messages, or one pipeline (``line``, ``sending``)."""
+"""One client for all messages, or one pipeline (``publish/connection``, ``publish/sending``)."""
 CURRENT_APP = PrivateApi(
     Need("celery._state:_tls.current_app"),
     Need("celery._state:_set_current_app", ("app",)),
@@ -59,41 +59,43 @@ PROMPT_POOL = PrivateApi(
     Need("billiard.pool:Pool.__init__", names=("_pool",)),
     without="a message waits for the next round of the worker's loop",
 )
-"""A message for an idle child goes out at once (``prompt``)."""
+"""A message for an idle child goes out at once (``worker/prompt_pool``)."""
 SOUND_LISTS = PrivateApi(
     Need(f"{_CHANNEL}._brpop_read", ("self",)),
     Need(f"{_CHANNEL}.__init__", names=("_brpop_read",)),
     Need(f"{_REDIS}:Transport.Channel"),
     Need(f"{_REDIS}:SentinelTransport.Channel"),
-    without="whoever writes half a JSON text into a list of Redis ends a worker",
+    without="half a JSON text written into a list of Redis ends a worker",
 )
-"""What is no message is dropped (``soundness``)."""
+"""What is no message is dropped (``guard/redis_channel``)."""
 PATIENT_CONSUMER = PrivateApi(
     Need(f"{_CONSUMER}.ensure_connected", ("self", "conn"), ("ensure_connection",)),
     Need(f"{_CONSUMER}.create_task_handler", ("self",)),
+    Need(f"{_CONSUMER}.on_connection_error_before_connected", ("self", "exc")),
     Need(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
+    Need(f"{_CONSUMER}.on_ready", ("self",)),
     *(Need(f"{_CONSUMER}.{name}") for name in _HEARD),
     without="no hard limit holds while the broker is away, and an odd message ends a worker",
 )
-"""``consumer`` overrides what Celery then does not call."""
+"""Overridden in ``consumer``: without them Celery would not call it."""
 COLD_SHUTDOWN = PrivateApi(
     Need("celery.apps.worker:Worker.wait_for_soft_shutdown", ("self",)),
     without="a worker's cold shutdown kills what runs, which is charged",
 )
-"""The same of ``stopping``."""
+"""Overridden in ``worker/shutdown``."""
 OF_WORKERS = (PROMPT_POOL, SOUND_LISTS, PATIENT_CONSUMER, COLD_SHUTDOWN)
 
 _GUARDED_QUEUES = PrivateApi(
     Need("celery:Task.start_strategy", ("self", "app", "consumer")),
     Need(f"{_CONSUMER}.update_strategies", names=("start_strategy",)),
     Need("celery.worker.strategy:default", ("task", "app", "consumer")),
-    without="whoever writes to the broker could start any Celery task",
+    without="anybody who writes to the broker could start any Celery task",
 )
-"""``refusal``, without which no worker is to run."""
+"""``guard/foreign_tasks``, without which no worker may run."""
 
 
 def examine() -> list[Finding]:
-    """Return how they are, for a check-up."""
+    """Return the state of all of them for ``doctor``."""
     found = findings("celery", (*OF_ALL, *OF_WORKERS))
     if _GUARDED_QUEUES.works:
         return found
@@ -101,12 +103,12 @@ def examine() -> list[Finding]:
 
 
 def said_at_start(*, in_worker: bool = False) -> list[str]:
-    """Return what to log."""
+    """Return what a worker, or any other process, logs when it starts."""
     return notices(OF_WORKERS if in_worker else OF_ALL)
 
 
 def check_guard() -> None:
-    """Pass if a worker can refuse what is not ours on our queues.
+    """Pass if a worker can refuse foreign messages on our queues.
 
     Raises:
         ConfigurationError: this Celery would not ask us.
@@ -116,12 +118,12 @@ def check_guard() -> None:
 
 
 def current_app() -> Any:
-    """Return the app that is this thread's; None: it has none, where Celery lets us know."""
+    """Return this thread's app; None: it has none, if this Celery can tell."""
     return _state._tls.current_app if CURRENT_APP.works else app_or_default()  # noqa: SLF001
 
 
 def make_current(app: Any) -> None:
-    """Make an app this thread's, or none."""
+    """Make ``app``, or None, this thread's app."""
     if CURRENT_APP.works:
         _state._set_current_app(app)  # noqa: SLF001
     else:

@@ -1,4 +1,4 @@
-"""The three Celery tasks: each checks its message and calls ``runtime/``. Nothing comes out."""
+"""The three Celery tasks: each checks its message and calls ``runtime/``. No exception escapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery.backends.base import DisabledBackend
 
 from tasks_app.broker.config.defaults import EXECUTE, MAINTAIN, SCAN
 from tasks_app.broker.guard.body import are_ids
-from tasks_app.broker.worker.processes import current_child, scheduled_leader
+from tasks_app.broker.worker.processes import ProcessState
 from tasks_app.broker.worker.shutdown import heed_signals
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
@@ -19,12 +19,14 @@ log = quiet_logger(__name__)
 
 
 class Carrier(Task):
-    """What carries tasks and is none: nothing that is set for Celery's tasks is meant for it.
+    """A message that carries tasks: no setting for Celery's tasks is meant for it.
 
-    A limit would hit up to 500 tasks, a rate hold them back, a late acknowledgement repeat them.
+    A time limit would hit up to 500 tasks, a rate limit hold them back, a late acknowledgement
+    repeat them.
     """
 
     abstract = True
+    Request = "tasks_app.broker.worker.quiet_log:MessageRequest"
     from_config = ()
     serializer = "json"
     acks_late = acks_on_failure = acks_on_timeout = acks_on_failure_or_timeout = False
@@ -38,25 +40,27 @@ class Carrier(Task):
 
     @cached_property
     def backend(self) -> DisabledBackend:
-        """No store of results, whatever ``result_backend`` says: it may be away."""
+        """No result store, whatever ``result_backend`` says: it may be away."""
         return DisabledBackend(app=self.app)
 
 
-def register(app: Celery) -> None:
-    """Register our tasks; Celery's own retries stay off, the database is the authority.
+def register(app: Celery, process: ProcessState | None = None) -> None:
+    """Register our tasks; ``process``: what the app's worker shares with them.
 
-    Celery sends no events of them, not even when a child was killed.
+    Celery's own retries stay off: the database is the authority. Celery sends no events of them,
+    not even when a child was killed.
     """
+    process = process or ProcessState(app)
     quiet = {"base": Carrier, "shared": False, "max_retries": 0, "send_events": False}
 
     @app.task(name=EXECUTE, **quiet)
     def execute(dispatch_id: Any = None, ids: Any = None, *rest: Any, **more: Any) -> None:
-        """Carry out one message. A forged one can at most start tasks that are due anyway."""
+        """Execute one message. A forged one can at most start tasks that are due anyway."""
         if rest or more or not are_ids(dispatch_id, ids):
             log.error("a message on our queue has no valid body and is dropped")
             return
         try:
-            child = current_child()
+            child = process.child()
             heed_signals(child)
             child.execute(dispatch_id, ids)
         except Exception as error:
@@ -65,13 +69,13 @@ def register(app: Celery) -> None:
     @app.task(name=SCAN, **quiet)
     def scan() -> None:
         """Scan and rescue, where no PoolScheduler does it inline and nobody else leads."""
-        leader = scheduled_leader(app)
+        leader = process.scheduled_leader()
         _quietly(SCAN, lambda: leader.hold() and leader.scan())
 
     @app.task(name=MAINTAIN, **quiet)
     def maintain() -> None:
-        """Maintain, if nobody did."""
-        _quietly(MAINTAIN, lambda: scheduled_leader(app).maintain())
+        """Maintain, unless somebody just did."""
+        _quietly(MAINTAIN, lambda: process.scheduled_leader().maintain())
 
 
 def _quietly(name: str, duty: Any) -> None:

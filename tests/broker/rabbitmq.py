@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 VARIABLE = "TASKS_APP_TEST_RABBITMQ_URL"
 NO_RABBITMQ = "RabbitMQ is not tested"
@@ -61,6 +61,50 @@ def _is_shared(url: str) -> bool:
 
 def _control(*arguments: str) -> None:
     subprocess.run(["rabbitmqctl", "-q", *arguments], check=True, capture_output=True, timeout=60)
+
+
+class Account:
+    """A user of one virtual host, who may do all there."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.name = f"tasks_app-test-{uuid.uuid4().hex[:12]}"
+        self.password = uuid.uuid4().hex
+        self.address = (parts.hostname or "127.0.0.1", parts.port or 5672)
+        self._vhost = unquote(parts.path.removeprefix("/"))
+
+    @property
+    def url(self) -> str:
+        """Return the URL with this user."""
+        return self.url_by_way_of(self.address[1])
+
+    def url_by_way_of(self, port: int) -> str:
+        """Return the URL with another port of this machine."""
+        return f"amqp://{self.name}:{self.password}@127.0.0.1:{port}/{quote(self._vhost, safe='')}"
+
+    def may(self, pattern: str) -> None:
+        """Let the user do everything with queues of these names."""
+        _control("set_permissions", "-p", self._vhost, self.name, *[pattern] * 3)
+
+    def change_password(self, password: str) -> None:
+        """Change it at the server; the URL keeps the old one."""
+        _control("change_password", self.name, password)
+
+    def hang_up(self) -> None:
+        """Close all connections of the virtual host."""
+        _control("close_all_connections", "--vhost", self._vhost, "a test")
+
+
+@contextlib.contextmanager
+def account(url: str) -> Iterator[Account]:
+    """Make a user for the virtual host of ``url``, and remove it."""
+    user = Account(url)
+    _control("add_user", user.name, user.password)
+    try:
+        user.may(".*")
+        yield user
+    finally:
+        _control("delete_user", user.name)
 
 
 @contextlib.contextmanager

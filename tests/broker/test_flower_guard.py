@@ -54,5 +54,5 @@ def test_it_does_not_start_where_others_would_reach_it_without_one(
     flower = house.start("flower", f"--port={free_port}", FLOWER_ADDRESS="0.0.0.0")
 
     assert flower.wait(60) != 0
-    assert "Flower has no password, and 0.0.0.0 is an address that others reach" in flower.log()
+    assert "Flower has no password, and 0.0.0.0 is an address that others can reach" in flower.log()
     assert "Traceback" not in flower.log()

@@ -17,7 +17,7 @@ from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
 from tests.broker.conftest import House
-from tests.broker.publish.test_publisher import message
+from tests.broker.publish.messages import message
 from tests.renaming import in_all_processes
 
 RENAMED = """

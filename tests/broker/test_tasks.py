@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from tasks_app.broker import tasks
 from tasks_app.broker.config.defaults import EXECUTE
+from tasks_app.broker.tasks import register
 
 LARGEST = 2**63 - 1
 
 
 @pytest.fixture
-def carried_out(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+def carried_out() -> list[tuple[Any, Any]]:
     """What reached the child."""
-    seen: list[tuple[Any, Any]] = []
-    child = SimpleNamespace(execute=lambda dispatch_id, ids: seen.append((dispatch_id, ids)))
-    monkeypatch.setattr(tasks, "current_child", lambda: child)
-    return seen
+    return []
 
 
 @pytest.fixture
-def execute() -> Any:
+def execute(carried_out: list[tuple[Any, Any]]) -> Any:
+    return registered(lambda dispatch_id, ids: carried_out.append((dispatch_id, ids)))
+
+
+def registered(execute: Callable[[Any, Any], None]) -> Any:
     app = Celery("tasks_app.test", set_as_current=False)
-    tasks.register(app)
+    register(app, SimpleNamespace(child=lambda: SimpleNamespace(execute=execute)))
     return app.tasks[EXECUTE]
 
 
@@ -61,16 +63,14 @@ def test_nor_does_a_body_with_more_names(execute: Any, carried_out: list[Any]) -
 
 
 def test_what_breaks_while_a_message_is_carried_out_is_said_and_goes_no_further(
-    execute: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A MemoryError that reached Celery would end the worker."""
 
-    def break_off() -> None:
+    def break_off(*_: Any) -> None:
         raise MemoryError("secret\npayload")
 
-    monkeypatch.setattr(tasks, "current_child", break_off)
-
-    execute(5, [1])
+    registered(break_off)(5, [1])
 
     assert [record.getMessage() for record in caplog.records] == [
         "message 5 ended early; the scan comes back: MemoryError: secret"

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, text
 from tasks_app.pool.schema import migrate, newest
 from tests.broker.celery_process import HOUSE, CeleryProcess
 from tests.broker.conftest import House
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell
 from tests.releases import NEXT, NO_RELEASE, code_of, last_release, next_release
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(600, method="thread")]

@@ -39,7 +39,7 @@ with Session(create_engine(os.environ["TASKS_APP_DATABASE_URL"])) as session, se
     {create}
     ids = session.scalars(text("SELECT id FROM task_pending")).all()
 from tasks_app.runtime.hints import hints
-hints.EXIT_PATIENCE_S = 30  # a busy machine needs more than a second to import Celery
+hints.HINTS.exit_patience_s = 30  # a busy machine needs more than a second to import Celery
 hints.HINTS.flush()
 assert hints.HINTS.counts().sent
 print(json.dumps(ids))

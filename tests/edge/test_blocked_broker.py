@@ -44,7 +44,7 @@ def doctor(house: House) -> str:
     return "\n".join(line for line in run.stdout.splitlines() if "broker" in line)
 
 
-@pytest.fixture(params=[True, False], ids=["beat", "deputies"])
+@pytest.fixture(params=[True, False], ids=["beat", "standbys"])
 def lost(house: House, request: pytest.FixtureRequest) -> Iterator[tuple[int, CeleryProcess]]:
     """A task in the hands of a worker; another one lives, and a schedule is due each second."""
     doomed, worker = house.worker("-Q", "doomed", children=1), house.worker(children=1)

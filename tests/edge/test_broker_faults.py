@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,23 +17,17 @@ from kombu import Connection
 from redis import Redis
 from sqlalchemy import Engine
 
-from tasks_app.embedded.valkey import Valkey
+from tasks_app.embedded.servers.valkey import Valkey
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
+from tests.edge.load import DEFAULTS, Load
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 from torture.rabbit_node import Node, rabbitmq_program
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400, method="thread")]
 
-PER_SECOND = 50
 OUTAGE_S = 60
-DEFAULTS = {
-    "TASKS_APP_LEASE": "30s",
-    "TASKS_APP_REPUBLISH_AFTER": "30s",
-    "TASKS_APP_GIVE_BACK_AFTER": "1s",
-}
-DONE = "SELECT count(*) FROM task_completed"
 SINCE = "SELECT count(*) FROM task_completed WHERE finished_at > :instant"
 CONSUMER_TIMEOUT = (
     "application:set_env(rabbit, consumer_timeout, {}), "
@@ -43,33 +35,6 @@ CONSUMER_TIMEOUT = (
 )
 """In milliseconds: how long a message may stay unacknowledged, and how often that is looked at."""
 CLOCK = "SELECT clock_timestamp()"
-
-
-class Load:
-    """A producer that never stops; it knows nothing of brokers."""
-
-    def __init__(self, house: House) -> None:
-        self.ids: list[int] = []
-        self._house = house
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._produce, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        until(lambda: self._house.sql(DONE) > PER_SECOND, 60, "work under load")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _produce(self) -> None:
-        while not self._over.wait(0.1):
-            self.ids += self._house.create("ok", PER_SECOND // 10)
-
-    def goes_on(self, seconds: float) -> None:
-        """Let so much time pass under load."""
-        self._over.wait(seconds)
 
 
 class Proxied:

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from tests.broker.conftest import House
-from tests.broker.test_side_by_side import CASES, _create
+from tests.broker.side_by_side import CASES, _create
 
 FAILED = {
     *("retries used up, own exception", "retries used up, Celery's", "no retries", "Reject"),

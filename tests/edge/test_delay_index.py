@@ -14,7 +14,7 @@ from redis import Redis
 from tasks_app import NewTask, create_tasks
 from tasks_app.embedded import Valkey
 from tests.broker.conftest import House
-from tests.broker.publish.test_delay_index import DUE, PUMP, lateness
+from tests.broker.publish.lateness import DUE, PUMP, lateness
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -73,7 +73,7 @@ def test_redis_is_restarted_and_delayed_tasks_run(house: House, open_folder: Pat
         address = {"TASKS_APP_BROKER_URL": valkey.url}
         house.beat(**address)
         worker = house.worker(**address)
-        worker.says("this worker pumps what is due")
+        worker.says("this worker starts delayed tasks on time")
         ids = spread(house, 300, 3.0, 15.0)
         until(lambda: Redis.from_url(valkey.url).zcard(DUE))
         valkey.stop()

@@ -13,7 +13,7 @@ from tasks_app.domain.flow_control.fair_share import EVERY
 from tasks_app.runtime.dispatch.message_sizing import KnownRunTimes
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
-from tests.runtime.flow_control.test_fair_queues import Line, fill, share
+from tests.runtime.flow_control.fair_line import Line, fill, share
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.flow_control.limits import Kind, Limit, limit_of
+from tasks_app.domain.flow_control.limits import GateKind, Limit, limit_of
 from tasks_app.pool.dispatch.leader_lease import Rank
 from tasks_app.pool.flow_control.limits import set_limit
 from tasks_app.pool.runs import heartbeats
@@ -84,7 +84,7 @@ def test_no_more_than_the_limit_run_while_workers_are_killed(
     engine: Engine, database_url: str, tmp_path: Path, async_pool: list[Workers], most: int
 ) -> None:
     with engine.begin() as connection:
-        set_limit(connection, Limit(Kind.KEY, "tenant:*", most))
+        set_limit(connection, Limit(GateKind.KEY, "tenant:*", most))
     payload = {"key": "tenant:1", "seconds": 0.3}  # long beside the way from one run to the next
     ids = create(engine, *[NewTask("gated", payload, {"limit_key": "tenant:1"})] * (100 * most))
     gang = Workers(database_url, tmp_path, 8, threads=2)
@@ -155,7 +155,7 @@ def test_a_hundred_thousand_behind_a_closed_limit_cost_what_an_idle_pool_does(
 
     idle = load()
     with engine.begin() as connection:
-        set_limit(connection, Limit(Kind.KEY, "tenant:*", 0))
+        set_limit(connection, Limit(GateKind.KEY, "tenant:*", 0))
     create(engine, *[NewTask("gated", {"key": "k"}, {"limit_key": "tenant:1"})] * WAITING)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         until(lambda: (alive(), leader.hold(), leader.scan().did_something)[2] is False, 900)

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from tasks_app import create_task
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.embedded.valkey import Valkey
+from tasks_app.embedded.servers.valkey import Valkey
 from tasks_app.runtime.dispatch.queue_room import SPARE_MESSAGES
 from tasks_app.runtime.hints.channel import DEEP, LOOK_EVERY
 from tasks_app.runtime.hints.hints import HINTS
@@ -125,11 +125,10 @@ def hinted_by() -> Iterator[Callable[[HintSender | None], None]]:
     """Let this hinter, or none, hear of what this process commits from now on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TASKS_APP_BROKER_URL", "redis://nobody")
-        before = HINTS._connect
-        HINTS.provide(CeleryHints)
+        before = HINTS.provide(CeleryHints)
         HINTS._current()  # listens to sessions
-        yield partial(patch.setattr, HINTS, "_hinter")
-    HINTS.provide(before)  # type: ignore[arg-type]
+        yield partial(patch.setattr, HINTS, "_sender")
+    HINTS.provide(before)
 
 
 def hinter_of(url: str) -> HintSender:

@@ -18,21 +18,19 @@ from typing import Self
 from uuid import uuid4
 
 import pytest
-from pydantic import SecretStr
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Level
-from tasks_app.monitor import database as checks
-from tasks_app.monitor.checkup import examine
+from tasks_app.monitor.checks import database as checks
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.claim_next import claim_next
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.scan.position import ScanPosition
 from tests.broker.conftest import House
-from tests.edge.test_broker_faults import DEFAULTS
+from tests.edge.load import DEFAULTS
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(3600, method="thread")]
@@ -177,24 +175,18 @@ def too_slow(when: str, before: dict[str, float], now: dict[str, float], most: f
     return [kind for kind in CLAIMS if times[kind] > most]
 
 
-def named(url: str, pid: int) -> bool:
+def named(engine: Engine, pid: int, long_idle: timedelta) -> bool:
     """Whether the doctor warns of this session."""
-    settings = Settings(database_url=SecretStr(url))
-    return any(
-        each.subject == "transactions"
-        and each.level is Level.WARN
-        and f"session {pid} " in each.fact
-        for each in examine(settings)
-    )
+    with engine.connect() as connection:
+        found = checks.transactions(connection, Settings(), long_idle=long_idle)
+    return any(each.level is Level.WARN and f"session {pid} " in each.fact for each in found)
 
 
 @pytest.mark.parametrize(
     ("kind", "held_s"), [("snapshot", HELD_S), ("xid", HELD_S / 5)], ids=["snapshot", "xid"]
 )
-def test_a_transaction_that_is_open_for_minutes(
-    house: House, monkeypatch: pytest.MonkeyPatch, kind: str, held_s: float
-) -> None:
-    monkeypatch.setattr(checks, "LONG_IDLE", min(checks.LONG_IDLE, timedelta(seconds=held_s / 4)))
+def test_a_transaction_that_is_open_for_minutes(house: House, kind: str, held_s: float) -> None:
+    long_idle = min(checks.LONG_IDLE, timedelta(seconds=held_s / 4))
     house.beat(**DEFAULTS)
     house.worker(children=2, **DEFAULTS)
     isolation, statement = HOLD[kind]
@@ -209,7 +201,7 @@ def test_a_transaction_that_is_open_for_minutes(
         pid = holder.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
         during = watch.looks("held", held_s)
         dead = house.sql(DEAD)
-        alarm = named(house.url, pid)
+        alarm = named(engine, pid, long_idle)
         holder.rollback()
         holder.close()
         until(lambda: house.sql(DEAD) < dead / 4, 180, "vacuum after the release")

@@ -20,7 +20,7 @@ from sqlalchemy import Row, text
 from tasks_app import NewTask, create_tasks
 from tests.broker.conftest import House
 from tests.broker.house.poisons import ASKS, MAX_ATTEMPTS, POISONS
-from tests.edge.test_broker_faults import DEFAULTS
+from tests.edge.load import DEFAULTS
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900, method="thread")]
 

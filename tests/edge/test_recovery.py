@@ -17,9 +17,9 @@ from redis import Redis
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from tasks_app.embedded.postgres import Postgres
+from tasks_app.embedded.servers.postgres import Postgres
 from tests.broker.conftest import House
-from tests.edge.test_broker_faults import DEFAULTS, Load
+from tests.edge.load import DEFAULTS, Load
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 

@@ -1,4 +1,4 @@
-"""The table of signals in docs/operations.md, line by line: each on a real worker with a real task.
+"""The table of docs/operations/stopping.md, line by line: each on a real worker with a real task.
 
 The task never ends by itself and catches whatever is raised.
 """

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 from tasks_app import Breaker, NewTask, change_queue, create_tasks, pause_queue
-from tasks_app.domain.flow_control.circuit_breaker import Mode
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.flow_control.breaker_waiting_list import hold
 from tasks_app.runtime.db.database import Database
@@ -53,9 +53,9 @@ def worker(bench: Bench, number: int) -> None:
     work = bench.work(scan_interval=0.001)
     for _ in range(number):
         work._slot.tidy_at = 0.0
-        work._tidy()
-        work._claim()
-        work._nap()
+        work.tidy()
+        work.claim()
+        work.nap()
     bench._children[-1].stop()
 
 
@@ -87,7 +87,7 @@ def broken(bench: Bench) -> None:
     """The breaker of what its tasks depend on is open; those that come are put aside."""
     with bench.engine.begin() as connection:
         breaker.synchronise(connection, {Breaker("bank"): ["t"]}, ["t"])
-        breaker.override(connection, "bank", Mode.OPEN)
+        breaker.override(connection, "bank", BreakerMode.OPEN)
 
 
 def fill(bench: Bench, **options: str) -> None:

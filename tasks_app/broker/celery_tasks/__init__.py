@@ -1,3 +1,3 @@
-"""Celery tasks of other apps: run from the pool unchanged, and called into a transaction."""
+"""Tasks of other Celery apps: run from the pool unchanged, and called within a transaction."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which Celery tasks this process runs from the pool: those of an app, or single ones.
 
-They are found by name in a row, as handlers are. Through the broker they are never found by name.
+A row finds them by name, as it finds handlers. A message on our queues cannot start them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load_tasks(settings: Settings, modules: Iterable[str] = ()) -> None:
     """
     load_handlers((*settings.modules, *modules))
     if settings.celery_app:
-        current = current_app()  # a new app makes itself the current one
+        current = current_app()  # a new app makes itself current
         try:
             run_from_pool(_found(settings.celery_app))
         finally:
@@ -40,9 +40,9 @@ def load_tasks(settings: Settings, modules: Iterable[str] = ()) -> None:
 
 
 def run_from_pool(*given: Celery | Task) -> None:
-    """Let this process run these tasks from the pool, or all tasks of an app.
+    """Let this process run these tasks, or all tasks of an app, from the pool.
 
-    Call it where everything is declared: an app's modules are imported now.
+    Call it once all tasks are declared: an app's modules are imported now.
 
     Raises:
         HandlerError: a handler and a Celery task have one name.
@@ -59,7 +59,7 @@ def _found(name: str) -> Celery:
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)
         if isinstance(error, ImportError) and not (missing and name.startswith(missing)):
-            raise  # an import inside of it
+            raise  # an import inside the module failed
         raise ConfigurationError(
             f"TASKS_APP_CELERY_APP names {name}, which cannot be found. "
             "Write it as after celery -A, and check that its folder is on PYTHONPATH."
@@ -70,7 +70,7 @@ def _found(name: str) -> Celery:
 
 
 def _tasks_of(app: Celery) -> Iterator[Task]:
-    """Return what the user declared, of all modules that the app would load in a worker."""
+    """Yield the user's tasks, of all modules that the app would load in a worker."""
     app.loader.import_default_modules()
     app.finalize()
     for name, task in sorted(app.tasks.items()):
@@ -91,5 +91,5 @@ def _enter(task: Task) -> None:
 
 
 def _of_messages(record: logging.LogRecord) -> bool:
-    """Keep what Celery logs of single runs out of the log: it shows results; the row has them."""
+    """Drop Celery's log lines on runs from the pool: they show results, which the row has."""
     return not current_task or pool_run_of(current_task) is None or not hasattr(record, "data")

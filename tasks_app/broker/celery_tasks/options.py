@@ -1,6 +1,6 @@
-"""Options of ``apply_async`` and of signatures, in our words.
+"""Options of ``apply_async`` and of signatures as options of ours.
 
-What a message would have carried and a row cannot is refused by name.
+An option that a message could carry and a row cannot is refused by name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ OF_THE_MESSAGE = (
     *("parent_id", "producer", "publisher", "retries", "retry", "retry_policy", "root_id"),
     *("reply_to", "shadow"),
 )
-"""Only say how a message is sent, or shown on its way; a row needs none of them."""
+"""Options about sending or showing a message; a row needs none of them."""
 SINGLE_TASKS = "single tasks; a task may create the next one"
 ZERO_IS_FIRST = ("redis", "rediss", "sentinel")
-"""Brokers on which Celery's priority 0 goes first, as here; on the others 9 does."""
+"""Brokers on which Celery's priority 0 is first, as here; on others 9 is."""
 
 
 def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
@@ -41,8 +41,8 @@ def options_of(app: Celery, given: Mapping[str, Any]) -> TaskOptions:
         ours, in_our_words = _OURS[name]
         options[ours] = in_our_words(app, value)
     if "delay" in options:
-        options.pop("run_at", None)  # as in Celery, where countdown wins
-    return options  # type: ignore[return-value]  # checked on entry, as all options are
+        options.pop("run_at", None)  # in Celery countdown wins, too
+    return options  # type: ignore[return-value]  # checked on creation, as all options are
 
 
 def _as_it_is(_app: Celery, value: Any) -> Any:
@@ -54,16 +54,16 @@ def _delay(_app: Celery, value: Any) -> Any:
 
 
 def _expiry(app: Celery, value: Any) -> Any:
-    """Seconds count from now on by this machine's clock, as in Celery."""
+    """Seconds count from now by this machine's clock, as in Celery."""
     if isinstance(value, int | float):
         return app.now() + timedelta(seconds=max(0, value))
     return moment(app, value)
 
 
 def _priority(app: Celery, value: Any) -> Any:
-    """Keep the order of the app's own broker, whose ends may lie the other way round."""
+    """Keep the order of the app's own broker, which may be the opposite of ours."""
     if isinstance(value, bool) or not isinstance(value, int):
-        return value  # refused on entry
+        return value  # refused on creation
     broker = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
     return min(9, max(0, value if broker in ZERO_IS_FIRST else 9 - value))
 

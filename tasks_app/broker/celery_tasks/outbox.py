@@ -1,4 +1,4 @@
-"""The outbox: inside its block ``.delay()`` writes a row in the caller's transaction."""
+"""The outbox: within its block ``.delay()`` writes a row in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.errors import OutboxError
+from tasks_app.domain.errors import InvalidConnectionError, OutboxError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.payload import decode
 from tasks_app.domain.tasks.records import TaskId
-from tasks_app.runtime.api.new_rows import admitted
-from tasks_app.runtime.api.producer import acreate_tasks, create_task
+from tasks_app.runtime.api.producer import acreate_tasks, admitted, create_task
+from tasks_app.runtime.db.connections import shown
 
 log = quiet_logger(__name__)
 
 
 class PoolResult:
-    """What ``.delay()`` returns inside an outbox: the id. The result itself is in the pool."""
+    """What ``.delay()`` returns within an outbox: the id. The result itself is in the pool."""
 
     def __init__(self, task_id: TaskId | None = None) -> None:
         self._task_id = task_id
@@ -40,11 +40,11 @@ class PoolResult:
 
     @property
     def id(self) -> str:
-        """The same as text: ``self.request.id`` of its runs."""
+        """The row's id as text: ``self.request.id`` of its runs."""
         return str(self.task_id)
 
     def given(self, task_id: TaskId) -> None:
-        """Learn the id, for the outbox."""
+        """Set the id; the outbox calls it."""
         self._task_id = task_id
 
     def __repr__(self) -> str:
@@ -60,10 +60,10 @@ class Sink(Protocol):
     """Where the calls of one block go."""
 
     open: bool
-    """Whether the block has not ended; a thread or asyncio task of it may live on."""
+    """Whether the block has not ended; a thread or asyncio task may outlive it."""
 
     def put(self, new: NewTask) -> PoolResult:
-        """Check the call and keep it.
+        """Check the call and write or collect it.
 
         Raises:
             InvalidTaskError: it is refused.
@@ -102,7 +102,7 @@ class _Now:
             )
 
     def _note_commit(self, session: Session) -> None:
-        if session.get_nested_transaction() is None:  # savepoints say so, too
+        if session.get_nested_transaction() is None:  # savepoints send the event, too
             self._committed, self._since_commit = True, 0
 
 
@@ -114,7 +114,7 @@ class _Later:
         self.collected: list[tuple[NewTask, PoolResult]] = []
 
     def put(self, new: NewTask) -> PoolResult:
-        call = decode(admitted(new).payload, "payload")  # as it is now, whatever happens to it
+        call = decode(admitted(new).payload, "payload")  # as it is now; the caller may change it
         result = PoolResult()
         self.collected.append((replace(new, args=call["args"], kwargs=call["kwargs"]), result))
         return result
@@ -124,7 +124,7 @@ _sink: ContextVar[Sink | None] = ContextVar("tasks_app_outbox", default=None)
 
 
 def current_sink() -> Sink | None:
-    """Return where calls go here and now; None: no outbox is open."""
+    """Return where calls go in this context; None: no outbox is open."""
     return _sink.get()
 
 
@@ -143,21 +143,27 @@ class outbox:  # noqa: N801  read as a statement: with outbox(session)
     def __enter__(self) -> Self:
         """Open the block."""
         if not isinstance(self._session, Session | Connection):
-            raise TypeError("with outbox(…) takes a Session or Connection; others: async with.")
+            raise InvalidConnectionError(
+                f"{shown(self._session)} is no Session or Connection. Pass yours to: with "
+                "outbox(…). For others: async with outbox(…)."
+            )
         self._now = _Now(self._session)
         self._now.begin()
         self._token = _sink.set(self._now)
         return self
 
     def __exit__(self, failed: object, *_: object) -> None:
-        """Close it; the transaction is the caller's."""
+        """Close the block; the transaction is the caller's."""
         _sink.reset(self._token)
         self._now.end(well=failed is None)
 
     async def __aenter__(self) -> Self:
         """Open the block."""
         if not isinstance(self._session, AsyncSession | AsyncConnection):
-            raise TypeError("async with outbox(…) takes an AsyncSession or AsyncConnection.")
+            raise InvalidConnectionError(
+                f"{shown(self._session)} is no AsyncSession or AsyncConnection. "
+                "Pass yours to: async with outbox(…). For others: with outbox(…)."
+            )
         self._later = _Later()
         self._token = _sink.set(self._later)
         return self

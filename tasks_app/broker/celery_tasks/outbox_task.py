@@ -41,10 +41,10 @@ class OutboxTask(Task):
         """Create a row in the open outbox, or do what Celery does."""
         given = {**options, "task_id": task_id, "link": link, "link_error": link_error}
         sink = current_sink()
-        again = bool(options.get("retries"))  # self.retry in a plain worker
+        again = bool(options.get("retries"))  # from self.retry in a plain worker
         if sink is not None and not again and not self.app.conf.task_always_eager:
             if not sink.open:
-                raise OutboxError(f"{self.name} was called when its outbox was closed already.")
+                raise OutboxError(f"{self.name} was called after its outbox was closed.")
             return sink.put(NewTask(self, None, options_of(self.app, given), args, kwargs))
         if not again and not self.app.conf.task_always_eager:
             _outside(self)
@@ -52,10 +52,8 @@ class OutboxTask(Task):
 
 
 def _outside(task: Task) -> None:
-    """Refuse, warn or say nothing."""
-    if _rule() == "refuse" or getattr(
-        task.app, "serves_pool", False
-    ):  # whose queues would refuse it
+    # The queues of an app of ours would refuse the message.
+    if _rule() == "refuse" or getattr(task.app, "serves_pool", False):
         raise OutboxError(
             f"{task.name} was called without an outbox. "
             "Call it within: with outbox(session), or use create_task."

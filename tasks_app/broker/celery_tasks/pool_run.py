@@ -1,4 +1,4 @@
-"""What a run from the pool keeps to itself, in place of sending a message."""
+"""What a run from the pool records instead of sending a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PoolRun:
 
 
 def keep_here(task: Task) -> None:
-    """Let runs from the pool send nothing of their own; all other runs are as they were."""
+    """Keep runs of this task from the pool from sending messages; other runs stay unchanged."""
     if getattr(task, "_kept_here", False):
         return
     signature_from_request, replace = task.signature_from_request, task.replace
@@ -30,7 +30,7 @@ def keep_here(task: Task) -> None:
     def kept_signature(
         request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **more: Any
     ) -> Signature:
-        """Make the signature that ``self.retry`` sends; sent from the pool, it is only noted."""
+        """Make the signature that ``self.retry`` sends; a run from the pool only records it."""
         signature = signature_from_request(request, args, kwargs, queue, **more)
         run = pool_run_of(task)
         if run is not None:
@@ -44,7 +44,7 @@ def keep_here(task: Task) -> None:
         return signature
 
     def kept_replace(signature: Signature) -> Any:
-        """Refuse: the new task would have this one's id, and leave the pool."""
+        """Refuse in the pool: the new task would have this one's id, and leave the pool."""
         if pool_run_of(task) is None:
             return replace(signature)
         raise Fail("self.replace does not exist in the pool. Create the other task, and return.")
@@ -54,5 +54,5 @@ def keep_here(task: Task) -> None:
 
 
 def pool_run_of(task: Task) -> PoolRun | None:
-    """Return the run from the pool that the task is in; None: it runs otherwise, or not at all."""
+    """Return the task's current run from the pool; None: it has none."""
     return getattr(task.request, "pool_run", None)

@@ -1,7 +1,7 @@
-"""One run of a Celery task out of the pool: Celery's own tracer runs it, we read how it ended.
+"""One run of a Celery task from the pool: Celery's own tracer runs it, and we read how it ended.
 
-The tracer is what runs a task in a plain worker, too: request, callbacks and signals are the same.
-Only what it would send or store stays here: a retry is an outcome, a result is the row's.
+The same tracer runs a task in a plain worker: request, callbacks and signals are the same. Only
+sending and storing differ: a retry becomes an outcome, and the result goes to the row.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
 from tasks_app.runtime.handlers.context import TaskContext
 
 REQUEUED_WAIT_S = 1.0
-"""Until a task runs again that said ``Reject(requeue=True)``; a broker would send it at once."""
+"""The wait after ``Reject(requeue=True)``; a broker would send the task again at once."""
 ANY_SIZE = 2**63
-"""Where the size is judged later."""
+"""No limit here: the size is checked later."""
 
 
 class CeleryRun:
@@ -54,14 +54,14 @@ class CeleryRun:
             )
             ended = trace(request["id"], from_json(call.args), from_json(call.kwargs), request)
         error = None if ended.info is None else ended.info.retval
-        if run.retries:  # asked for, whatever the task did after it
+        if run.retries:  # self.retry counts, whatever the task did afterwards
             raise self._retried(run, call, error)
         if error is None:
             return self._result(ended.retval)
         raise self._outcome(error)
 
     def _request(self, run: PoolRun) -> dict[str, Any]:
-        """Return what the headers of a message would say."""
+        """Return what a message would have in its headers."""
         context, task = run.context, self._task
         task_id = str(context.task_id)
         return {
@@ -81,14 +81,14 @@ class CeleryRun:
                 "priority": None,
                 "redelivered": False,
             },
-            "ignore_result": True,  # in a backend; the row keeps it
+            "ignore_result": True,  # in a backend; the row has it
             "is_eager": False,
             "utc": True,
             "pool_run": run,
         }
 
     def _result(self, value: Any) -> Any:
-        """Return the result; where Celery would keep none, one that JSON cannot hold is dropped."""
+        """Return the result; one that JSON cannot hold is dropped where Celery would keep none."""
         if not (self._task.ignore_result or isinstance(self._task.backend, DisabledBackend)):
             return value
         return value if _as_json(value, "result") is not None else None
@@ -101,7 +101,7 @@ class CeleryRun:
         return Retry(
             str(error) if isinstance(error, CeleryRetry) else "",
             after=self._wait(when),
-            # Celery has counted already. A limit that the row has of its own holds all the same.
+            # Celery has counted already. A limit of the row's own applies nevertheless.
             max_attempts=MOST_ATTEMPTS
             if run.context.max_attempts == attempts_of(self._task)
             else None,
@@ -128,14 +128,14 @@ class CeleryRun:
 
 
 def attempts_of(task: Task) -> int:
-    """Return how often a task may run at most; ``max_retries=None`` is as much as a row counts."""
+    """Return how often a task may run; ``max_retries=None``: as often as a row can count."""
     if task.max_retries is None:
         return MOST_ATTEMPTS
     return min(max(0, int(task.max_retries)) + 1, MOST_ATTEMPTS)
 
 
 def _as_json(value: Any, path: str) -> Any:
-    """Return the value as JSON would give it back, or None: it cannot."""
+    """Return the value after a round trip through JSON; None: JSON cannot hold it."""
     try:
         return decode(encode(value, path, ANY_SIZE, to_json), path)
     except InvalidTaskError:
@@ -144,7 +144,7 @@ def _as_json(value: Any, path: str) -> Any:
 
 @contextmanager
 def _current(app: Any) -> Iterator[None]:
-    """Make the task's app the current one, for shared tasks that it calls."""
+    """Make the task's app current, for shared tasks that it calls."""
     before = current_app()
     make_current(app)
     try:

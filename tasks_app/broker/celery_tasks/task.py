@@ -1,4 +1,4 @@
-"""A Celery task as a handler: its name, its limits and its retries in our words."""
+"""A Celery task as a handler: its name, its limits and its retries as options of ours."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tasks_app.runtime.handlers.registry import HANDLERS
 
 
 def spec_of(task: Task) -> HandlerSpec:
-    """Return what the task declares.
+    """Return the task's declaration as that of a handler.
 
     Its code decides what is retried, as in Celery: any other exception fails at once. The policy's
-    wait is for a process that died.
+    wait applies after the death of a process.
 
     Raises:
         InvalidTaskError: its name does not fit into the pool.
@@ -45,7 +45,7 @@ def spec_of(task: Task) -> HandlerSpec:
 
 
 def _queue_of(task: Task) -> str:
-    """Return where Celery would route it, if that is a queue of our handlers."""
+    """Return the queue to which Celery would route it, if our handlers have it."""
     if len(HANDLERS.queues) > 1:
         route = task.app.amqp.router.route({"queue": getattr(task, "queue", None)}, task.name)
         name = getattr(route.get("queue"), "name", None)

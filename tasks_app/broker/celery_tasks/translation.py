@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from tasks_app.broker.celery_tasks.options import SINGLE_TASKS, options_of
 from tasks_app.broker.celery_tasks.task import spec_of
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import check_call
+from tasks_app.domain.creation.new_task import NewTask, check_call
 from tasks_app.domain.errors import InvalidTaskError
 from tasks_app.domain.handlers.spec import HandlerSpec
+from tasks_app.runtime.api.foreign_tasks import register_translator
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 _CANVAS = "celery."
@@ -92,3 +92,6 @@ def _arguments(
 
 def _given(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (options or {}).items() if value is not None}
+
+
+register_translator("celery", translate)

@@ -1,4 +1,4 @@
-"""What Celery code writes and reads otherwise than we do: special JSON values, and moments."""
+"""What Celery writes and reads differently from us: special JSON values, and instants."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the value with everything in it that :func:`to_json` wrote, inner ones first.
+    """Return the value with all that :func:`to_json` wrote restored, inner values first.
 
     Raises:
-        ValueError: it names a type that nobody registered with kombu here.
+        ValueError: it names a type that is not registered with kombu here.
     """
     match value:
         case dict():
@@ -37,6 +37,6 @@ def from_json(value: Any) -> Any:
 
 
 def moment(app: Celery, value: datetime | str) -> datetime:
-    """Return an eta or an expiry as Celery understands it: naive ones are UTC."""
+    """Return an eta or an expiry as Celery reads it; naive ones are UTC."""
     moment: datetime = maybe_make_aware(maybe_iso8601(value), app.timezone)
     return moment

@@ -1,1 +1,1 @@
-"""What doctor and a start look at, of Celery and the broker."""
+"""What ``doctor`` and a start check of Celery and the broker."""

@@ -10,30 +10,29 @@ from urllib.parse import urlsplit
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
-from tasks_app.broker.checks.local import is_local
-from tasks_app.broker.config.celeryconfig import read_celeryconfig, written_in_capitals
-from tasks_app.broker.config.defaults import celery_defaults
+from tasks_app.broker.config.configuration import read_celeryconfig, written_in_capitals
+from tasks_app.broker.config.defaults import PASSED_BY, celery_defaults
 from tasks_app.broker.config.time_limits import limits_of, said
-from tasks_app.broker.config.unused_settings import PASSED_BY
+from tasks_app.broker.outage import why_away
 from tasks_app.broker.publish.blocked import BlockedError, try_to_send
 from tasks_app.broker.publish.publisher import PATIENCE_S
+from tasks_app.domain.config.addresses import is_local
 from tasks_app.domain.finding import Finding, away, fail, ok, warn
 
 LEAVE_ALONE = {
     "worker_prefetch_multiplier": "messages would wait in one worker while another one is free",
-    "accept_content": "anything but JSON lets whoever writes to the broker run code",
+    "accept_content": "anything but JSON lets anybody who writes to the broker run code",
     "beat_scheduler": "only ours scans beside busy workers, and needs no file",
     "task_always_eager": "beat would run the tasks itself",
     "worker_consumer": "only ours watches the children while the broker is away",
 }
 OUR_CONSUMERS = tuple(f"tasks_app.broker.consumer:{name}Consumer" for name in ("Patient", "Rabbit"))
 _OLD_NAMES = ("CELERY_", "CELERYD_", "CELERYBEAT_", "BROKER_")
-_NOT_LET_IN = ("AccessRefused", "AuthenticationError", "AuthenticationWrongNumberOfArgsError")
 _UNTRIED_POOLS = ("gevent", "eventlet")
 
 
 def examine_broker(app: Celery) -> list[Finding]:
-    """Ask the broker who it is, and whether it may throw messages away."""
+    """Ask the broker who it is, and whether it may drop messages."""
     connection = app.connection_for_write()
     try:
         connection.ensure_connection(max_retries=1, timeout=PATIENCE_S)
@@ -47,14 +46,14 @@ def examine_broker(app: Celery) -> list[Finding]:
         advice = "See its alarms: rabbitmqctl status. Tasks wait in the database meanwhile."
         return [fail("broker", "refuses messages (connection.blocked: memory or disk)", advice)]
     except Exception as error:
-        advice = "Check TASKS_APP_BROKER_URL and that it runs. Tasks wait in the database."
-        return [away("broker", f"{_refusal_of(error)}", advice)]
+        cause = why_away(error)
+        return [away("broker", cause.fact, cause.advice)]
     finally:
-        connection.collect()  # without a word: one that is blocked hears none
+        connection.collect()  # no goodbye: a blocked connection gets no answer
 
 
 def examine_celery(app: Celery) -> list[Finding]:
-    """Look for settings that Celery does not know, and for those that do harm."""
+    """Look for settings that Celery does not know, and for harmful ones."""
     strange = [name for name in sorted(read_celeryconfig()) if name not in DEFAULTS]
     strange += [name for name in written_in_capitals() if name.startswith(_OLD_NAMES)]
     findings = [_unknown(name) for name in strange]
@@ -70,7 +69,7 @@ def examine_celery(app: Celery) -> list[Finding]:
 
 
 def _bounds(app: Celery) -> list[Finding]:
-    """What is set for Celery's tasks: limits bound ours, too, and the rest passes them by."""
+    """Name the settings for Celery's tasks: time limits bound ours, too; others do not."""
     conf = app.conf
     findings = []
     limits = limits_of(conf.task_soft_time_limit, conf.task_time_limit)
@@ -85,25 +84,25 @@ def _bounds(app: Celery) -> list[Finding]:
     ]
     if idle:
         findings.append(
-            ok("celery", f"{', '.join(idle)}: of Celery tasks only; tasks of the pool pass it by")
+            ok("celery", f"{', '.join(idle)}: for Celery tasks only, not for tasks of the pool")
         )
     return findings
 
 
 def examine_access(app: Celery) -> list[Finding]:
-    """Is there a broker that anybody in the network may write to?"""
+    """Look for a broker that anybody in the network may write to."""
     given = (app.conf.broker_read_url, app.conf.broker_write_url, app.conf.broker_url)
     urls = [url for each in given for url in (each if isinstance(each, list | tuple) else [each])]
     if not any(is_open(str(url)) for url in urls if url):
         return []
-    advice = "Give it one: who writes to the broker can stop workers."
+    advice = "Give it one: anybody who writes to the broker can stop workers."
     return [warn("broker", "is elsewhere, and its URL has no password", advice)]
 
 
 def is_open(url: str) -> bool:
-    """Whether one of the servers that a URL names is not here, and is asked without a password.
+    """Say whether a URL names a server on another machine, without a password.
 
-    Of the password in other places, as in an option of the transport, nothing is known.
+    A password elsewhere, in an option of the transport for instance, is not seen.
     """
     for one in url.split(";"):
         parts = urlsplit(one)
@@ -111,18 +110,6 @@ def is_open(url: str) -> bool:
         if parts.hostname and not known and not is_local(parts.hostname):
             return True
     return False
-
-
-def _refusal_of(error: BaseException) -> str:
-    """Return why it was not reached, in the words of the system: others may hold a password."""
-    one: BaseException | None = error
-    while one is not None:
-        if type(one).__name__ in _NOT_LET_IN:
-            return "does not let in the user of its URL"
-        if isinstance(one, OSError) and one.strerror:
-            return f"does not answer: {one.strerror}"
-        one = one.__cause__ or one.__context__
-    return f"does not answer ({type(error).__name__})"
 
 
 def _redis(info: dict[str, Any]) -> list[Finding]:

@@ -13,16 +13,16 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
 
-from tasks_app.broker.config.time_limits import NO_LIMITS, TimeLimits
+from tasks_app.broker.config.time_limits import NO_LIMITS, CeleryLimits
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.domain.handlers.spec import HandlerSpec
 
 
 def check_pool(pool: Any) -> None:
-    """Pass if the pool, a class or Celery's name of it, gives other threads a turn.
+    """Pass if the pool, a class or Celery's name for it, lets other threads run.
 
     Raises:
-        ConfigurationError: it is one of green threads.
+        ConfigurationError: it runs green threads.
     """
     if get_implementation(pool).is_green:
         raise ConfigurationError(
@@ -36,9 +36,9 @@ def check_limits(
     pool: Any,
     specs: Iterable[HandlerSpec],
     queues: Collection[str],
-    default: TimeLimits = NO_LIMITS,
+    default: CeleryLimits = NO_LIMITS,
 ) -> None:
-    """Pass if the pool can enforce what the handlers of these queues declare, or all are given.
+    """Pass if the pool can enforce the limits of these queues' handlers, or the ``default`` ones.
 
     Raises:
         ConfigurationError: it cannot; names the handlers.
@@ -63,7 +63,7 @@ def check_limits(
 
 
 def _can_raise(kind: type, spec: HandlerSpec) -> bool:
-    """Solo runs in the main thread, where an alarm can; an event loop cancels in any thread."""
+    """Solo runs in the main thread, where an alarm can raise; an event loop cancels in any."""
     return issubclass(kind, SoloPool) or (issubclass(kind, ThreadsPool) and spec.is_async)
 
 

@@ -1,4 +1,4 @@
-"""What must be right before a worker or beat starts; else it ends with one sentence."""
+"""What must be right before a worker or beat starts; otherwise it ends with one sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from tasks_app.broker import internals
 from tasks_app.broker.checks.broker import examine_access
-from tasks_app.broker.guard.foreign_messages import learn_own_name
+from tasks_app.broker.guard.other_pools import learn_own_name
+from tasks_app.domain.config.refusals import MAY_NOT, NOT_GRANTED
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.errors import (
@@ -28,7 +29,7 @@ from tasks_app.domain.errors import (
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.pool.operations import diagnostics
-from tasks_app.pool.operations.grants import MAY_NOT, NOT_GRANTED
+from tasks_app.pool.operations.grants import check_may_run
 from tasks_app.pool.schema import check_schema
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
@@ -39,8 +40,8 @@ from tasks_app.runtime.schedules.declared import synchronise
 log = quiet_logger(__name__)
 
 
-class Ending(SystemExit):
-    """The end of a command, with one sentence and an exit code that is not Python's 1."""
+class RefusedStart(SystemExit):
+    """The end of a command with one sentence and an exit code of ours, not Python's 1."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(status)
@@ -52,14 +53,14 @@ class Ending(SystemExit):
 
 
 def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Let what a signal's receiver raises end the process; Celery would log it and go on."""
+    """Let an error in a signal's receiver end the process; Celery would log it and go on."""
 
     @functools.wraps(receiver)
     def strict(*args: Any, **kwargs: Any) -> None:
         try:
             receiver(*args, **kwargs)
         except TasksError as error:
-            raise ending_of(error) from None
+            raise refused_start(error) from None
         except Exception as error:
             traceback.print_exc()
             raise SystemExit(1) from error
@@ -67,26 +68,26 @@ def ends_the_process(receiver: Callable[..., None]) -> Callable[..., None]:
     return strict
 
 
-def ending_of(error: TasksError) -> Ending:
-    """Return how a command ends for it."""
+def refused_start(error: TasksError) -> RefusedStart:
+    """Return the end of the command for this error."""
     match error:
         case SchemaError():
-            return Ending(str(error), NO)
+            return RefusedStart(str(error), NO)
         case PublishError():
-            return Ending(str(error), AWAY)
+            return RefusedStart(str(error), AWAY)
         case _:
-            return Ending(str(error), USAGE)
+            return RefusedStart(str(error), USAGE)
 
 
 def check_surroundings(app: Celery, settings: Settings) -> None:
-    """Pass if a broker is configured and the database is ours; else end with one sentence."""
+    """Pass if a broker is configured and the database fits; else end with one sentence."""
     if not (app.conf.broker_url or app.conf.broker_read_url):
         try:
-            _ = settings.broker  # Celery would look for one of its own choice, for ever
+            _ = settings.broker  # Celery would try its own default, for ever
         except ConfigurationError as error:
-            raise ending_of(error) from None
+            raise refused_start(error) from None
     if not {"json", "application/json"} & set(app.conf.accept_content):
-        raise Ending(
+        raise RefusedStart(
             "accept_content leaves out json, and our messages are JSON. "
             "Put json into it, or take it out of celeryconfig.py.",
             USAGE,
@@ -101,7 +102,7 @@ def check_surroundings(app: Celery, settings: Settings) -> None:
 def check_database(settings: Settings) -> None:
     """Pass if the database answers and has our schema; else end the process with one sentence.
 
-    The one connection that a parent ever opens is closed again before anything forks.
+    It is the only connection that a parent ever opens, and is closed before anything forks.
     """
     try:
         database = Database(settings.database, prepare=settings.prepare)
@@ -109,22 +110,23 @@ def check_database(settings: Settings) -> None:
             with database.begin() as connection:
                 notice = check_schema(connection)
                 synchronise(connection, HANDLERS)
+                check_may_run(connection)
                 off = diagnostics.server(connection).forgetful
                 learn_own_name(connection)
         finally:
             database.dispose()
     except (ConfigurationError, SchemaError) as error:
-        raise ending_of(error) from None
+        raise refused_start(error) from None
     except (OperationalError, ProgrammingError) as error:
         why = why_unreachable(str(error.orig))
         if not sqlstate(error) and not why.away:
-            raise Ending(str(why), USAGE) from None
+            raise RefusedStart(str(why), USAGE) from None
         if sqlstate(error) == NOT_GRANTED:
-            raise Ending(MAY_NOT, NO) from None
+            raise RefusedStart(MAY_NOT, NO) from None
         if isinstance(error, ProgrammingError):
             raise  # only its traceback can tell
         said = f"The database did not do it ({brief(error)}). Try again."
-        raise Ending(said if sqlstate(error) else str(why), AWAY) from None
+        raise RefusedStart(said if sqlstate(error) else str(why), AWAY) from None
     if notice:
         log.warning(notice)
     if off:

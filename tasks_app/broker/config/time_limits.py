@@ -1,8 +1,8 @@
-"""Celery's time limits bound a message, and ours carry up to 500 tasks: so they bound each task.
+"""Celery's time limits are for a message; ours carries up to 500 tasks, so they bound each task.
 
-What ``task_soft_time_limit`` and ``task_time_limit``, or the worker's options of these names, say
-becomes ``TASKS_APP_TIMEOUT`` and ``TASKS_APP_HARD_TIMEOUT`` of this worker: the defaults for tasks
-whose handler and queue say nothing.
+``task_soft_time_limit`` and ``task_time_limit``, or the worker's options of these names, become
+``TASKS_APP_TIMEOUT`` and ``TASKS_APP_HARD_TIMEOUT`` of this worker: the defaults for tasks whose
+handler and queue set none.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from tasks_app.domain.safe_logging import quiet_logger
 log = quiet_logger(__name__)
 
 
-class TimeLimits(NamedTuple):
-    """What somebody asked for; None: nothing."""
+class CeleryLimits(NamedTuple):
+    """Limits that somebody set; None: no limit."""
 
     soft: timedelta | None
     hard: timedelta | None
 
-    def within(self, settings: Settings) -> TimeLimits:
-        """Return what holds where both speak, Celery and our settings: the shorter one."""
+    def within(self, settings: Settings) -> CeleryLimits:
+        """Return the shorter limit where both Celery and our settings have one."""
         given = settings.hard_timeout if "hard_timeout" in settings.model_fields_set else None
-        return TimeLimits(_shorter(self.soft, settings.timeout), _shorter(self.hard, given))
+        return CeleryLimits(_shorter(self.soft, settings.timeout), _shorter(self.hard, given))
 
 
-NO_LIMITS = TimeLimits(None, None)
+NO_LIMITS = CeleryLimits(None, None)
 
 
-def limits_of(soft: Any, hard: Any) -> TimeLimits:
-    """Return Celery's numbers of seconds as spans; 0 is none, as there."""
-    return TimeLimits(_span(soft), _span(hard))
+def limits_of(soft: Any, hard: Any) -> CeleryLimits:
+    """Return Celery's seconds as spans; 0 is no limit, as in Celery."""
+    return CeleryLimits(_span(soft), _span(hard))
 
 
-def take_limits(worker: Any, settings: Settings) -> TimeLimits:
-    """Take the limits off the pool of a worker that has not made it yet.
+def take_limits(worker: Any, settings: Settings) -> CeleryLimits:
+    """Take the limits away from a worker that has not made its pool yet, and return them.
 
-    Celery tasks of others, which are a message each, keep them. Returns what its pool has to
-    enforce: of ``TASKS_APP_HARD_TIMEOUT`` other pools than prefork were never asked.
+    Other Celery tasks, one message each, keep them. The returned hard limit leaves out
+    ``TASKS_APP_HARD_TIMEOUT``, which only prefork has ever enforced.
     """
     soft, hard = worker.soft_time_limit, worker.time_limit
     worker.soft_time_limit = worker.time_limit = None
@@ -59,11 +59,11 @@ def take_limits(worker: Any, settings: Settings) -> TimeLimits:
             os.environ[f"{PREFIX}{name}"] = format_duration(span)
     if any(asked):
         log.info("Celery's time limits bound each task, not a message: %s", said(held))
-    return TimeLimits(held.soft, asked.hard)
+    return CeleryLimits(held.soft, asked.hard)
 
 
-def said(limits: TimeLimits) -> str:
-    """Return the limits in our words."""
+def said(limits: CeleryLimits) -> str:
+    """Return the limits by our names, for people."""
     named = (("timeout", limits.soft), ("hard_timeout", limits.hard))
     return ", ".join(f"{name} {format_duration(span)}" for name, span in named if span)
 

@@ -1,3 +1,3 @@
-"""Celery events of single tasks: written by children, sent by their parent, masked on the way."""
+"""Celery events of single tasks: masked and written by children, sent by their parent."""
 
 from __future__ import annotations

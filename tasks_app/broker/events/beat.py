@@ -1,7 +1,7 @@
-"""Beat's part of the events: what it moves by itself, because no worker has it in hand.
+"""Beat's events: of the tasks that it rescues, skips or lets expire, which no worker holds.
 
-These are rows that it rescues, skips or lets expire. It shows them under a worker that serves their
-queue: under a name of its own it would stand in Flower as a worker that is never online.
+It sends them under the name of a worker that serves their queue: under its own name Flower would
+show beat as a worker that is never online.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 5_000
-"""The oldest are lost: events are a picture, the rows are the record."""
+"""Beyond it the oldest are dropped: events are only shown, the rows are the record."""
 
 
 def report_from_beat(app: Celery, settings: Settings, database: Database) -> None:
-    """Let events go out from this beat; one inside a worker has the worker's pipe."""
+    """Send events from this beat; a beat inside a worker uses the worker's pipe."""
     if settings.events == "off":
         return
     slots = os.environ.get(SLOTS_VARIABLE)
@@ -45,7 +46,7 @@ def report_from_beat(app: Celery, settings: Settings, database: Database) -> Non
 
 
 class BeatReporter:
-    """A subscriber with a thread of its own, so that no scan waits for it."""
+    """A subscriber with its own thread, so that no scan waits for it."""
 
     def __init__(self, app: Celery, settings: Settings, database: Database) -> None:
         self._app = app
@@ -56,7 +57,6 @@ class BeatReporter:
         self._thread = threading.Thread(target=self._work, name="tasks_app events", daemon=True)
 
     def __call__(self, notice: Notice) -> None:
-        """Keep it for the thread."""
         self._waiting.append(notice)
         if self._thread.ident is None:
             self._thread.start()
@@ -85,5 +85,5 @@ class BeatReporter:
         with self._app.connection_for_write() as connection:
             for node, told in events.items():
                 dispatcher = self._app.events.Dispatcher(connection, hostname=node)
-                for burst in bursts(dispatcher, told):
+                for burst in bursts(dispatcher, told, time.monotonic()):
                     publish(dispatcher, burst)

@@ -1,8 +1,8 @@
-"""The pipe from the children to the worker's parent: what they tell of tasks, line by line.
+"""The pipe from the children to the worker's parent: events of tasks, line by line.
 
-A child writes and goes on: it never waits, and when the pipe is full the line is lost. What was
-written outlives a child that is killed the next moment, and keeps its order among all children of
-the worker. The parent alone talks to the broker.
+A child writes and goes on: it never waits, and when the pipe is full the line is lost. A written
+line outlives a child that is killed the next moment, and keeps its order among all children of the
+worker. Only the parent talks to the broker.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 
 LONGEST_LINE = select.PIPE_BUF
-"""Up to here a write is one piece, whoever else writes."""
+"""Up to this length a write is atomic among all writers."""
 ROOM = 1024 * 1024
-"""Bytes that wait for the parent: some thousand events, about a second of a busy worker."""
+"""Bytes that may wait for the parent: some thousand events, about a second of a busy worker."""
 _PIECE = 64 * 1024
 
 
 class EventPipe:
-    """One worker's pipe, a name in its slot folder; each process opens its own end."""
+    """One worker's pipe, a FIFO in its slot folder; each process opens its own end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class EventPipe:
         self._writing: int | None = None
         self._rest = b""
         self.lost = 0
-        """Lines that this process could not get rid of."""
+        """Lines that this process could not write."""
 
     @classmethod
     def beside(cls, slots: Path) -> EventPipe:
@@ -39,7 +39,7 @@ class EventPipe:
     def open(self) -> None:
         """Make the pipe and hold its reading end, for the parent.
 
-        For both directions, or it would be at its end when no child is there.
+        Opened for both directions, or it would be at its end when no child is there.
         """
         with suppress(FileExistsError):
             os.mkfifo(self._path, 0o600)
@@ -49,7 +49,7 @@ class EventPipe:
                 fcntl.fcntl(self._reading, fcntl.F_SETPIPE_SZ, ROOM)
 
     def write(self, line: bytes) -> None:
-        """Hand one line over, or lose it."""
+        """Write one line, or lose it."""
         if len(line) >= LONGEST_LINE:
             self.lost += 1
             return
@@ -61,7 +61,7 @@ class EventPipe:
             self.lost += 1
 
     def read(self) -> list[bytes]:
-        """Return some of the lines that wait; none: it is empty."""
+        """Return some of the waiting lines; none: the pipe is empty."""
         if self._reading is None:
             return []
         try:
@@ -72,6 +72,6 @@ class EventPipe:
         return lines
 
     def drain(self) -> None:
-        """Throw away what waits."""
+        """Discard the waiting lines."""
         while self.read():
             pass

@@ -1,8 +1,8 @@
-"""The reporter: the worker's parent sends what its children wrote, in bursts.
+"""The reporter: the worker's parent sends the events of its children, in bursts.
 
 It uses the connection over which Celery sends its own events, and sends while task events are on:
-by ``-E``, or by ``enable_events``, which Flower asks for by itself. The first error silences it for
-a while; then it begins anew, so that Flower recovers soon after the broker does.
+by ``-E``, or by ``enable_events``, which Flower requests by itself. An error silences it for a
+while; then it begins again, so that Flower recovers soon after the broker does.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ log = quiet_logger(__name__)
 
 EVERY_S = 0.1
 UNWANTED_EVERY_S = 1.0
-"""While nobody wants to hear of tasks: how late it is seen that somebody does."""
+"""The period while nobody wants events: how late it notices that somebody does."""
 SILENT_S = 15.0
-"""After an error, and after a burst that took longer than ``SLOW_S``."""
+"""A pause after an error, and after a burst that took longer than ``SLOW_S``."""
 SLOW_S = 1.0
 BURST = 100
 """Events per message; Celery's own bursts have 24."""
 LONGEST_TICK_S = 0.2
-"""The parent has other work; what is left waits in the pipe."""
+"""The parent has other work; the rest waits in the pipe."""
 
 
 class Reporter(bootsteps.StartStopStep):
-    """A timer of the worker's own loop that reads the pipe and publishes."""
+    """A timer of the worker's own loop that reads the pipe and publishes, also while it drains."""
 
     requires = ("celery.worker.components:Timer",)
+    clock = staticmethod(time.monotonic)
 
     def include_if(self, worker: Any) -> bool:  # noqa: ARG002  Celery's signature
-        """Stay away where they are switched off for good."""
+        """Leave the step out where events are switched off."""
         return load_settings().events != "off"
 
     def start(self, worker: Any) -> None:
-        """Begin to send."""
         path = Path(os.environ[SLOTS_VARIABLE])
         self._slots = Scoreboard(path)
         self._pipe = EventPipe.beside(path)
@@ -59,11 +59,8 @@ class Reporter(bootsteps.StartStopStep):
         self._slots.report(bool(worker.task_events))
         worker.timer.call_after(EVERY_S, self._again)
 
-    def stop(self, worker: Any) -> None:
-        """Go on while the pool drains: the timer ends with the process."""
-
     def _again(self) -> None:
-        """Tick from time to time, rarely while nobody listens: each time wakes the whole worker."""
+        """Tick again, rarely while nobody listens: each tick wakes the whole worker."""
         try:
             self.tick()
         finally:
@@ -71,49 +68,49 @@ class Reporter(bootsteps.StartStopStep):
             self._worker.timer.call_after(pause_s, self._again)
 
     def tick(self) -> None:
-        """Send what waits; tell the children whether anybody wants more."""
+        """Send what waits, and tell the children whether events are wanted."""
         dispatcher = getattr(self._worker.consumer, "event_dispatcher", None)
-        wanted = time.monotonic() >= self._silent_until and is_wanted(dispatcher)
+        wanted = self.clock() >= self._silent_until and is_wanted(dispatcher)
         self._slots.report(wanted)
         if not wanted:
             self._pipe.drain()
             return
-        ends = time.monotonic() + LONGEST_TICK_S
-        while time.monotonic() < ends:
+        ends = self.clock() + LONGEST_TICK_S
+        while self.clock() < ends:
             lines = self._pipe.read()
             if not lines:
                 return
             self._send(dispatcher, lines)
-            if time.monotonic() < self._silent_until:
+            if self.clock() < self._silent_until:
                 return
 
     def _send(self, dispatcher: Any, lines: list[bytes]) -> None:
-        began = time.monotonic()
+        began = self.clock()
         try:
-            for burst in bursts(dispatcher, map(json.loads, lines)):
+            for burst in bursts(dispatcher, map(json.loads, lines), began):
                 publish(dispatcher, burst)
         except Exception as error:
             self._be_silent(type(error).__name__)
         else:
-            took = time.monotonic() - began
+            took = self.clock() - began
             if took > SLOW_S:
                 self._be_silent(f"the broker took {took:.1f} s")
 
     def _be_silent(self, why: str) -> None:
-        self._silent_until = time.monotonic() + SILENT_S
+        self._silent_until = self.clock() + SILENT_S
         log.warning("events of tasks are off for %g s: %s", SILENT_S, why)
 
 
 def is_wanted(dispatcher: Any) -> bool:
-    """Whether Celery itself would send events of tasks now."""
+    """Say whether Celery itself would send events of tasks now."""
     if dispatcher is None or not dispatcher.enabled:
         return False
     return not dispatcher.groups or "task" in dispatcher.groups
 
 
-def bursts(dispatcher: Any, events: Iterable[dict[str, Any]]) -> Iterator[list[Any]]:
-    """Yield the events that are not late, as Celery sends them, so many at a time."""
-    now, offset = time.monotonic(), utcoffset()
+def bursts(dispatcher: Any, events: Iterable[dict[str, Any]], now: float) -> Iterator[list[Any]]:
+    """Yield the events that are not too late, as Celery sends them, at most ``BURST`` at a time."""
+    offset = utcoffset()
     burst: list[Any] = []
     for fields in events:
         if fields.pop(LATE, now) < now:
@@ -135,7 +132,7 @@ def bursts(dispatcher: Any, events: Iterable[dict[str, Any]]) -> Iterator[list[A
 
 
 def publish(dispatcher: Any, burst: list[Any]) -> None:
-    """Send many as one message, as Celery's dispatcher does, but let errors out."""
+    """Send a burst as one message, as Celery's dispatcher does, but raise errors."""
     with dispatcher.mutex:
         producer = dispatcher.producer
         if producer is not None:

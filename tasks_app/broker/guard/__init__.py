@@ -1,1 +1,1 @@
-"""Which messages a worker takes."""
+"""Which messages a worker accepts."""

@@ -1,4 +1,4 @@
-"""What a message of ours may hold: nothing but ids, or nothing at all."""
+"""What a message of ours may hold: ids, or nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHOLE = 3
 
 
 def is_ours(task: str, body: Any) -> bool:
-    """Whether a decoded body is one that we publish for this task, with no canvas in it."""
+    """Say whether a decoded body is one that we publish for this task, without a canvas."""
     match body:
         case [list() as args, dict() as kwargs, dict() as embedded] if len(body) == _WHOLE:
             return not kwargs and not any(embedded.values()) and _are_arguments(task, args)
@@ -27,7 +27,7 @@ def _are_arguments(task: str, args: list[Any]) -> bool:
 
 
 def are_ids(dispatch_id: Any, ids: Any) -> bool:
-    """Whether these are the id of a row of the ledger, or None, and 1 to 500 ids of tasks."""
+    """Say whether these are the id of a ledger row, or None, and 1 to 500 ids of tasks."""
     return (
         (dispatch_id is None or _is_id(dispatch_id))
         and isinstance(ids, list)
@@ -37,7 +37,7 @@ def are_ids(dispatch_id: Any, ids: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Whether this may name a message: it stands in logs."""
+    """Say whether this may name a message: the name goes to logs."""
     return isinstance(value, str) and len(value) <= LONGEST_NAME and value.isprintable()
 
 

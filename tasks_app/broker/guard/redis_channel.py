@@ -1,7 +1,7 @@
-"""What comes out of a list of Redis may be anything: what is no message is dropped.
+"""A list of Redis may hold anything: what is no message is dropped.
 
-kombu takes it apart in the loop of the worker's parent, and what it raises there ends the worker:
-half a JSON text, pushed by whoever may write to the broker, would do.
+kombu parses it in the loop of the worker's parent, and an exception there ends the worker: half a
+JSON text would do, pushed by anybody who may write to the broker.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tasks_app.domain.safe_logging import quiet_logger
 log = quiet_logger(__name__)
 
 _TROUBLE = (Empty, OSError, RedisError)
-"""Of the connection: what these mean, Celery knows."""
+"""Errors of the connection, which Celery handles."""
 
 
 class SoundChannel(transport.Channel):
-    """kombu's channel otherwise."""
+    """kombu's channel, which drops what cannot be parsed."""
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -39,7 +39,7 @@ class SoundSentinelChannel(SoundChannel, transport.SentinelChannel):
 
 
 def drop_what_is_no_message() -> None:
-    """Let all connections to Redis that this process makes from now on read so."""
+    """Use these channels for every connection to Redis that this process makes from now on."""
     if not SOUND_LISTS.works:
         return
     transport.Transport.Channel = SoundChannel

@@ -1,7 +1,7 @@
-"""RabbitMQ with an alarm, of memory or disk, takes no message: who sends one is told, or waits.
+"""RabbitMQ with an alarm of memory or disk takes no message: the sender gets a notice, or waits.
 
-It answers no more on a connection that tried. So that nobody waits for what cannot come, the notice
-(``connection.blocked``) is raised where it is heard: while a publish waits for its confirm.
+It answers nothing more on a connection that tried to send. So that nobody waits in vain, the notice
+(``connection.blocked``) is raised where it arrives: while a publish waits for its confirm.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 NOBODY = "tasks_app.nobody"
-"""No queue has this name: what is sent there the broker confirms, and drops."""
+"""No queue has this name: the broker confirms a message to it, and drops it."""
 
 
 class BlockedError(Exception):
-    """The broker said that it takes no message from this connection."""
+    """The broker takes no message from this connection."""
 
 
 def heed_alarms(connection: Any) -> None:
-    """Let the notice be raised to whoever uses a connection, which kombu has made."""
+    """Let a connection of kombu's raise the notice to its user."""
     if connection.transport.driver_type == "amqp":
         connection.connection.on_blocked = _refuse
 
 
 def try_to_send(connection: Any, patience_s: float) -> None:
-    """Pass if the broker takes a message, or is of a kind that would say so at each.
+    """Pass if the broker takes a message, or is of a kind that refuses each one by itself.
 
     Raises:
         BlockedError: it takes none now.

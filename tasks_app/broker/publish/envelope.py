@@ -1,8 +1,8 @@
 """The envelope: what a Celery worker expects around the ids, made once for each app.
 
-``send_task`` makes it anew for every message, which costs more than all the rest of a hint. Only
-the ids and the name of the message change. Messages of Redis are texts in a list, so kombu's part
-can be made once as well.
+``send_task`` makes it again for every message, which costs more than the rest of a hint. Only the
+ids and the name of the message change. In Redis messages are texts in a list, so kombu's part can
+be made once as well.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from uuid import uuid4
 from celery import Celery
 
 from tasks_app.broker.config.defaults import EXECUTE
-from tasks_app.broker.guard.foreign_messages import HEADER
+from tasks_app.broker.guard.other_pools import HEADER
 
 PERSISTENT = 2
 _NAME, _BODY, _QUEUE = "<the name>", "<the body>", "<the queue>"
-"""Where they go in the text for Redis; JSON writes them as they are."""
+"""Placeholders in the text for Redis, which JSON does not escape."""
 
 
 class Envelope:
     """Messages to the executor, as the app itself would send them, with the name of the pool.
 
-    It is a header: workers of the version before read none, and take what has no name.
+    The name is a header: workers of older versions ignore it, and newer ones take messages without.
     """
 
     def __init__(self, app: Celery, pool: str | None = None) -> None:

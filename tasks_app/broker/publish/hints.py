@@ -1,7 +1,7 @@
-"""Hints out: an app and a connection of their own, so that nothing of the producer's is touched.
+"""Publishing hints: with an app and a connection of our own, so that the producer's stay untouched.
 
-The process may be a web server, or a worker of somebody else's Celery: the app here is nobody's
-current app, listens to no signals and knows no tasks. It makes no queues either: workers do.
+The process may be a web server, or a worker of another Celery app: the app here is never the
+current one, listens to no signals and knows no tasks. Queues are made by workers, not here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import ChannelError
 
 from tasks_app.broker.config.configuration import configuration
-from tasks_app.broker.guard.foreign_messages import own_name
+from tasks_app.broker.guard.other_pools import own_name
 from tasks_app.broker.internals import KEPT_SOCKET
 from tasks_app.broker.publish.connection import BrokerConnection, depth_of
 from tasks_app.broker.publish.envelope import Envelope
@@ -24,14 +24,14 @@ NO_SUCH_QUEUE = "404"
 
 
 class Kept(NamedTuple):
-    """A socket of Redis, for the lists of one channel."""
+    """An open socket to Redis, for the lists of one channel."""
 
     channel: Any
     pool: Any
     socket: Any
 
     def write(self, queue: str, text: str, *, check_health: bool = True) -> None:
-        """Send the command that puts a text into a list."""
+        """Send the command that pushes a text into a list; the reply is left unread."""
         command = ["LPUSH", self.channel._q_for_pri(queue, 0), text]  # noqa: SLF001
         if self.channel.global_keyprefix:
             command = self.channel.client._prefix_args(command)  # noqa: SLF001  as kombu's BRPOP
@@ -39,48 +39,48 @@ class Kept(NamedTuple):
 
 
 class CeleryHints:
-    """Publishes hints of one process, for one thread at a time. It connects when first used."""
+    """Publishes hints, for one thread at a time. It connects when first used."""
 
     def __init__(self, settings: Settings) -> None:
         app = Celery("tasks_app", set_as_current=False, fixups=[])
         app.conf.update(configuration(settings), task_always_eager=False)
-        self._line = BrokerConnection(app)
-        self._envelope = Envelope(app, HINTS.pool or own_name())
+        self.broker = BrokerConnection(app)
+        self.envelope = Envelope(app, HINTS.pool or own_name())
         self._kept: Kept | None = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
-        """Send one message that no ledger knows."""
-        self._line.do(lambda channel: self._put(channel, queue, ids))
+        """Send one message without a row in the ledger."""
+        self.broker.do(lambda channel: self._put(channel, queue, ids))
 
     def start(self, queue: str, ids: Sequence[int]) -> bool:
-        """Send one over a socket of Redis that is open; the answer is left to :meth:`finish`.
+        """Send one over an open socket to Redis, and leave the reply to :meth:`finish`.
 
-        What was sent before was answered, so the system takes these few bytes at once.
+        False: there is none. Earlier commands were answered, so the send does not block.
         """
         if self._kept is None or self._kept.socket._sock is None:  # noqa: SLF001  it would connect
             return False
-        self._kept.write(queue, self._envelope.text(queue, None, ids), check_health=False)
+        self._kept.write(queue, self.envelope.text(queue, None, ids), check_health=False)
         return True
 
     def finish(self) -> None:
-        """Read the answer."""
-        assert self._kept is not None  # noqa: S101  as something was started
+        """Read the reply."""
+        assert self._kept is not None  # noqa: S101  start() returned True
         self._kept.socket.read_response()
 
     def depth(self, queue: str) -> int | None:
-        """Return how many messages wait in the queue, or None: no worker has made it yet."""
-        return self._line.do(lambda channel: self._depth(channel, queue))
+        """Return how many messages wait in the queue; None: no worker has made it yet."""
+        return self.broker.do(lambda channel: self._depth(channel, queue))
 
     def _put(self, channel: Any, queue: str, ids: Sequence[int]) -> None:
-        if self._line.connection.transport.driver_type == "redis" and KEPT_SOCKET.works:
-            self._push(channel, queue, self._envelope.text(queue, None, ids))
+        if self.broker.connection.transport.driver_type == "redis" and KEPT_SOCKET.works:
+            self._push(channel, queue, self.envelope.text(queue, None, ids))
         else:
-            self._envelope.put(channel, queue, None, ids)
+            self.envelope.put(channel, queue, None, ids)
 
     def _push(self, channel: Any, queue: str, text: str) -> None:
-        """Put a text into a list of Redis: one command, without what goes around it for all others.
+        """Push a text into a list of Redis by one command, past kombu.
 
-        The socket is kept from one to the next; to get one costs as much as all the rest.
+        The socket is kept for the next one, because getting one costs as much as all the rest.
         """
         pool = channel.client.connection_pool
         if self._kept is None or self._kept.pool is not pool:
@@ -89,7 +89,7 @@ class CeleryHints:
         self._kept.socket.read_response()
 
     def _give_back(self) -> None:
-        """Let the pool have the socket again: for a look at a queue it would open another."""
+        """Return the socket to its pool, which would open another to look at a queue."""
         if self._kept is not None:
             kept, self._kept = self._kept, None
             kept.pool.release(kept.socket)
@@ -97,9 +97,9 @@ class CeleryHints:
     def _depth(self, channel: Any, queue: str) -> int | None:
         self._give_back()
         try:
-            return depth_of(self._line.connection, channel, queue)
+            return depth_of(self.broker.connection, channel, queue)
         except ChannelError as error:
             if str(error.reply_code) != NO_SUCH_QUEUE:
                 raise
-            self._line.drop()  # RabbitMQ closes the channel with its answer
+            self.broker.drop()  # RabbitMQ closes the channel with its reply
             return None

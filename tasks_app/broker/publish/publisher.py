@@ -1,4 +1,4 @@
-"""Messages out: on a connection of the publisher's own, bounded in time by socket timeouts."""
+"""Publishing messages on a connection of its own, bounded in time by socket timeouts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from celery import Celery
 
-from tasks_app.broker.guard.foreign_messages import own_name
+from tasks_app.broker.guard.other_pools import own_name
 from tasks_app.broker.publish.blocked import BlockedError, try_to_send
 from tasks_app.broker.publish.connection import depth_of
 from tasks_app.broker.publish.envelope import Envelope
@@ -17,11 +17,11 @@ from tasks_app.pool.dispatch.ledger import Dispatch
 
 PATIENCE_S = 2.0
 TRIES = 2
-"""An idle connection may have died without anybody's fault; the second one is fresh."""
+"""An idle connection may have died; the second one is fresh."""
 
 
 class CeleryPublisher:
-    """Publishes ids, and nothing but ids. One thread uses it."""
+    """Publishes ids only. For one thread."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -29,7 +29,7 @@ class CeleryPublisher:
         self._connection: Any = None
 
     def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
-        """Send messages in one go; return what went wrong, by dispatch id. Raises nothing.
+        """Send messages together; return the errors by dispatch id. Raises nothing.
 
         Queues are made by the workers that serve them, never here.
         """
@@ -52,13 +52,13 @@ class CeleryPublisher:
         return wrong | dict.fromkeys(left, trouble)
 
     def close(self) -> None:
-        """Drop the connection without a word; a late answer would be taken for the next one's."""
+        """Drop the connection at once: a late reply would be taken for that of the next message."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.collect()
 
     def depth(self, queue: str) -> int | None:
-        """Return how many messages wait in the queue, 0 if it is not there; None: nobody knows."""
+        """Return how many messages wait in the queue, 0 if it does not exist; None: unknown."""
         try:
             with self._app.connection_or_acquire() as connection:
                 try:
@@ -70,7 +70,7 @@ class CeleryPublisher:
             return None
 
     def probe(self) -> None:
-        """Pass if the broker answers, and takes messages.
+        """Pass if the broker answers and takes messages.
 
         Raises:
             PublishError: it does not.
@@ -99,12 +99,12 @@ def _away(error: Exception, *, certain: bool) -> PublishError:
 
 
 def _was_refused(error: BaseException) -> bool:
-    """Tell whether nobody listened at all: then nothing was sent."""
+    """Say whether nobody listened at all: then nothing was sent."""
     return any(isinstance(each, ConnectionRefusedError) for each in _chain(error))
 
 
 def _reason(error: BaseException) -> str:
-    """Name what the operating system said; libraries wrap it in names that say less."""
+    """Name the operating system's error; the libraries' names around it say less."""
     said = [type(each).__name__ for each in _chain(error) if isinstance(each, OSError)]
     return said[-1] if said else type(error).__name__
 

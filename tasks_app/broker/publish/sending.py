@@ -1,7 +1,7 @@
-"""Sending: many messages in a few round trips, in the way of each kind of broker.
+"""Sending many messages in a few round trips, for each kind of broker.
 
-What the broker has answered for is taken out of what is ``left``, so that whoever loses the
-connection knows of the others that nobody knows whether they were sent.
+A message that the broker has answered for is removed from ``left``. After a lost connection the
+others may or may not have been sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def send(connection: Any, envelope: Envelope, left: dict[int, Dispatch]) -> dict
     """Send what is left; return what the broker refused, by dispatch id.
 
     Raises:
-        Exception: the connection's; what is still left then was perhaps sent.
+        Exception: the connection's; the messages still in ``left`` may have been sent.
     """
     kind = connection.transport.driver_type
     if kind == "redis" and ONE_CLIENT.works:
@@ -36,7 +36,7 @@ def send(connection: Any, envelope: Envelope, left: dict[int, Dispatch]) -> dict
 def _pipelined(
     connection: Any, envelope: Envelope, left: dict[int, Dispatch]
 ) -> dict[int, PublishError]:
-    """Redis: one pipeline, of which each command is answered for itself."""
+    """Redis: one pipeline, in which each command has its own reply."""
     channel = connection.default_channel
     with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipeline:
         own = channel.conn_or_acquire
@@ -63,7 +63,7 @@ def _pipelined(
 def _confirmed(
     connection: Any, envelope: Envelope, left: dict[int, Dispatch]
 ) -> dict[int, PublishError]:
-    """RabbitMQ: all on one channel, then their confirms; what no queue takes comes back before."""
+    """RabbitMQ: all on one channel, then the confirms; an unroutable message is returned first."""
     refused: dict[int, PublishError] = {}
     missing: set[str] = set()
     waiting = dict(enumerate(left.values(), 1))  # a new channel counts from one
@@ -83,13 +83,13 @@ def _confirmed(
     channel.events["basic_ack"].add(lambda *answer: answered(*answer, taken=True))
     channel.events["basic_nack"].add(lambda *answer: answered(*answer, taken=False))
     channel.confirm_select()
-    channel.basic_publish = partial(type(channel).basic_publish, channel)  # or it waits each time
+    channel.basic_publish = partial(type(channel).basic_publish, channel)  # without waiting
     for message in list(left.values()):
         envelope.put(channel, message.queue, message.id, message.ids, mandatory=True)
     ends = time.monotonic() + CONFIRMED_WITHIN_S
     while waiting:
         channel.connection.drain_events(timeout=max(0.001, ends - time.monotonic()))
-    channel.close()  # not after an error: a broker that is deaf does not answer to that, either
+    channel.close()  # not after an error: a silent broker would not answer this either
     return refused
 
 

@@ -1,9 +1,9 @@
-"""The pump: takes out of the delay index what is due, in one worker's parent at a time.
+"""The pump: takes due tasks out of the delay index, in one worker's parent at a time.
 
-In the parent, for it has nothing else to do while its children are busy: there a handler that holds
-the interpreter would hold up what is due as well. No thread of ours and no database are needed: a
-timer of the worker's own loop asks Redis, bounded to a second, and publishes. What is taken out and
-not published, because the parent was killed just then, is found by the scan.
+The parent does it because it is idle while its children are busy: in a child, a handler that holds
+the interpreter would delay due tasks as well. It needs no thread of ours and no database: a timer
+of the worker's own loop asks Redis, bounded to a second, and publishes. What was taken out and not
+published, because the parent was killed just then, is found by the scan.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tasks_app.runtime.scoreboard.slot import Stage
 log = quiet_logger(__name__)
 
 TICK_S = 1.0
-"""Between two looks, if nothing becomes due before. Whoever enters something does it earlier."""
+"""Between two moves, unless something becomes due earlier."""
 STAND_BACK_S = 5.0
-"""After Redis did not answer: a parent that waits for it does nothing else."""
+"""A pause after Redis did not answer: a parent that waits for it does nothing else."""
 
 
 class Pump(bootsteps.StartStopStep):
-    """A timer of the worker's loop, and one more for the next due instant."""
+    """A repeated timer of the worker's loop, and one more for the next due instant."""
 
     requires = ("celery.worker.components:Timer",)
 
@@ -38,7 +38,7 @@ class Pump(bootsteps.StartStopStep):
     _not_before = 0.0
 
     def start(self, worker: Any) -> None:
-        """Begin. The repeated timer is what keeps the other one going, whatever becomes of it."""
+        """Start the repeated timer, which revives the other one whatever happens to it."""
         index = delay_index(worker.app, load_settings()) if worker.hub else None
         if index is None:
             return
@@ -49,17 +49,14 @@ class Pump(bootsteps.StartStopStep):
         worker.timer.call_repeatedly(TICK_S, self._tick)
 
     def close(self, _worker: Any) -> None:
-        """Let another worker pump: this one begins nothing any more."""
+        """Let another worker pump; this one starts no further move."""
         self._not_before = float("inf")
         with suppress(Exception):
             if self._pumps:
                 self._index.leave()
 
-    def stop(self, worker: Any) -> None:
-        """The timers end with the process."""
-
     def _tick(self) -> None:
-        """Move what is due, and come back when the next one is."""
+        """Publish what is due, and come back when the next task is due."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -71,13 +68,17 @@ class Pump(bootsteps.StartStopStep):
             return
         try:
             moved = self._index.move()
-        except Exception as error:  # it would restart the consumer
+        except Exception as error:  # raised on, it would restart the consumer
             self._not_before = time.monotonic() + STAND_BACK_S
             self._pumps = False
             log.info("the delay index did not answer: %s", type(error).__name__)
             return
         if moved.pumps != self._pumps:
             self._pumps = moved.pumps
-            log.info("this worker pumps what is due" if moved.pumps else "another one pumps")
+            log.info(
+                "this worker starts delayed tasks on time"
+                if moved.pumps
+                else "another worker starts delayed tasks on time"
+            )
         if moved.pumps and moved.wait_s < TICK_S:
             self._next = self._worker.timer.call_after(moved.wait_s, self._tick)

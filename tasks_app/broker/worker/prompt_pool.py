@@ -1,8 +1,8 @@
 """A prompt pool: a message goes to an idle child at once, and a dead child is replaced at once.
 
-Celery's pool writes in the next round of the worker's loop, behind the next question to the broker.
-And it looks for the dead when the pipe of one breaks, which the system closes a moment before the
-process has ended: who looks too soon finds nobody, and looks again after up to five seconds.
+Celery's pool writes in the next round of the worker's loop, after the next request to the broker.
+And it looks for dead children when a pipe breaks, which the system closes a moment before the
+process has ended: a look that comes too soon finds none, and the next is up to five seconds later.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from celery.worker import state
 from tasks_app.broker.internals import PROMPT_POOL
 
 REAP_EVERY_S, REAP_TIMES = 0.01, 100
-"""A handler can close the pipe of a process that lives on: then it is Celery's turn again."""
+"""Bounded, because a handler can close the pipe of a process that lives on."""
 
 
 class PromptPool(AsynPool):
-    """Celery's pool otherwise; what finds no idle child waits for the loop, as ever."""
+    """Celery's pool; a message that finds no idle child waits for the loop, as in Celery."""
 
     _quick_put: Callable[[Any], None]
 
     def _create_write_handlers(self, hub: Any, **options: Any) -> None:
-        """Called with each new connection to the broker."""
+        """Override what is called with each new connection to the broker."""
         super()._create_write_handlers(hub, **options)
         put, write = self._quick_put, hub.consolidate_callback
 
@@ -40,7 +40,7 @@ class PromptPool(AsynPool):
         self._quick_put = put_and_write
 
     def _event_process_exit(self, hub: Any, proc: Any) -> None:
-        """Called when the pipe of a child has broken."""
+        """Override what is called when the pipe of a child has broken."""
         super()._event_process_exit(hub, proc)
         self._reap(hub, proc, REAP_TIMES)
 
@@ -52,20 +52,20 @@ class PromptPool(AsynPool):
 
 
 def _is_asked_to_stop() -> bool:
-    """Whether the loop ends before its next round: then a child that got a message would hang.
+    """Say whether the loop ends before its next round: then a child that got a message would hang.
 
-    Celery forgets what no child has accepted yet, and so never reads that it was carried out.
+    Celery forgets messages that no child has accepted yet, and so never reads their results.
     """
     ends = (state.should_stop, state.should_terminate)
     return any(end is not None and end is not False for end in ends)  # 0 is a status, too
 
 
 class Prompt(bootsteps.Step):
-    """Puts it in the place of Celery's before the children are forked."""
+    """Replaces Celery's pool before the children are forked."""
 
     requires = ("celery.worker.components:Pool",)
 
     def create(self, worker: Any) -> None:
-        """Choose the pool's class; other kinds of pools have no such loop."""
+        """Set the pool's class, for prefork only: other pools have no such loop."""
         if isinstance(worker.pool, TaskPool) and PROMPT_POOL.works:
             worker.pool.Pool = PromptPool

@@ -1,8 +1,8 @@
 """How a Celery worker stops: what its parent tells the children, and what signals mean to them.
 
-Celery's own cold shutdown sleeps through the grace inside a signal handler, and then kills. Ours
-tells the children by the slot file; each gives back and lets go by itself, whatever its handler
-does meanwhile. The parent touches neither database nor broker for it.
+Celery's own cold shutdown sleeps through the grace period inside a signal handler, and then kills.
+Ours tells the children through the slot file; each gives its tasks back by itself, even while its
+handler runs. The parent needs neither database nor broker for it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, kill_holdouts
 from tasks_app.runtime.worker.child import Child
 
 PATIENCE_S = 5.0
-"""How long children may take to let go. Who takes longer never lets other threads run."""
-GLANCE_S = 0.05
+"""How long children may take to give back. One that takes longer lets no other thread run."""
+POLL_S = 0.05
 BILLIARDS = "billiard.common"
-"""Whose handler of signals a child of its pool has."""
+"""The module of the signal handlers in billiard's children."""
 
 
 class PoolWorker(Worker):
     """Celery's worker, with a cold shutdown that charges nobody, and our handlers in its banner."""
 
     watch: Callable[[], None]
-    """Set by the step that watches the children."""
+    """Set by the step ``Watch``."""
 
     def tasklist(self, *args: Any, **options: Any) -> str:
-        """Return what the banner lists: first what runs from the pool, then Celery's tasks."""
+        """Return the banner's list: handlers of the pool first, then Celery's tasks."""
         theirs: str = super().tasklist(*args, **options)
         ours = [
             f"  . {spec.name} (queue {spec.queue})"
@@ -51,7 +51,7 @@ class PoolWorker(Worker):
         return "\n".join([*ours, theirs])
 
     def wait_for_soft_shutdown(self) -> None:
-        """Drain for the grace, then let the children go; called in a signal handler."""
+        """Drain for the grace period, then let the children go; called in a signal handler."""
         slots = Scoreboard(slot_path())
         begin_to_drain(slots)
         solo = isinstance(self.pool, SoloPool)  # its task stands still beneath this handler
@@ -63,29 +63,29 @@ class PoolWorker(Worker):
             self._wait(PATIENCE_S, lambda: _has_graves(slots))
 
     def _wait(self, seconds: float, reason: Callable[[], bool]) -> None:
-        """Wait while there is a reason. The worker's timers stand still meanwhile."""
+        """Wait while there is a reason. The worker's timers do not fire meanwhile."""
         now = time.monotonic()
         ends, look_at = now + seconds, now
         while now < ends and reason():
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 self.watch()
-            time.sleep(GLANCE_S)
+            time.sleep(POLL_S)
             now = time.monotonic()
 
 
 def _is_busy(slots: Scoreboard) -> bool:
-    """Whether a child has anything in hand."""
+    """Say whether a living child holds tasks or messages."""
     return any((view.running or view.messages) and not view.dead for view in slots.occupied())
 
 
 def _has_graves(slots: Scoreboard) -> bool:
-    """Whether a dead child waits for a living one to give back what it had."""
+    """Say whether a dead child's tasks wait for a living one to give them back."""
     return {view.dead for view in slots.occupied()} == {True, False}
 
 
 def begin_to_drain(slots: Scoreboard) -> None:
-    """Tell the children to start nothing more, and which messages wait for them in vain.
+    """Tell the children to start nothing more, and which reserved messages they will not get.
 
     A message that is reserved here goes back to the broker when the last task has ended. Its
     ledger row would hide its tasks that long.
@@ -103,9 +103,9 @@ def begin_to_drain(slots: Scoreboard) -> None:
 def heed_signals(child: Child) -> None:
     """Let SIGTERM and SIGQUIT end this prefork child without an exception in its handler.
 
-    Celery sends them to a child to be rid of its task, process managers to the whole group. An
-    idle child ends as Celery has it end; of a busy one the housekeeper decides. Told with every
-    message: billiard sets its own handlers when all else of a new child is ready.
+    Celery sends them to a child to end its task, process managers to the whole group. An idle
+    child ends as Celery has it end; a busy one leaves the decision to its housekeeper. Called with
+    every message, because billiard sets its own handlers last in a new child.
     """
 
     def heed(theirs: Callable[..., Any], number: int, frame: FrameType | None) -> None:
@@ -117,12 +117,9 @@ def heed_signals(child: Child) -> None:
 
     for number in (signal.SIGTERM, signal.SIGQUIT):
         found = signal.getsignal(number)
-        if (
-            callable(found) and found.__module__ == BILLIARDS
-        ):  # so never outside of prefork children
+        if callable(found) and found.__module__ == BILLIARDS:  # only in prefork children
             signal.signal(number, partial(heed, found))
 
 
 def slot_path() -> Path:
-    """Return where this worker's slot file lies."""
     return Path(os.environ[SLOTS_VARIABLE])

@@ -1,6 +1,6 @@
-"""A worker that lives and hears nothing: its consumer is restarted, as after a lost connection.
+"""A worker that gets no messages although some wait: its consumer is restarted.
 
-Its children see it (they have the database) and say so in their slots; the parent reads the slots.
+Its children see it in the database and say so in their slots; the parent reads the slots.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ LONGEST_PAUSE_S = 600.0
 
 
 class SilentConsumerError(ConnectionResetError):
-    """An OSError, which Celery takes from every transport as the loss of the connection."""
+    """An OSError, which Celery treats as a lost connection with every transport."""
 
 
 class Listening(bootsteps.StartStopStep):
     """A timer of the worker's own loop: what it raises restarts the consumer, not the worker."""
 
     requires = ("celery.worker.components:Timer",)
+    clock = staticmethod(time.monotonic)
 
     def start(self, worker: Any) -> None:
-        """Begin to look; a worker without such a loop cannot be helped."""
+        """Start the timer; a worker without such a loop cannot be helped."""
         if not worker.hub:
             return
         self._slots = Scoreboard(slot_path())
@@ -40,13 +41,10 @@ class Listening(bootsteps.StartStopStep):
         self._again_at = 0.0
         worker.timer.call_repeatedly(LOOK_EVERY_S, self._look, (worker,))
 
-    def stop(self, worker: Any) -> None:
-        """The timer ends with the process."""
-
     def _look(self, worker: Any) -> None:
-        """Restart the consumer if all children starve; each time in vain doubles the pause.
+        """Restart the consumer if all children starve; each restart in vain doubles the pause.
 
-        In vain is not always a fault: somebody may have told this worker to leave a queue alone.
+        A restart in vain need not be a fault: somebody may have told this worker to leave a queue.
         """
         if (
             self._slots.stage is not Stage.RUNS
@@ -54,7 +52,7 @@ class Listening(bootsteps.StartStopStep):
             or not worker.consumer.connection
         ):
             return
-        now = time.monotonic()
+        now = self.clock()
         if not starving(self._slots):
             if now >= self._again_at:
                 self._pause_s = 2 * STALE_S

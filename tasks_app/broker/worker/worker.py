@@ -1,10 +1,11 @@
-"""Our part in a Celery worker: children get slots, the parent watches. It has no connection."""
+"""Our part in a Celery worker: children get slots, the parent watches, without a connection."""
 
 from __future__ import annotations
 
 import gc
 import os
 import time
+from functools import partial
 from typing import Any
 
 from celery import Celery, bootsteps, signals
@@ -16,17 +17,11 @@ from tasks_app.broker.checks.startup import check_surroundings, ends_the_process
 from tasks_app.broker.config.defaults import CONTROL_QUEUE
 from tasks_app.broker.config.time_limits import take_limits
 from tasks_app.broker.events.reporter import Reporter
+from tasks_app.broker.guard.foreign_tasks import guard_queues
 from tasks_app.broker.guard.redis_channel import drop_what_is_no_message
-from tasks_app.broker.guard.refusal import guard_queues
 from tasks_app.broker.internals import check_guard, said_at_start
 from tasks_app.broker.worker.delay_pump import Pump
-from tasks_app.broker.worker.processes import (
-    NODE_VARIABLE,
-    QUEUES_VARIABLE,
-    appoint_standby,
-    current_child,
-    stop_child,
-)
+from tasks_app.broker.worker.processes import NODE_VARIABLE, QUEUES_VARIABLE, ProcessState
 from tasks_app.broker.worker.prompt_pool import Prompt
 from tasks_app.broker.worker.shutdown import begin_to_drain, slot_path
 from tasks_app.broker.worker.silent_consumer import Listening
@@ -34,47 +29,47 @@ from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.health_files import WORKER, Liveness
+from tasks_app.runtime.health_folders import remove_abandoned
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE, new_slot_path, remove_slots
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
-from tasks_app.runtime.scoreboard.watchdog import (
-    LOOK_EVERY_S,
-    kill_overdue,
-    silent_housekeeper,
-    starving,
-)
+from tasks_app.runtime.scoreboard.watchdog import LOOK_EVERY_S, starving, watch
 
 log = quiet_logger(__name__)
 
 HUNGRY_S = 120.0
-"""Until then the worker has restarted its consumer several times."""
+"""By then the worker has restarted its consumer several times."""
 
 
 class Watch(bootsteps.StartStopStep):
-    """A timer of the worker's own loop that reads the slots and kills what is overdue.
+    """A timer of the worker's own loop that reads the slots and kills overdue children.
 
-    For probes it shows that the loop runs, and what is wrong all the same.
+    It tells probes that the loop runs, and what is wrong nevertheless. The timer goes on while the
+    pool drains, and ends with the process.
     """
 
     requires = ("celery.worker.components:Timer",)
+    clock = staticmethod(time.monotonic)
 
     def start(self, worker: Any) -> None:
-        """Begin to look."""
         self._worker = worker
         self._slots = Scoreboard(slot_path())
-        self._fed_at = time.monotonic()
+        self._fed_at = self.clock()
         good_for_s = load_settings().healthy_for.total_seconds()
-        worker.pulse = self._pulse = Liveness(WORKER, str(worker.hostname), good_for_s=good_for_s)
+        worker.liveness = self._liveness = Liveness(
+            WORKER, str(worker.hostname), good_for_s=good_for_s
+        )
+        remove_abandoned()
         worker.watch = self.look
         worker.timer.call_repeatedly(LOOK_EVERY_S, self.look)
 
     def look(self) -> None:
-        """Look once."""
-        kill_overdue(self._slots)
-        self._pulse.beat(silent_housekeeper(self._slots) or self._hunger())
+        outage = getattr(self._worker.consumer, "outage", None)  # not of a consumer of others
+        show = partial(self._liveness.beat, note=outage.note if outage else "")
+        watch(self._slots, show, self._hunger())
 
     def _hunger(self) -> str:
-        """Say so when messages wait for long that no child gets; not while the broker is away."""
-        now = time.monotonic()
+        """Return a complaint if messages wait for long; none while the broker is away."""
+        now = self.clock()
         consumer = self._worker.consumer
         if not (consumer and consumer.connection and starving(self._slots)):
             self._fed_at = now
@@ -84,31 +79,22 @@ class Watch(bootsteps.StartStopStep):
         )
 
     def close(self, _worker: Any) -> None:
-        """Drain, whatever the worker stops for, before its consumer forgets what it reserved."""
+        """Drain at every kind of stop, before the consumer forgets what it reserved."""
         begin_to_drain(Scoreboard(slot_path()))
 
-    def stop(self, worker: Any) -> None:
-        """Go on looking while the pool drains: the timer ends with the process."""
+
+def connect_worker(app: Celery, settings: Settings, process: ProcessState) -> None:
+    """Add our steps to the app's worker, and connect to the signals of its life."""
+    app.steps["worker"].update({Prompt, Watch, Reporter, Listening, Pump})
+    _connect_parent(app, settings, process)
+    _connect_children(app, settings, process)
 
 
-def connect_worker(app: Celery, settings: Settings) -> None:
-    """Connect to the signals of a worker's life."""
-    app.steps["worker"].add(Prompt)
-    app.steps["worker"].add(Watch)
-    app.steps["worker"].add(Reporter)
-    app.steps["worker"].add(Listening)
-    app.steps["worker"].add(Pump)
-    main: list[int] = []
-    _connect_parent(app, settings, main)
-    _connect_children(app, settings, main)
-
-
-def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
-    """What the worker's main process does; it enters its pid in ``main``."""
+def _connect_parent(app: Celery, settings: Settings, process: ProcessState) -> None:
 
     @signals.celeryd_after_setup.connect(weak=False)
     def introduce(sender: str, instance: Any, **_: Any) -> None:
-        """Tell the children who they are; they inherit the environment, forked or spawned."""
+        """Tell the children who they are, by the environment: they may be spawned."""
         queues = [name for name in instance.app.amqp.queues.consume_from if name != CONTROL_QUEUE]
         os.environ[NODE_VARIABLE] = str(sender)
         os.environ[QUEUES_VARIABLE] = ",".join(queues)
@@ -118,8 +104,8 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
     @signals.worker_init.connect(weak=False)
     @ends_the_process
     def check(sender: Any, **_: Any) -> None:
-        """Refuse to start without a broker, on a database or in a pool that we cannot use."""
-        main.append(os.getpid())
+        """Refuse to start without a broker, or with a database or a pool that we cannot use."""
+        process.main_pid = os.getpid()
         check_guard()
         for sentence in said_at_start(in_worker=True):
             log.warning(sentence)
@@ -128,46 +114,45 @@ def _connect_parent(app: Celery, settings: Settings, main: list[int]) -> None:
         limits = take_limits(sender, settings)
         check_limits(sender.pool_cls, HANDLERS, sender.app.amqp.queues.consume_from, limits)
         check_surroundings(app, settings)
-        # What is loaded by now stays: no collection in a child shall walk it for 60 ms, nor write
+        # What is loaded by now stays. A collection in a child would walk it for 60 ms and write
         # to every page that it shares with its siblings.
         gc.freeze()
 
     @signals.worker_shutting_down.connect(weak=False)
     def stop(how: str, **_: Any) -> None:
-        """Tell the children at once; the worker's loop hears of it later."""
+        """Tell the children at once; the worker's loop learns of it later."""
         slots = Scoreboard(slot_path())
         begin_to_drain(slots)
         if how == "Cold":
             slots.leave()
 
 
-def _connect_children(app: Celery, settings: Settings, main: list[int]) -> None:
-    """How children begin and end; in threads and solo pools ``main`` is the child."""
+def _connect_children(app: Celery, settings: Settings, process: ProcessState) -> None:
 
     @signals.worker_process_init.connect(weak=False)
     def begin(**_: Any) -> None:
-        """A prefork child starts; spawned ones have not loaded the handlers yet."""
-        if os.getpid() in main:  # the solo pool says so, too, before anybody knows the queues
+        """Start a prefork child; a spawned one has not loaded the handlers yet."""
+        if os.getpid() == process.main_pid:  # the solo pool sends it before the queues are known
             return
         load_tasks(settings, (*app.conf.imports, *app.conf.include))
-        current_child()
-        appoint_standby(app)
+        process.child()
+        process.start_standby()
 
     @signals.worker_process_shutdown.connect(weak=False)
     def end(**_: Any) -> None:
-        """A prefork child ends in an orderly way."""
-        stop_child()
+        """End a prefork child in good order."""
+        process.stop()
 
     @signals.worker_ready.connect(weak=False)
     def ready(sender: Any, **_: Any) -> None:
-        """In threads and solo pools the process itself is the child."""
+        """In threads and solo pools make this process the child."""
         if not isinstance(sender.pool, PreforkPool):
-            current_child(sender.pool.num_processes)
-            appoint_standby(app)
+            process.child(sender.pool.num_processes)
+            process.start_standby()
 
     @signals.worker_shutdown.connect(weak=False)
     def over(sender: Any, **_: Any) -> None:
-        """The worker ends: in the same pools with its child, in all with its slots and pulse."""
-        stop_child()
+        """End the child of a threads or solo pool, the slots and the health file."""
+        process.stop()
         remove_slots(slot_path())
-        sender.pulse.end()
+        sender.liveness.end()

@@ -53,7 +53,7 @@ def _clean() -> None:
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HANDLERS, "_specs", {})
+    monkeypatch.setattr(HANDLERS, "specs", {})
     seen.clear()
     run_from_pool(file)
 

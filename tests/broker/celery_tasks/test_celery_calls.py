@@ -79,7 +79,7 @@ def _clean() -> None:
 
 @pytest.fixture
 def no_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HANDLERS, "_specs", {})
+    monkeypatch.setattr(HANDLERS, "specs", {})
 
 
 @pytest.mark.long

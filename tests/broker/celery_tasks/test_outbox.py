@@ -119,7 +119,7 @@ def test_a_thread_that_outlives_the_block_is_told(session: Session) -> None:
     with outbox(session):
         context = contextvars.copy_context()
 
-    with pytest.raises(OutboxError, match=r"mails\.send was called when its outbox was closed"):
+    with pytest.raises(OutboxError, match=r"mails\.send was called after its outbox was closed"):
         context.run(send.delay, "ada")
 
 
@@ -320,7 +320,7 @@ class TestAsync:
         with pytest.raises(TypeError, match="async with outbox"):
             asyncio.run(wrong())
         with (
-            pytest.raises(TypeError, match="others: async with"),
+            pytest.raises(TypeError, match="For others: async with"),
             outbox(AsyncSession(create_async_engine(database_url))),
         ):
             """Nothing."""

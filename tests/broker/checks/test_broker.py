@@ -11,10 +11,10 @@ import redis
 from celery import Celery
 
 from tasks_app.broker.checks.broker import examine_access, examine_broker, examine_celery
+from tasks_app.broker.config.configuration import effective_celery_settings
 from tasks_app.broker.config.defaults import celery_defaults
-from tasks_app.broker.config.effective import effective_celery_settings
 from tasks_app.domain.finding import Finding
-from tasks_app.embedded.valkey import Valkey
+from tasks_app.embedded.servers.valkey import Valkey
 
 SECRET = "hunter2"
 
@@ -144,7 +144,7 @@ def test_what_is_said_of_celerys_tasks_is_told_to_bound_ours_or_to_pass_them_by(
 
     assert harmless.fact.endswith("none does harm")
     assert said([bounds]) == ["ok celery: its time limits bound each task: hard_timeout 90s"]
-    assert idle.fact.startswith("result_backend, task_acks_late: of Celery tasks only;")
+    assert idle.fact.startswith("result_backend, task_acks_late: for Celery tasks only,")
     assert SECRET not in str(idle)
 
 

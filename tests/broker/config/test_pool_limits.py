@@ -14,7 +14,7 @@ from celery.concurrency.base import BasePool
 
 from tasks_app.broker.checks.pools import check_limits
 from tasks_app.broker.config.defaults import EXECUTE
-from tasks_app.broker.config.time_limits import TimeLimits, take_limits
+from tasks_app.broker.config.time_limits import CeleryLimits, take_limits
 from tasks_app.broker.tasks import register
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.durations import parse_duration
@@ -69,8 +69,8 @@ def test_a_limit_for_all_is_refused_where_a_pool_cannot_enforce_it() -> None:
     free = [HandlerSpec("free", nothing), HandlerSpec("free.async", nothing, is_async=True)]
 
     for default, named in (
-        (TimeLimits(LIMIT, None), "free (timeout)"),
-        (TimeLimits(None, LIMIT), "free (hard_timeout), free.async (hard_timeout)"),
+        (CeleryLimits(LIMIT, None), "free (timeout)"),
+        (CeleryLimits(None, LIMIT), "free (hard_timeout), free.async (hard_timeout)"),
     ):
         check_limits("prefork", free, ["default"], default)
         with pytest.raises(ConfigurationError, match=re.escape(f"the limits of {named}:")):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.config.effective import effective_celery_settings
+from tasks_app.broker.config.configuration import effective_celery_settings
 from tasks_app.domain.config.setting_sources import effective_settings
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
@@ -104,7 +104,7 @@ def told_by_celery(read: Settings) -> str:
         with app.connection_for_read() as connection:
             said = f"{connection.as_uri()} {connection.as_uri(include_password=False)}"
         return f"{said} {app.bugreport()} {effective_celery_settings(app)!r}"
-    except ValueError as error:
+    except (ValueError, ConfigurationError) as error:
         return str(error)
 
 

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from tasks_app.broker.events.masking import shown
 from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
-from tasks_app.broker.events.writer import LATE, EventWriter, events_of, line_of
+from tasks_app.broker.events.writer import LATE, EventWriter, events_of, line_of, shown
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.cause_line import exception_text
 from tasks_app.domain.tasks.run import Cause
-from tasks_app.runtime.hooks import Kind, Notice
+from tasks_app.runtime.hooks import Notice, NoticeKind
 
 PAYLOAD = '{"card": "4711-canary", "pin": 1234, "list": [{"deep": "it\\"s"}], "n": 7, "yes": true}'
 
 
-def notice(kind: Kind, **values: Any) -> Notice:
+def notice(kind: NoticeKind, **values: Any) -> Notice:
     return Notice(kind, 42, "orders.confirm", "default", **values)
 
 
@@ -79,23 +78,24 @@ def types(told: Notice) -> list[str]:
 
 
 def test_a_second_attempt_leaves_the_state_of_the_first_before_it_is_received() -> None:
-    assert types(notice(Kind.RECEIVED, attempt=1)) == ["task-received"]
-    assert types(notice(Kind.RECEIVED, attempt=2)) == ["task-retried", "task-received"]
+    assert types(notice(NoticeKind.RECEIVED, attempt=1)) == ["task-received"]
+    assert types(notice(NoticeKind.RECEIVED, attempt=2)) == ["task-retried", "task-received"]
 
 
 def test_only_what_goes_out_for_a_failed_attempt_may_come_too_late() -> None:
     wait = timedelta(hours=1)
-    (retried,) = events_of(notice(Kind.RETRIED, attempt=1, wait=wait), ())
-    again, received = events_of(notice(Kind.RECEIVED, attempt=2), ())
+    (retried,) = events_of(notice(NoticeKind.RETRIED, attempt=1, wait=wait), ())
+    again, received = events_of(notice(NoticeKind.RECEIVED, attempt=2), ())
 
     assert retried[LATE] > 3600
     assert LATE not in again | received
 
 
 @pytest.mark.parametrize(
-    ("kind", "expired"), [(Kind.CANCELLED, False), (Kind.SKIPPED, False), (Kind.EXPIRED, True)]
+    ("kind", "expired"),
+    [(NoticeKind.CANCELLED, False), (NoticeKind.SKIPPED, False), (NoticeKind.EXPIRED, True)],
 )
-def test_what_never_ran_to_its_end_is_revoked_and_says_how(kind: Kind, expired: bool) -> None:
+def test_what_never_ran_to_its_end_is_revoked_and_says_how(kind: NoticeKind, expired: bool) -> None:
     (event,) = events_of(notice(kind), ())
 
     assert (event["type"], event["expired"], event["result"]) == ("task-revoked", expired, kind)
@@ -133,20 +133,20 @@ class Collects(EventPipe):
 @pytest.mark.parametrize(
     ("events", "kind", "attempt", "number"),
     [
-        ("all", Kind.SUCCEEDED, 1, 1),
-        ("failures", Kind.RECEIVED, 1, 0),
-        ("failures", Kind.STARTED, 1, 0),
-        ("failures", Kind.SUCCEEDED, 1, 0),
-        ("failures", Kind.SKIPPED, 1, 0),
-        ("failures", Kind.FAILED, 1, 1),
-        ("failures", Kind.RETRIED, 1, 1),
-        ("failures", Kind.RESCUED, 1, 1),
-        ("failures", Kind.RECEIVED, 2, 2),
-        ("failures", Kind.SUCCEEDED, 2, 1),
+        ("all", NoticeKind.SUCCEEDED, 1, 1),
+        ("failures", NoticeKind.RECEIVED, 1, 0),
+        ("failures", NoticeKind.STARTED, 1, 0),
+        ("failures", NoticeKind.SUCCEEDED, 1, 0),
+        ("failures", NoticeKind.SKIPPED, 1, 0),
+        ("failures", NoticeKind.FAILED, 1, 1),
+        ("failures", NoticeKind.RETRIED, 1, 1),
+        ("failures", NoticeKind.RESCUED, 1, 1),
+        ("failures", NoticeKind.RECEIVED, 2, 2),
+        ("failures", NoticeKind.SUCCEEDED, 2, 1),
     ],
 )
 def test_with_failures_only_other_first_attempts_are_not_shown(
-    events: Any, kind: Kind, attempt: int, number: int
+    events: Any, kind: NoticeKind, attempt: int, number: int
 ) -> None:
     pipe = Collects()
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tasks_app.broker.events import reporter as room
 from tasks_app.broker.events.pipe import LONGEST_LINE, EventPipe
 from tasks_app.broker.events.reporter import BURST, Reporter, is_wanted
 from tasks_app.broker.events.writer import LATE, line_of
@@ -56,10 +55,8 @@ def wire() -> Wire:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(room, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -92,6 +89,7 @@ def reporter(
         timer=SimpleNamespace(call_after=lambda *_: None),
     )
     reporter = Reporter(worker)
+    reporter.clock = clock.monotonic
     reporter.start(worker)
     reporter.dispatcher = dispatcher
     return reporter

@@ -11,7 +11,7 @@ from celery.worker.control import Panel
 
 from tasks_app.broker import control
 from tasks_app.broker.app import make_celery
-from tasks_app.broker.guard.refusal import OURS
+from tasks_app.broker.guard.foreign_tasks import OURS
 from tasks_app.broker.worker import shutdown
 from tasks_app.broker.worker.shutdown import PoolWorker
 from tasks_app.domain.config.settings import load_settings

@@ -9,25 +9,23 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from celery import Celery
 from redis import Redis
-from sqlalchemy import text
 
 from tasks_app.broker.config.configuration import configuration
-from tasks_app.broker.guard.foreign_messages import POOL_VARIABLE
+from tasks_app.broker.guard.other_pools import POOL_VARIABLE
 from tasks_app.broker.publish import delay_index as room
-from tasks_app.broker.publish.delay_index import DelayIndex, Moved, delay_index
+from tasks_app.broker.publish.delay_index import Moved, RedisDelayIndex, delay_index
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.upcoming import Upcoming
 from tasks_app.pool.pool_name import pool_name
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
+from tests.broker.publish.lateness import DUE, PUMP, lateness
 from tests.waiting import until
 
-DUE, PUMP = "tasks_app:delay.due", "tasks_app:delay.pump"
 MESSAGES = "SELECT last_value FROM task_dispatch_id_seq"
 
 
@@ -41,12 +39,12 @@ def redis(house: House) -> Iterator[Redis]:
 @pytest.fixture
 def make(
     house: House, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], DelayIndex]]:
+) -> Iterator[Callable[[], RedisDelayIndex]]:
     """Another process's index."""
     monkeypatch.delenv(POOL_VARIABLE, raising=False)
-    made: list[DelayIndex] = []
+    made: list[RedisDelayIndex] = []
 
-    def make() -> DelayIndex:
+    def make() -> RedisDelayIndex:
         settings = Settings(broker_url=house.broker.url_of(13))
         app = Celery("pumps", set_as_current=False)
         app.conf.update(configuration(settings))
@@ -57,11 +55,11 @@ def make(
 
     yield make
     for index in made:
-        index._line.drop()
+        index.broker.drop()
 
 
 @pytest.fixture
-def index(make: Callable[[], DelayIndex]) -> DelayIndex:
+def index(make: Callable[[], RedisDelayIndex]) -> RedisDelayIndex:
     return make()
 
 
@@ -69,7 +67,7 @@ def entry(task_id: int, due_in_s: float = 0.0, queue: str = "mail") -> Upcoming:
     return Upcoming(task_id, queue, due_in_s)
 
 
-def seconds_until_it_fails(index: DelayIndex) -> float:
+def seconds_until_it_fails(index: RedisDelayIndex) -> float:
     began = time.monotonic()
     with pytest.raises(Exception, match=r"[Tt]ime"):
         index.move()
@@ -86,7 +84,7 @@ def hinted(redis: Redis, queue: str = "mail") -> list[list[int]]:
 
 class TestTheIndex:
     def test_what_is_due_goes_to_its_queue_and_the_rest_waits(
-        self, index: DelayIndex, redis: Redis
+        self, index: RedisDelayIndex, redis: Redis
     ) -> None:
         index.enter([entry(1), entry(2, 50.0), entry(3, 0.0, "a queue")])
 
@@ -99,7 +97,7 @@ class TestTheIndex:
         assert redis.zrange(DUE, 0, -1) == [b"2 mail"]
         assert index.move().tasks == 0
 
-    def test_nothing_is_early(self, index: DelayIndex) -> None:
+    def test_nothing_is_early(self, index: RedisDelayIndex) -> None:
         index.enter([entry(1, 0.3)])
         first = index.move()
 
@@ -107,7 +105,7 @@ class TestTheIndex:
         assert until(lambda: index.move().tasks == 1)
 
     def test_a_redis_that_hangs_holds_nobody_up_for_longer_than_a_second(
-        self, index: DelayIndex, house: House
+        self, index: RedisDelayIndex, house: House
     ) -> None:
         """On a connection that was fine just now, and on a fresh one."""
         index.move()
@@ -121,7 +119,7 @@ class TestTheIndex:
         assert index.move().pumps
 
     def test_of_several_estimates_the_earliest_counts(
-        self, index: DelayIndex, redis: Redis
+        self, index: RedisDelayIndex, redis: Redis
     ) -> None:
         """Each is late by its own way from the database."""
         for due_in_s in (30.0, 20.0, 25.0):
@@ -130,7 +128,7 @@ class TestTheIndex:
         assert 19.0 < index.move().wait_s <= 20.0
 
     def test_one_pumps_until_it_leaves_or_dies(
-        self, make: Callable[[], DelayIndex], redis: Redis
+        self, make: Callable[[], RedisDelayIndex], redis: Redis
     ) -> None:
         one, other = make(), make()
         assert not one.enter([entry(1), entry(2, 0.0, "b")])
@@ -148,7 +146,7 @@ class TestTheIndex:
         assert one.move().pumps
 
     def test_a_task_that_is_entered_again_for_later_stays_when_its_old_entry_is_taken(
-        self, index: DelayIndex, redis: Redis
+        self, index: RedisDelayIndex, redis: Redis
     ) -> None:
         index.enter([entry(1)])
         assert index.move().tasks == 1
@@ -157,7 +155,7 @@ class TestTheIndex:
         assert index.move().tasks == 0
         assert redis.zcard(DUE) == 1
 
-    def test_a_deep_queue_gets_nothing(self, index: DelayIndex, redis: Redis) -> None:
+    def test_a_deep_queue_gets_nothing(self, index: RedisDelayIndex, redis: Redis) -> None:
         redis.rpush("tasks_app:mail", *["m"] * room.DEEP)
         index.enter([entry(1), entry(2, 0.0, "b")])
 
@@ -167,7 +165,7 @@ class TestTheIndex:
         assert hinted(redis, "b") == [[2]]
 
     def test_while_messages_wait_what_becomes_due_shares_one(
-        self, index: DelayIndex, redis: Redis
+        self, index: RedisDelayIndex, redis: Redis
     ) -> None:
         index.enter([entry(1), entry(2)])
         assert index.move().wait_s > room.CROWDED_S
@@ -179,7 +177,7 @@ class TestTheIndex:
         assert (one, two, rest[:2]) == ([1], [2], [3, 4])
 
     def test_a_crowd_shares_messages_and_memory_is_bounded(
-        self, index: DelayIndex, redis: Redis
+        self, index: RedisDelayIndex, redis: Redis
     ) -> None:
         index.enter([entry(n) for n in range(1, room.MOST + 2)])
 
@@ -189,7 +187,9 @@ class TestTheIndex:
         assert [len(ids) for ids in hinted(redis)] == [room.MOST // room.MESSAGES] * room.MESSAGES
         assert 0 < redis.ttl(DUE) <= room.KEPT_S
 
-    def test_a_flushed_redis_is_only_an_empty_index(self, index: DelayIndex, redis: Redis) -> None:
+    def test_a_flushed_redis_is_only_an_empty_index(
+        self, index: RedisDelayIndex, redis: Redis
+    ) -> None:
         index.enter([entry(1)])
         index.move()
         redis.flushdb()
@@ -234,7 +234,7 @@ class TestWithWorkers:
     def test_delayed_tasks_start_when_they_are_due(
         self, house: House, worker: CeleryProcess
     ) -> None:
-        worker.says("this worker pumps what is due")
+        worker.says("this worker starts delayed tasks on time")
         before = house.sql(MESSAGES)
         ids = [i for n in range(30) for i in house.create("plain", delay=3.0 + n / 15)]
 
@@ -285,14 +285,3 @@ class TestWithWorkers:
         assert house.over(ids) == {"SUCCEEDED": 20}
         assert max(lateness(house, ids)) < 2 + 1
         assert {house.task(i).attempt for i in ids} == {1}
-
-
-def lateness(house: House, ids: list[int]) -> list[float]:
-    """How many seconds after they were due tasks were claimed."""
-    late = text(
-        "SELECT EXTRACT(EPOCH FROM started_at - due_at)::float FROM task_completed"
-        " WHERE id = ANY(:ids)"
-    )
-    with house.engine.connect() as connection:
-        found: list[Any] = list(connection.execute(late, {"ids": ids}).scalars())
-    return found

@@ -11,7 +11,7 @@ import pytest
 from kombu import Queue
 
 from tasks_app.broker.config.defaults import EXECUTE
-from tasks_app.broker.guard.foreign_messages import POOL_VARIABLE
+from tasks_app.broker.guard.other_pools import POOL_VARIABLE
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.hints.hints import HINTS
@@ -26,12 +26,12 @@ def hints(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[CeleryHints
     monkeypatch.delenv(POOL_VARIABLE, raising=False)
     hints = CeleryHints(Settings(broker_url=house.broker.url_of(12)))
     yield hints
-    hints._line.drop()
+    hints.broker.drop()
 
 
 @pytest.fixture
 def queue(hints: CeleryHints) -> Iterator[Queue]:
-    with hints._line._app.connection_for_write() as connection:
+    with hints.broker.app.connection_for_write() as connection:
         name = "letters"
         queue = Queue(name, queue_arguments={"x-queue-type": "quorum"})(connection.default_channel)
         queue.queue_declare()
@@ -57,7 +57,7 @@ def received(queue: Queue) -> dict[str, Any]:
 
 def test_it_is_what_celery_sends(hints: CeleryHints, queue: Queue) -> None:
     hints.publish(queue.name, [3, 4])
-    hints._line._app.send_task(
+    hints.broker.app.send_task(
         EXECUTE, (None, [3, 4]), queue=queue.name, ignore_result=True, argsrepr="(ids)"
     )
 
@@ -80,8 +80,8 @@ def test_no_two_have_one_name(hints: CeleryHints, queue: Queue) -> None:
 def test_for_redis_it_is_the_text_that_kombu_would_write(hints: CeleryHints, house: House) -> None:
     if not house.broker.url_of(12).startswith("redis"):
         pytest.skip("RabbitMQ has no such texts")
-    envelope, texts = hints._envelope, []
-    with hints._line._app.connection_for_write() as connection:
+    envelope, texts = hints.envelope, []
+    with hints.broker.app.connection_for_write() as connection:
         channel = connection.default_channel
         channel._put = lambda queue, message, **_: texts.append(json.dumps(message))
         envelope.put(channel, 'qu"eue', 7, [1, 2])
@@ -97,10 +97,10 @@ def _without_names(text: str) -> str:
 
 
 def test_hints_to_redis_use_one_socket(hints: CeleryHints, queue: Queue) -> None:
-    if hints._line._app.connection_for_write().transport.driver_type != "redis":
+    if hints.broker.app.connection_for_write().transport.driver_type != "redis":
         pytest.skip("RabbitMQ has but one")
     for _ in range(3):
         hints.publish(queue.name, [1])
         assert hints.depth(queue.name) is not None
 
-    assert hints._line._channel.client.connection_pool._created_connections == 1
+    assert hints.broker.channel.client.connection_pool._created_connections == 1

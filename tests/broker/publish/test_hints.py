@@ -18,8 +18,8 @@ from redis import Redis
 from tasks_app.broker.app import make_celery
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
-from tasks_app.runtime.hints.channel import Counts
-from tasks_app.runtime.hints.hints import EXIT_PATIENCE_S
+from tasks_app.runtime.hints.channel import HintCounts
+from tasks_app.runtime.hints.hints import Hints
 from tasks_app.runtime.hints.sender import Hint, HintSender
 from tests.broker.conftest import House
 from tests.waiting import until
@@ -69,7 +69,8 @@ class Producer:
         """Run to the end; return what it printed, as JSON; to stderr it must have ``said``."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TASKS_APP_", "CELERY_"))}
         done = subprocess.run(
-            [sys.executable, "-c", HEAD + script],
+            # Since 3.12 Python warns of any fork beside a thread, whose safety is what is tested.
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + script],
             cwd=self._folder,
             env={**kept, **self._house.environment(), **environment},
             capture_output=True,
@@ -92,7 +93,7 @@ def test_a_script_that_commits_and_ends_is_heard(house: House, producer: Produce
     """Its last act before the exit is the commit; Celery is not imported before that."""
     script = """
 from tasks_app.runtime import hints
-hints.EXIT_PATIENCE_S = 30  # a busy machine needs more than a second to import Celery
+hints.HINTS.exit_patience_s = 30  # a busy machine needs more than a second to import Celery
 import atexit
 atexit.register(lambda: print(json.dumps([task_id, before, inside, HINTS.counts().sent])))  # last
 before = heavy()
@@ -210,7 +211,8 @@ def test_a_broker_that_does_not_answer_delays_the_exit_by_a_second(
         url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
         waited = producer.run(EXIT.format(wait="False"), TASKS_APP_BROKER_URL=url)
 
-    assert EXIT_PATIENCE_S - 0.1 < waited < EXIT_PATIENCE_S + 2
+    patience_s = Hints().exit_patience_s
+    assert patience_s - 0.1 < waited < patience_s + 2
 
 
 @pytest.mark.parametrize("kind", ["broker", "rabbitmq"])
@@ -232,7 +234,7 @@ def test_how_many_wait_is_known_on_every_broker_and_a_dead_connection_is_replace
                 hints.publish(queue, [n, n])
                 depths.append(hints.depth(queue))
                 proxy.cut()
-            hints._line.drop()
+            hints.broker.drop()
 
     assert depths == [1, 2, 3]
 
@@ -263,10 +265,10 @@ def test_what_goes_out_from_the_producers_thread_arrives_once_whatever_becomes_o
                 proxy.cut()
 
         assert redis.llen("tasks_app:q") == 3
-        assert hinter.counts == Counts(sent=3)
+        assert hinter.counts == HintCounts(sent=3)
         assert started == [False, True, True]
         redis.delete("tasks_app:q")
-        hints._line.drop()
+        hints.broker.drop()
 
 
 def hint(house: House, *ids: int) -> None:

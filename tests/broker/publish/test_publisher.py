@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,8 +15,8 @@ from tasks_app.broker.config.defaults import EXECUTE, celery_defaults
 from tasks_app.broker.publish.publisher import CeleryPublisher
 from tasks_app.broker.tasks import register
 from tasks_app.domain.errors import PublishError
-from tasks_app.pool.dispatch.ledger import Dispatch
 from tests.broker.conftest import House
+from tests.broker.publish.messages import message
 from torture.fault_proxy import FaultProxy
 
 KEEPALIVE = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
@@ -37,10 +36,6 @@ def an_app(url: str) -> Celery:
     app.conf.update(celery_defaults(url, 1.0))
     register(app)
     return app
-
-
-def message(number: int, queue: str = "counted", ids: tuple[int, ...] = ()) -> Dispatch:
-    return Dispatch(number, queue, ids or (number,), datetime.now(UTC))
 
 
 def test_it_tells_how_many_messages_wait(app: Celery) -> None:

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from tasks_app import create_task
 from tasks_app.broker.config.configuration import configuration
-from tasks_app.broker.guard import foreign_messages
-from tasks_app.broker.guard.foreign_messages import POOL_VARIABLE, Strangers
-from tasks_app.broker.publish.delay_index import DelayIndex
+from tasks_app.broker.guard import other_pools
+from tasks_app.broker.guard.other_pools import POOL_VARIABLE, Strangers
+from tasks_app.broker.publish.delay_index import RedisDelayIndex
 from tasks_app.broker.publish.hints import CeleryHints
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.upcoming import Upcoming
@@ -49,7 +49,7 @@ class TestOneMessage:
     @pytest.fixture(autouse=True)
     def _own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(POOL_VARIABLE, "ours")
-        monkeypatch.delenv(foreign_messages.SLOTS_VARIABLE, raising=False)
+        monkeypatch.delenv(other_pools.SLOTS_VARIABLE, raising=False)
 
     def test_another_pools_is_refused(self) -> None:
         assert Strangers().refuses(NAMED)
@@ -84,7 +84,7 @@ def test_each_pool_has_a_delay_index_of_its_own(
     indexes = []
     for name in ("one", "two"):
         monkeypatch.setenv(POOL_VARIABLE, name)
-        indexes.append(DelayIndex(app))
+        indexes.append(RedisDelayIndex(app))
     one, two = indexes
     one.enter([Upcoming(1, "mail", 0.0)])
 
@@ -99,7 +99,7 @@ def test_each_pool_has_a_delay_index_of_its_own(
         }
         redis.flushdb()
     for index in indexes:
-        index._line.drop()
+        index.broker.drop()
 
 
 def test_a_producer_asks_once_and_hints_at_one_pool_only(
@@ -135,7 +135,7 @@ def test_a_hint_carries_the_name(house: House, monkeypatch: pytest.MonkeyPatch) 
 
     hints.publish("mail", [1])
 
-    hints._line.drop()
+    hints.broker.drop()
     with Redis.from_url(house.broker.url_of(14)) as redis:
         assert b'"pool": "ours"' in redis.lpop("tasks_app:mail")
         redis.flushdb()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tasks_app.broker.worker import worker as worker_module
-from tasks_app.broker.worker.worker import Watch
+from tasks_app.broker.worker.worker import HUNGRY_S, Watch
 from tasks_app.runtime.health_files import RUN_DIR_VARIABLE, judge
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
@@ -93,49 +91,56 @@ def test_a_worker_without_its_broker_is_healthy_and_goes_on_watching(
     until(lambda: house.task(task_id).state == "RUNNING", 20)
     road.refusing = True
     road.cut()
-    worker.says("Cannot connect to redis")
+    worker.says("does not answer")
     seen = [healthy("beat")]
     beat.stop()
 
     states = house.over([task_id], 30)
     seen += [healthy("worker"), healthy("db"), not healthy("beat")]
-    worker.says("Trying again in 2.00 seconds... (4/None)")
+    until(lambda: "; the broker does not answer: " in judge("worker")[1])
     seen.append(healthy("worker"))
+    said = worker.log().count("does not answer: ")
     road.refusing = False
+    worker.says("The broker answers again. It was away for ")
+    until(lambda: "the broker" not in judge("worker")[1])
 
     assert states == {"FAILED": 1}
     assert house.attempts(task_id)[0].kind == "process died"
     assert seen == [True] * 5
+    assert said <= 2  # one a minute
 
 
 def test_a_worker_whose_children_starve_for_long_is_not_healthy(
     tmp_path: Path, healthy: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "HUNGRY_S", 0.1)
     monkeypatch.setenv(SLOTS_VARIABLE, str(tmp_path / "slots"))
     parent = SimpleNamespace(
         hostname="lone", consumer=SimpleNamespace(connection=None), timer=Mock()
     )
     slot = Scoreboard(tmp_path / "slots").take("child")
     watch = Watch(parent)
+    clock = SimpleNamespace(now=1000.0)
+    watch.clock = lambda: clock.now
     watch.start(parent)
 
-    def said() -> str:
+    def said_after(seconds: float) -> str:
+        clock.now += seconds
         slot.hunger(True)
         watch.look()
         return judge("worker", "lone")[1]
 
-    starved_at = time.monotonic()
-    until(lambda: said() and time.monotonic() > starved_at + 0.2)
-    away = said()
+    away = said_after(2 * HUNGRY_S)
     parent.consumer.connection = object()
-    until(lambda: "no child got one" in said())
+    patient = said_after(HUNGRY_S)
+    starved = said_after(1)
     slot.hunger(False)
     watch.look()
 
     assert "alive" in away
+    assert "alive" in patient
+    assert "no child got one for 121 s" in starved
     assert "alive" in judge("worker", "lone")[1]
-    parent.pulse.end()
+    parent.liveness.end()
 
 
 def test_an_orderly_end_takes_the_file_along(

@@ -57,9 +57,9 @@ def test_what_the_parent_reserved_goes_back_and_redis_keeps_no_receipts(house: H
     with Redis.from_url(house.broker.url_of(house.number % 16)) as redis:
         redis.delete("tasks_app:default")  # of the test before
         worker = doomed(house, children=1)
-        house.create("slow", 1, {"seconds": 2.0}, priority=0)
+        ids = house.create("slow", 1, {"seconds": 2.0}, priority=0)
         until(lambda: house.sql(RUNNING) == 1)
-        house.create("ok", 10)
+        ids += house.create("ok", 10)
         until(lambda: worker.log().count("Task tasks_app.execute[") == 2)  # one in hand
         until(lambda: redis.llen("tasks_app:default") == house.sql(MESSAGES) - 2)
         waiting, receipts = redis.llen("tasks_app:default"), list(redis.scan_iter("*unacked*"))
@@ -68,6 +68,11 @@ def test_what_the_parent_reserved_goes_back_and_redis_keeps_no_receipts(house: H
 
         assert redis.llen("tasks_app:default") == waiting + 1
         assert receipts == []
+        other = doomed(house, children=1)
+        assert house.over(ids) == {"SUCCEEDED": 11}
+        until(lambda: redis.llen("tasks_app:default") == 0)
+        other.stop()
+        assert "dropped" not in other.log()
         redis.delete("tasks_app:default")
 
 
@@ -99,3 +104,18 @@ def test_after_the_grace_running_tasks_are_let_go_whatever_they_catch(
     assert (house.task(once).error or "").startswith("outcome unknown")
     assert house.effects() == (0, 0)
     assert house.sql("SELECT count(*) FROM task_dispatch") == 0
+
+
+@pytest.mark.long
+def test_a_child_that_leaves_as_asked_is_no_error_in_the_log(house: House) -> None:
+    worker = doomed(house, children=1)
+    (task_id,) = house.create("stop.free", payload={"on": worker.name})
+    until(lambda: house.sql(RUNNING) == 1)
+    (child,) = [each for each in worker.children() if not each.children()]
+
+    child.terminate()
+
+    worker.says(f"leaving; let go of tasks [{task_id}]")
+    worker.says("a child left as planned, and with it message ")
+    assert "WorkerLostError" not in worker.log()
+    assert "Task handler raised error" not in worker.log()

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 
-from tasks_app.broker.worker import silent_consumer
 from tasks_app.broker.worker.silent_consumer import Listening, SilentConsumerError
 from tasks_app.domain.tasks.run import Run
 from tasks_app.runtime.scoreboard.location import SLOTS_VARIABLE
@@ -84,13 +83,11 @@ def test_what_a_child_said_long_ago_says_nothing(
     assert not look()
 
 
-def test_each_restart_in_vain_doubles_the_pause(
-    slots: Scoreboard, look, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_restart_in_vain_doubles_the_pause(slots: Scoreboard, look) -> None:
     child = slots.take("one")
     child.hunger(True)
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(silent_consumer, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    look.step.clock = lambda: clock.now
 
     restarts = []
     for _ in range(400):

@@ -1,8 +1,9 @@
 """On our queues only our own messages are read; every other task name is refused there.
 
-Whoever can write to the broker could otherwise start any Celery task that happens to be registered,
-have a worker publish messages of his (callbacks, chains), wait for an eta, or kill its children by
-a time limit. Of a message's headers nothing is kept but its names and when it expires.
+Otherwise anybody who can write to the broker could start any registered Celery task, have a worker
+publish messages (callbacks, chains), make it wait for an eta, or kill its children by a time limit.
+Of a message's headers only its names, its pool and its expiry are kept; of its properties, what
+kombu needs to put it back into a list of Redis.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from celery.worker.strategy import default
 
 from tasks_app.broker.config.defaults import OURS
 from tasks_app.broker.guard.body import is_name, is_ours
-from tasks_app.broker.guard.foreign_messages import STRANGERS
+from tasks_app.broker.guard.other_pools import HEADER, Strangers
 from tasks_app.domain.safe_logging import quiet_logger
 
 log = quiet_logger(__name__)
 
 JSON = "application/json"
+TO_PUT_BACK = ("body_encoding", "delivery_info", "delivery_tag")
 FIRST_YEAR, LAST_YEAR = 1, 9999
-"""Within them another zone makes no date overflow."""
+"""Between them a change of zone makes no date overflow."""
 
 
 def guard_queues(app: Celery, ours: frozenset[str]) -> None:
     """Make the worker refuse tasks that are not ours when they come over one of our queues.
 
-    Which queue it was the message tells, and a forged one may lie. It gains nothing: a worker that
-    also serves queues of others reads any task there, and one that does not refuses them all.
+    The message itself names its queue, and a forged one may lie. It gains nothing: a worker that
+    also serves other queues reads any task there, and one that does not refuses them all.
     """
+    strangers = Strangers()
 
     def came_over_ours(message: Any) -> bool:
         if ours >= app.amqp.queues.consume_from.keys():
@@ -42,7 +45,7 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
         run = default(task, app, consumer)
 
         def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
-            if task.name in OURS and STRANGERS.refuses(message.headers):
+            if task.name in OURS and strangers.refuses(message.headers):
                 message.reject_log_error(log, consumer.connection_errors)
                 return None
             if task.name in OURS:
@@ -62,21 +65,22 @@ def guard_queues(app: Celery, ours: frozenset[str]) -> None:
 
 
 def _is_plain(task: str, message: Any) -> bool:
-    """Whether the message is as we publish it; everything that we do not need is taken off it."""
+    """Say whether the message is as we publish it, and strip what we do not need."""
     name, expires = message.headers.get("id"), message.headers.get("expires")
     if message.content_type != JSON or not (is_name(name) and _is_moment(expires)):
-        return False  # ``accept_content`` may let in what runs code when it is read
+        return False  # ``accept_content`` may allow formats that run code when read
     if not is_ours(task, message.payload):
         return False
-    message.headers = {"task": task, "id": name, "root_id": name, "expires": expires}
-    message.properties = {}
-    # One that says it comes again would be looked up in a store of results.
+    kept = {HEADER: message.headers[HEADER]} if HEADER in message.headers else {}
+    message.headers = {"task": task, "id": name, "root_id": name, "expires": expires, **kept}
+    message.properties = {k: v for k, v in message.properties.items() if k in TO_PUT_BACK}
+    # A message marked as redelivered would be looked up in the result store.
     message.delivery_info = {**(message.delivery_info or {}), "redelivered": False}
     return True
 
 
 def _is_moment(value: Any) -> bool:
-    """Whether this is None, or a moment that can be written in any zone."""
+    """Say whether this is None, or an instant that can be written in any zone."""
     try:
         return value is None or FIRST_YEAR < datetime.fromisoformat(value).year < LAST_YEAR
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Messages of other pools on the same broker: they are refused, counted, and said.
+"""Messages of other pools on the same broker: they are refused, counted and logged.
 
-To take one would start our tasks of the same numbers, and leave its own to wait; to put it back
-would pass it on from worker to worker without a rest. Its pool publishes it again.
+Taking one would start our tasks of the same numbers, and leave its own waiting; putting it back
+would pass it from worker to worker without end. Its pool publishes it again.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ log = quiet_logger(__name__)
 
 HEADER = "pool"
 POOL_VARIABLE = "TASKS_APP_POOL"
-"""How a worker's parent, or a beat, which asked the database, tells it to all that it makes."""
+"""How a worker's parent or a beat, which asked the database, tells it to the rest of its process
+and to its children."""
 SAID_EVERY_S = 60.0
 
 
 def own_name() -> str | None:
-    """Return the name of the pool that this process serves; None: it does not know, or has none."""
+    """Return the name of the pool that this process serves; None: unknown, or the pool has none."""
     return os.environ.get(POOL_VARIABLE) or None
 
 
 def learn_own_name(connection: Connection) -> None:
-    """Ask the database."""
     os.environ[POOL_VARIABLE] = pool_name(connection) or ""
 
 
 class Strangers:
-    """Counts what a worker's parent refuses."""
+    """What one worker's parent has refused."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -47,7 +47,7 @@ class Strangers:
         self._say_at = 0.0
 
     def refuses(self, headers: Mapping[str, Any]) -> bool:
-        """Whether the message names another pool; one that names none is of a version before."""
+        """Say whether the message names another pool; older versions name none."""
         named, own = headers.get(HEADER), own_name()
         if named is None or own is None or named == own:
             return False
@@ -70,6 +70,3 @@ class Strangers:
             slots = Path(os.environ[SLOTS_VARIABLE])
             with suppress(OSError):  # Celery would take it for the loss of the connection
                 Mailbox.beside(slots).leave(ControlCommand(Do.COUNT_STRANGERS, ids=(number,)))
-
-
-STRANGERS = Strangers()
