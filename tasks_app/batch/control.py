@@ -8,9 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 from sqlalchemy import Connection
 
-from tasks_app.batch.clear_away import clear_away
-from tasks_app.batch.job import BatchJob, known_job
-from tasks_app.batch.progress import Progress
+from tasks_app.batch.job import JOBS, BatchJob, known_job
+from tasks_app.batch.progress import JobProgress, clear_away
 from tasks_app.domain.batch.decisions import again
 from tasks_app.domain.batch.identity import checked_params, identity
 from tasks_app.domain.batch.records import Batch, BatchStatus, BatchView, JobRun, StepStatus
@@ -29,15 +28,15 @@ def start_job(
 ) -> JobRun:
     """Start an instance of a job in the caller's transaction: it runs if and only if that commits.
 
-    The identifying parameters name the instance. One that has failed or was stopped goes on where
-    it is, if ``restart``; what is complete in it is not done again.
+    The identifying parameters name the instance. With ``restart`` one that has failed or was
+    stopped goes on where it was; what is complete is not done again.
 
     Returns:
         The instance's id and run, and whether it is new.
 
     Raises:
         InvalidJobError: there is no such job here, or the parameters do not fit.
-        BatchStateError: the instance is complete, or runs, or is not to be restarted.
+        BatchStateError: the instance is complete, runs, or exists and ``restart`` is False.
     """
     known = known_job(job) if isinstance(job, str) else job
     given = checked_params(known.name, known.params, params)
@@ -59,7 +58,7 @@ def start_job(
 def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: str = "") -> JobRun:
     """Let an instance go on that has failed, was stopped, or lost its tasks.
 
-    With ``divide``, each of its partitions that has not started is divided into so many.
+    ``divide``: into so many, each partition that has not started.
 
     Raises:
         InvalidJobError: this process does not know its job.
@@ -77,15 +76,15 @@ def restart_job(session: Sync, batch_id: int, *, divide: int | None = None, by: 
 def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str = "") -> int:
     """Divide each partition of a running step that has not started into so many.
 
-    Those that run go on as they are. Others of the instance's decisions wait meanwhile.
+    Those that run go on as they are. Other decisions about the instance wait meanwhile.
 
     Returns:
-        How many partitions there are more.
+        How many partitions were added.
 
     Raises:
         InvalidJobError: this process does not know its job.
         BatchStateError: there is no such instance or step, or its partitions do not run.
-        PlanError: a partition is no range of keys.
+        PlanError: a partition is not a range of keys.
     """
     connection = connection_of(session)
     batch = _locked(connection, batch_id)
@@ -99,7 +98,7 @@ def replan_job(session: Sync, batch_id: int, step: str, *, divide: int, by: str 
             f"Batch {batch_id} is {batch.status}, its step {step} {stands.status}: no partition "
             f"runs. Once it is over: tasks-app batch restart {batch_id} --divide {divide}",
         )
-    made = Progress(job, session, batch).divide_waiting(job.steps[step], divide)
+    made = JobProgress(job, session, batch).divide_waiting(job.steps[step], divide)
     about = {"batch": batch_id, "step": step, "divide": divide}
     note(connection, "replan batch", about, who=by, number=made)
     return made
@@ -129,7 +128,7 @@ def stop_job(session: Sync, batch_id: int, *, by: str = "") -> int:
 
 
 def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
-    """Never let an instance go on; what it has done stays, and its parameters are free again.
+    """End an instance for ever; what it has done stays, and its parameters are free again.
 
     Raises:
         BatchStateError: there is no such instance, or it is complete, or tasks of it are left.
@@ -150,14 +149,20 @@ def abandon_job(session: Sync, batch_id: int, *, by: str = "") -> None:
 
 
 def get_job(session: Sync, batch_id: int) -> BatchView | None:
-    """Return an instance with its steps, and how their partitions stand; None: there is none."""
+    """Return an instance with its steps, and how their partitions stand; None: there is none.
+
+    Steps are in the order of their plan where this process knows the job; else as they began.
+    """
     connection = connection_of(session)
     batch = instances.get(connection, batch_id)
     if batch is None:
         return None
+    found = steps.find(connection, batch_id)
+    job = JOBS.get(batch.job)
+    planned = [name for name in job.steps if name in found] if job is not None else []
     return BatchView(
         batch,
-        tuple(steps.find(connection, batch_id).values()),
+        tuple(found[name] for name in dict.fromkeys([*planned, *found])),
         partition_runs.tallies(connection, batch_id),
         len(instances.alive(connection, batch_id)),
         instances.clock(connection),
@@ -180,7 +185,7 @@ def _begin(
         found = steps.find(connection, batch.id)
         statuses = {name: each.status for name, each in found.items()}
         steps.reset(connection, batch.id, again(statuses), batch.run)
-    Progress(job, session, batch).start_ready(divide)
+    JobProgress(job, session, batch).start_ready(divide)
     return JobRun(batch.id, batch.run, new)
 
 
@@ -192,10 +197,10 @@ def _locked(connection: Connection, batch_id: int) -> Batch:
 
 
 def _check_may_restart(connection: Connection, batch: Batch) -> None:
-    """Pass if an instance may go on.
+    """Refuse an instance that may not go on.
 
-    One that says that it runs may, too, when none of its tasks is left: the last of them ended in
-    the error pool, and nobody was there to say so.
+    One with the status RUNNING may when none of its tasks is left: the last join failed, so nobody
+    wrote how the instance ended.
     """
     match batch.status:
         case BatchStatus.COMPLETED:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
+from tasks_app.batch.handlers import declare
 from tasks_app.batch.step import LONGEST_NAME, Step
+from tasks_app.batch.tuning import RUN_TUNING, RunTuning
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 
-if TYPE_CHECKING:
-    from tasks_app.batch.handlers import StepHandlers
-
 JOBS: dict[str, BatchJob] = {}
-"""What this process declares, by name, as HANDLERS is of handlers."""
+"""What this process declares, by name."""
 
 
 class BatchJob:
@@ -24,8 +23,8 @@ class BatchJob:
 
     Declaring it enters handlers for each step: ``payroll:extract`` runs partitions, and
     ``payroll:extract:plan``, ``:join``, ``:reduce`` and ``:compensate`` what is around them. So
-    limits, breakers, pauses and Flower know steps by their names, and a worker that does not know
-    the job claims none of its tasks.
+    limits, breakers, pauses and Flower know steps by name, and a worker that does not know the job
+    claims none of its tasks.
 
     Args:
         name: keep it, or instances are not found again.
@@ -33,6 +32,7 @@ class BatchJob:
         params: the pydantic model of the parameters; None: a dict, unchecked.
         identified_by: which of the parameters make two instances the same; default: all.
         registry: for tests.
+        tuning: for tests: how its runs wait and look around.
 
     Raises:
         InvalidJobError: it cannot work.
@@ -46,20 +46,18 @@ class BatchJob:
         params: type[BaseModel] | None = None,
         identified_by: Sequence[str] | None = None,
         registry: Registry = HANDLERS,
+        tuning: RunTuning = RUN_TUNING,
     ) -> None:
         self.name = _checked_name(name)
         self.steps = {step.name: step for step in steps}
         if not steps or len(self.steps) != len(steps):
             raise InvalidJobError(f"Job {name} has no steps, or two of one name. Name each once.")
         self.params = params
+        self.tuning = tuning
         self.identified_by = None if identified_by is None else tuple(identified_by)
         self.after = _order(name, steps)
         self._check_again(registry)
-        from tasks_app.batch.handlers import declare  # noqa: PLC0415  it needs jobs
-
-        self.handlers: dict[str, StepHandlers] = {
-            step.name: declare(self, step, registry) for step in steps
-        }
+        self.handlers = {step.name: declare(self, step, registry) for step in steps}
         if registry is HANDLERS:
             JOBS[name] = self
 

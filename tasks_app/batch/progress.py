@@ -1,16 +1,18 @@
-"""Progress: an instance goes on from step to step. Whoever makes one holds the instance's row.
+"""An instance goes on from step to step.
 
-All that it does is one transaction: how steps stand, the tasks that are next, and whose end calls
-the join.
+The caller holds the lock of the instance's row. All is one transaction: the status of steps, the
+next tasks, and whose end calls the join.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tasks_app.batch.clear_away import clear_away
+from sqlalchemy import Connection
+
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.replan import replan
+from tasks_app.batch.step import Job, Step
 from tasks_app.batch.step_tasks import StepTasks
 from tasks_app.domain.batch.decisions import (
     Move,
@@ -22,36 +24,32 @@ from tasks_app.domain.batch.decisions import (
 )
 from tasks_app.domain.batch.policies import AbortKind
 from tasks_app.domain.batch.records import Batch, BatchStatus, PartTally, StepStatus
-from tasks_app.domain.partition.records import Status
+from tasks_app.domain.partition.records import PartitionKind, Plan, Status
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import (
     instances,
     lost,
-    marks,
     partition_progress,
     partition_runs,
     partitions,
     steps,
 )
+from tasks_app.pool.batch.sources import marks
+from tasks_app.pool.batch.sources.inline import drop_views
 from tasks_app.pool.tasks.cancel import cancel_these
 from tasks_app.runtime.db.connections import Sync, connection_of
 
-if TYPE_CHECKING:
-    from tasks_app.batch.job import BatchJob
-    from tasks_app.batch.step import Step
-    from tasks_app.domain.partition.records import Plan
-
 BESIDE = "indicator beside"
-"""The method of plans whose marks stand in a table of ours."""
+"""The method of plans whose marks are in a table of ours."""
 NAMED = 10
-"""Failed partitions that an error names."""
+"""How many failed partitions an error names."""
 NOT_DONE = (Status.PLANNED, Status.RUNNING, Status.STOPPED, Status.FAILED, Status.COMPENSATED)
 
 
-class Progress:
+class JobProgress:
     """One instance, locked."""
 
-    def __init__(self, job: BatchJob, session: Sync, batch: Batch) -> None:
+    def __init__(self, job: Job, session: Sync, batch: Batch) -> None:
         self._job = job
         self._connection = connection_of(session)
         self._batch = batch
@@ -62,9 +60,9 @@ class Progress:
         return self._batch.status is not BatchStatus.RUNNING
 
     def start_ready(self, divide: int | None = None) -> None:
-        """Start the steps that wait for nothing any more; end the instance if none is under way.
+        """Start the steps that wait for nothing; end the instance if none is under way.
 
-        ``divide`` is for their plans: into how many a partition is divided that has not started.
+        ``divide``: their plans divide each partition that has not started into so many.
         """
         known = steps.find(self._connection, self._id)
         if new := [name for name in self._job.steps if name not in known]:
@@ -82,7 +80,6 @@ class Progress:
             instances.change(self._connection, self._id, ended, error_of_batch(statuses))
 
     def enter(self, step: Step, plan: Plan) -> None:
-        """Put the partitions of a plan into the repository."""
         program = self._program(step)
         partitions.insert(self._connection, program, plan, batch_id=self._id, step=step.name)
         source = step.source_of(self._job.given(self._batch.params))
@@ -101,7 +98,7 @@ class Progress:
         """Divide each partition that has not started into so many.
 
         Raises:
-            PlanError: they are no ranges of keys.
+            PlanError: they are not ranges of keys.
         """
         partition_runs.close(self._connection, self._id, step.name)
         idle = [
@@ -117,10 +114,10 @@ class Progress:
             replan(self._connection, idle[0].program, source, Even(into), numbers)
 
     def divide_waiting(self, step: Step, into: int) -> int:
-        """Divide what waits to be started, beside what runs; return how many there are more.
+        """Divide what waits while the rest runs; return how many partitions were added.
 
         Raises:
-            PlanError: they are no ranges of keys.
+            PlanError: they are not ranges of keys.
             TasksError: the join was called already.
         """
         source = step.source_of(self._job.given(self._batch.params))
@@ -130,7 +127,7 @@ class Progress:
         return len(made)
 
     def launch(self, step: Step, *, rounds: int = 0) -> dict[str, Any]:
-        """Start all partitions that are not done; of none, go on at once."""
+        """Start all partitions that are not done; without any, decide what follows at once."""
         if self._stopping:
             self.carry_out(step, Move.STOP)
             return {"move": Move.STOP}
@@ -151,7 +148,6 @@ class Progress:
         return {"started": len(parts)}
 
     def follow(self, step: Step) -> Move:
-        """Decide what comes after the tasks of a step, and do it."""
         partition_runs.close(self._connection, self._id, step.name)
         stands = steps.find(self._connection, self._id)[step.name]
         tally = partition_runs.tallies(self._connection, self._id).get(step.name, PartTally())
@@ -166,14 +162,14 @@ class Progress:
             case StepStatus.PLANNING | StepStatus.REDUCING:
                 move = Move.STOP if self._stopping else Move.FAIL
             case _:
-                return Move.STOP  # somebody else has seen to it
+                return Move.STOP  # somebody else has decided
         self.carry_out(step, move, error=self._why(step, stands.status, tally))
         return move
 
     def carry_out(
         self, step: Step, move: Move, *, error: str | None = None, result: Any = None
     ) -> None:
-        """Do a move, and what follows from it for the other steps."""
+        """Do a move; then start the steps that it sets free."""
         match move:
             case Move.AGAIN:
                 self.launch(step, rounds=1)
@@ -209,7 +205,7 @@ class Progress:
     def _call_off(self, step: Step, status: StepStatus, left: Status, **more: Any) -> None:
         """End a step; what waits is cancelled, what runs ends at its next chunk.
 
-        Rows of partitions are locked before those of tasks, as by the runs.
+        Rows of partitions are locked before those of tasks, as runs do.
         """
         tasks = partition_runs.lock_tasks(self._connection, self._id, step.name)
         self._change(step, status, **more)
@@ -221,7 +217,7 @@ class Progress:
         steps.change(self._connection, self._id, step.name, status, **more)
 
     def _has_enough(self, step: Step) -> bool:
-        """Whether an earlier run left as much as the join needs at once."""
+        """Whether an earlier run completed as many as end the step at once."""
         if step.join.enough is None:
             return False
         done = partition_runs.find(self._connection, self._id, step.name, Status.COMPLETED)
@@ -240,3 +236,14 @@ class Progress:
             f"{tally.completed} of {tally.total} partitions are complete{named}, "
             f"join is {step.join}. See: tasks-app batch partitions {self._id}"
         )
+
+
+def clear_away(connection: Connection, batch_id: int, step: str) -> None:
+    """Drop the views and marks of a step's partitions."""
+    for stored in partitions.of_batch(connection, batch_id):
+        if stored.step != step:
+            continue
+        if stored.partition.view is not None:
+            drop_views(connection, [stored.partition])
+        if stored.partition.kind is PartitionKind.MARKED:
+            marks.clear(connection, stored.program)

@@ -1,4 +1,4 @@
-"""Replan: ranges are divided further; who owned one keeps what comes first, under its number."""
+"""Ranges are divided further; the old partition keeps the first keys, under its number."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import ranges
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Kind, Partition, Plan, StoredPartition
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan, StoredPartition
 from tasks_app.pool.batch import divide as rows
 from tasks_app.pool.batch import partitions
-from tasks_app.pool.batch.predicate import predicate
-from tasks_app.pool.batch.relation import Source, find, keys_of, source_of
+from tasks_app.pool.batch.sources.cuts import keys_owned
+from tasks_app.pool.batch.sources.relation import Source
 
 
 def replan(
@@ -27,11 +27,11 @@ def replan(
     into: Even,
     numbers: set[int] | None = None,
 ) -> dict[int, int]:
-    """Divide the partitions of a program that have not started, or of them those ``numbers``.
+    """Divide the partitions of a program that have not started; ``numbers``: only these.
 
     Each keeps the first of its keys; new ones, with numbers that none had before, own the others.
-    Their ids by number are returned. A run that is about to start an old one waits, and finds
-    it smaller. In the caller's transaction, as all that is to be done with tasks of the new ones.
+    Their ids by number are returned. A run that is about to start an old one waits, and finds it
+    smaller. All is in the caller's transaction, where tasks for the new ones must be made.
 
     Raises:
         PlanError: one of them is not a range of keys.
@@ -49,7 +49,7 @@ def replan(
 def share(
     connection: Connection, old: StoredPartition, pieces: Sequence[Partition], first: int
 ) -> dict[int, int]:
-    """Leave the first piece to who has them all; insert the others, numbered from ``first`` on."""
+    """Shorten a partition to the first piece; insert the others, numbered from ``first`` on."""
     kept, *others = pieces
     if not others:
         return {}
@@ -62,7 +62,7 @@ def share(
 def divide(
     connection: Connection, source: Source, partition: Partition, key_type: KeyType, into: Even
 ) -> list[Partition]:
-    """Return partitions that own the same keys, evenly, in the order of these.
+    """Return partitions that own the same keys evenly, in the order of the keys.
 
     Raises:
         PlanError: it is not a range of keys.
@@ -74,9 +74,8 @@ def divide(
         )
     if span is None:
         return [partition]
-    relation = find(connection, source_of(source, partition))
-    own = keys_of(source, relation, predicate(partition, relation.key, key_type))
-    cuts, number, _ = into.cut(connection, find(connection, own))
+    own = keys_owned(connection, source, partition, key_type)
+    cuts, number, _ = into.cut(connection, own)
     made = ranges(cuts, number, source=partition.source)
     bounds = [span.low, *(cut.key for cut in cuts), span.high]
     spans = [Range(low, high) for low, high in pairwise(bounds)]
@@ -85,5 +84,5 @@ def divide(
 
 
 def can_be_divided(partition: Partition) -> bool:
-    """Whether it owns the keys of a range, which it reads from a table, not through a view."""
-    return partition.kind is Kind.RANGE and partition.view is None
+    """Whether it owns a range of keys and reads a table, not a view."""
+    return partition.kind is PartitionKind.RANGE and partition.view is None

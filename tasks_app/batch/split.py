@@ -1,35 +1,33 @@
-"""Split: a step's source becomes partitions that own each row once, or is refused."""
+"""A step's source becomes partitions that own each row once, or is refused."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection
 
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
+from tasks_app.batch.step import Step
 from tasks_app.batch.validate import validate
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Kind, Partition, Plan
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
 from tasks_app.domain.partition.sources import File
-from tasks_app.pool.batch.pages import pages_of
-
-if TYPE_CHECKING:
-    from tasks_app.batch.step import Step
+from tasks_app.pool.batch.sources.pages import pages_of
 
 ROWS, BYTES = 50_000, "16MB"
-"""Of a partition, about, where no planner is given."""
+"""About the size of a partition when no planner is given."""
 WHOLE = Plan("whole", KeyType.INTEGER, (Partition(1, range=Range()),))
-"""Of a step that reads nothing: it is called once."""
+"""The plan of a step that reads nothing."""
 
 
 def split(connection: Connection, step: Step, params: Any) -> Plan:
-    """Return the plan of a step, checked; nothing is written but what its planner makes.
+    """Return the checked plan of a step; only its planner may write.
 
     Raises:
-        PlanError: it is wrong, or cannot be made, with what is wrong.
+        PlanError: the plan is wrong, or cannot be made.
     """
     source = step.source_of(params)
     if source is None:
@@ -38,7 +36,7 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
         FlatFile(size=BYTES) if isinstance(source, File) else Even(rows=ROWS)
     )
     plan: Plan = planner.plan(connection, source)
-    if step.at_end and any(each.kind is Kind.MARKED for each in plan.partitions):
+    if step.at_end and any(each.kind is PartitionKind.MARKED for each in plan.partitions):
         raise PlanError(
             f"Partitions of step {step.name} take rows that no other has in hand, and would wait "
             'for each other\'s end. Leave commit="end" away.'
@@ -50,12 +48,8 @@ def split(connection: Connection, step: Step, params: Any) -> Plan:
 
 
 def _check_order(connection: Connection, step: Step, source: Any, plan: Plan) -> None:
-    """Pass if rows have an order, in which each kind of the plan's partitions is read.
-
-    Raises:
-        PlanError: they have none.
-    """
+    """Refuse a plan of which some partitions cannot be read in an order."""
     kinds = {(each.kind, each.owns_null): each for each in plan.partitions}
     for each in kinds.values():
-        if each.kind not in (Kind.SEGMENT, Kind.MARKED):
+        if each.kind not in (PartitionKind.SEGMENT, PartitionKind.MARKED):
             pages_of(connection, source, each, step.page_by)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from tasks_app.batch.tuning import RunTuning
 from tasks_app.domain.batch.policies import (
     AbortKind,
     AbortWord,
@@ -20,12 +22,13 @@ from tasks_app.domain.batch.policies import (
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.domain.errors import InvalidJobError, InvalidTaskError
 from tasks_app.domain.flow_control.circuit_breaker import Breaker
+from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.names import check_name
 from tasks_app.domain.tasks.retry_policy import RetryPolicy
 
 LONGEST_NAME = 60
 TURN = timedelta(minutes=10)
-"""How long a run of a partition goes on before others have their turn: it goes on where it is."""
+"""How long a run of a partition lasts before others have their turn; it goes on later."""
 T = TypeVar("T")
 
 
@@ -40,33 +43,33 @@ class Step:
             does through ``ctx.session`` or ``ctx.connection`` is committed with the checkpoint.
         planner: how the source is split, or a function of the parameters; default: evenly, into
             ranges of about 50,000 rows.
-        at_least: so many partitions there must be, or the step does not start. A file without
-            records has none.
+        at_least: the step does not start with fewer partitions. A file without records has none.
         aligned: no partition may span two of the database's own.
         page_by: a unique column that orders rows of equal keys; default: the table's primary key.
         commit_every: how much a chunk may be: ``"1000 rows or 500ms"``, whichever comes first.
-        commit: ``"every"`` chunk, or ``"end"``: all of a partition is one transaction, for jobs
-            that are alone in their window.
+        commit: ``"every"`` chunk, or ``"end"``: a partition is one transaction, for jobs that are
+            alone in their window.
         after: the steps that must be complete; default: the one before it in the job.
         join: what of its partitions must be complete: ``"all"``, ``"any"``, ``("quorum", 0.9)``,
             ``"best_effort"``.
         on_abort: when a partition has failed for good: ``"fail_fast"`` (default where all must be
             complete), ``"continue"`` (default otherwise), ``("retry_partition", 2)``,
             ``("compensate", handler)`` with ``handler(ctx)``.
-        reduce: ``reduce(ctx, results)``, called when the join is satisfied, with what complete
-            partitions leave, by number; what it returns is the step's result.
+        reduce: ``reduce(ctx, results)``, called when the join is satisfied, with the results of
+            complete partitions by number; what it returns is the step's result.
         skip_limit: how many rows of the step may be left out, with their reasons.
         skips: which exceptions may be left out. Others fail the partition.
-        steal: when no partition waits any more, one that runs gives the second half of what it has
-            left to whoever is idle, as a partition of the next free number. Ranges of keys only.
-        turn: after so long a run gives its place to others, and goes on later where it stopped.
+        steal: when no partition waits, one that runs gives the second half of what it has left to
+            an idle worker, as a partition with the next free number. Ranges of keys only.
+        turn: after this long a run makes room for others, and goes on later where it stopped.
         queue: where its tasks go.
         priority: of its tasks; 0 is first, 9 last.
         retry: the waits between attempts of a partition; each goes on from the last checkpoint.
         max_attempts: charged failures of a partition that are its last.
         timeout: raised inside the run after this long; a turn takes half of it at most.
-        hard_timeout: the process is killed after this long; default one hour. As above.
-        depends_on: the breaker that stands before its partitions.
+        hard_timeout: the process is killed after this long; default one hour. A turn takes half of
+            it at most.
+        depends_on: the breaker of its partitions.
 
     Raises:
         InvalidJobError: it cannot work.
@@ -148,11 +151,9 @@ class Step:
         self.priority = priority
 
     def source_of(self, params: Any) -> Any:
-        """Return what is read, with these parameters."""
         return self.source(params) if callable(self.source) else self.source
 
     def planner_of(self, params: Any) -> Any:
-        """Return how it is split."""
         planner = self.planner
         return planner(params) if callable(planner) else planner
 
@@ -160,8 +161,36 @@ class Step:
         return f"<step {self.name}>"
 
 
+Declared = Handler[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepHandlers:
+    """The handlers of one step."""
+
+    partition: Declared
+    plan: Declared
+    join: Declared
+    reduce: Declared | None
+    compensate: Declared | None
+
+
+class Job(Protocol):
+    """What the runs of a step need of their job; ``BatchJob`` is one."""
+
+    name: str
+    steps: dict[str, Step]
+    after: dict[str, tuple[str, ...]]
+    """What each step waits for."""
+    handlers: dict[str, StepHandlers]
+    tuning: RunTuning
+
+    def given(self, params: dict[str, Any]) -> Any:
+        """Return stored parameters as handlers see them."""
+
+
 def _turn(turn: Duration, **limits: Duration | None) -> timedelta:
-    """Return how long a run goes on; its limits are for a chunk that hangs, not for many chunks."""
+    """Return how long a run lasts; time limits are for a chunk that hangs, not for many chunks."""
     given = [(name, limit) for name, limit in limits.items() if limit is not None]
     spans = [named_duration(name, limit) / 2 for name, limit in given]
     return min([named_duration("turn", turn), *spans])

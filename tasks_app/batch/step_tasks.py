@@ -1,10 +1,12 @@
-"""The tasks of an instance's steps: of each what it is to do, and whose end calls the join."""
+"""The tasks of an instance's steps: what each is to do, and whose end calls the join."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tasks_app.batch.step import Job, Step
+from tasks_app.domain.batch.records import Batch
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import TasksError
 from tasks_app.domain.tasks.options import TaskOptions
@@ -14,25 +16,19 @@ from tasks_app.pool.batch import partitions as store
 from tasks_app.runtime.api.groups import create_group, extend_group
 from tasks_app.runtime.db.connections import Sync, connection_of
 
-if TYPE_CHECKING:
-    from tasks_app.batch.job import BatchJob
-    from tasks_app.batch.step import Step
-    from tasks_app.domain.batch.records import Batch
-
 DECIDING = 0
-"""The priority of joins: what waits behind a decision is often not to be started at all."""
+"""The priority of joins: after a decision much of what waits is not started at all."""
 
 
 class StepTasks:
-    """Those of one instance, whose row is locked."""
+    """Makes the tasks of one instance, whose row is locked."""
 
-    def __init__(self, job: BatchJob, session: Sync, batch: Batch) -> None:
+    def __init__(self, job: Job, session: Sync, batch: Batch) -> None:
         self._job = job
         self._session = session
         self._batch = batch
 
     def new(self, step: Step, which: str, **payload: Any) -> NewTask:
-        """Return a task for one of the step's handlers."""
         options: TaskOptions = {
             "biz_key": instances.biz_key(self._batch.id),
             "priority": DECIDING if which == "join" else step.priority,
@@ -43,7 +39,7 @@ class StepTasks:
     def begin(
         self, step: Step, tasks: Sequence[NewTask], *, then: bool = True, **more: Any
     ) -> list[TaskId]:
-        """Create tasks whose end calls the join; not ``then``: only if one of them fails."""
+        """Create tasks whose end calls the join; without ``then`` only a failure calls it."""
         known = steps.find(connection_of(self._session), self._batch.id)
         join = self.new(step, "join", of=known[step.name].phase)
         made = create_group(
@@ -52,14 +48,13 @@ class StepTasks:
         return made.task_ids
 
     def partitions(self, step: Step, ids: Sequence[int]) -> list[NewTask]:
-        """Return tasks that run these partitions."""
         return [self.new(step, "partition", partition=part) for part in ids]
 
     def add(self, step: Step, ids: Sequence[int]) -> None:
         """Start more partitions beside those that are under way: the join waits for them, too.
 
         Raises:
-            TasksError: none is under way, or the join was called already: roll back.
+            TasksError: none is under way, or the join was called: roll back.
         """
         connection = connection_of(self._session)
         _, group_id = partition_runs.under_way(connection, self._batch.id, step.name)

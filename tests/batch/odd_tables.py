@@ -21,7 +21,7 @@ from tasks_app.batch.planners.physical import Physical
 from tasks_app.batch.planners.views import Views
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.sources import Marker, Table
-from tasks_app.pool.batch.relation import Query
+from tasks_app.pool.batch.sources.relation import Query
 
 NAME = "odd_rows"
 MARKER = Marker("mark")

@@ -18,8 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from tasks_app.batch.file_reader import SegmentReader
-from tasks_app.batch.files import Reader
+from tasks_app.batch.files.reader import FileReader, SegmentReader
 from tasks_app.batch.planners.flat_file import FlatFile
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
@@ -121,7 +120,7 @@ def test_every_record_is_read_once_or_the_file_is_refused(
     expected = [dict(zip(names, row, strict=True)) for row in rows] if header else rows
     assert found == expected
     assert plan.rows == len(found)
-    assert sum(len(list(Reader(file).records(each))) for each in plan.partitions) == len(found)
+    assert sum(len(list(FileReader(file).records(each))) for each in plan.partitions) == len(found)
 
 
 @given(

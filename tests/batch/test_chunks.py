@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,6 @@ from sqlalchemy import text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from tasks_app import cancel_task
-from tasks_app.batch import partition_run, waits
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.locks import Versioned
 from tasks_app.pool.batch import skips
@@ -158,10 +158,7 @@ def test_the_chunks_before_the_one_that_fails_stay_and_are_not_read_again(yard: 
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03"])
-def test_what_passes_is_waited_out_and_charges_nothing(
-    yard: Yard, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waits, "FIRST_S", 0.001)
+def test_what_passes_is_waited_out_and_charges_nothing(yard: Yard, code: str) -> None:
     yard.rows(20)
     left = [3]
 
@@ -180,11 +177,8 @@ def test_what_passes_is_waited_out_and_charges_nothing(
     assert yard.sql("SELECT count(*) FROM task_attempt") == 0
 
 
-def test_a_checkpoint_that_cannot_be_written_takes_its_rows_back(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_cannot_be_written_takes_its_rows_back(yard: Yard) -> None:
     """The database refuses the second one, once: a sequence knows of no rollback."""
-    monkeypatch.setattr(waits, "FIRST_S", 0.001)
     yard.rows(30)
     yard.sql("CREATE SEQUENCE stumbles")
     yard.sql("""
@@ -353,10 +347,8 @@ def test_a_turn_that_is_over_lets_others_run(yard: Yard) -> None:
     assert yard.done == list(range(1, 101))
 
 
-def test_a_queue_that_stands_still_holds_a_run_at_its_next_chunk(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition_run, "LOOK_EVERY_S", 0.0)
+def test_a_queue_that_stands_still_holds_a_run_at_its_next_chunk(yard: Yard) -> None:
+    yard.tuning = replace(yard.tuning, look_every_s=0)
     yard.rows(100)
     pause = "INSERT INTO task_queue_pause (queue) VALUES ('default')"
 

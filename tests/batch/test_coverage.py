@@ -30,8 +30,8 @@ from tasks_app.domain.partition.ranges import between
 from tasks_app.domain.partition.records import Plan
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import partitions
-from tasks_app.pool.batch.measure import extent
-from tasks_app.pool.batch.relation import find
+from tasks_app.pool.batch.sources.measure import extent
+from tasks_app.pool.batch.sources.relation import find
 from tests.batch.ownership import COLUMNS, ROWS, SOME, fill, make_table, read, some_keys
 
 whole = settings(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.batch import waits
 from tasks_app.domain.batch.records import BatchStatus
 from tests.batch.yard import Yard
 
@@ -32,9 +31,8 @@ def family(yard: Yard) -> Iterator[Yard]:
 
 
 @pytest.fixture
-def stumbles(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
+def stumbles(yard: Yard) -> Iterator[Yard]:
     """A trigger that stumbles at the first three COMMITs, as a conflict does; and never before."""
-    monkeypatch.setattr(waits, "FIRST_S", 0.001)
     yard.rows(20)
     yard.sql("CREATE SEQUENCE stumbles")  # knows of no rollback
     yard.sql("""

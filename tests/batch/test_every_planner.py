@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from tasks_app.batch.files import Reader, file_of
+from tasks_app.batch.files.reader import FileReader
+from tasks_app.batch.files.segments import file_of
 from tasks_app.batch.planners import Planner
 from tasks_app.batch.planners.even import Even, How
 from tasks_app.batch.planners.fixed import Fixed
@@ -25,9 +26,10 @@ from tasks_app.batch.planners.views import Views
 from tasks_app.batch.validate import problems
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.keys import KeyType
-from tasks_app.domain.partition.records import Kind, Partition, Plan
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
 from tasks_app.domain.partition.sources import Marker, Table
-from tasks_app.pool.batch import buckets, marks, partitions
+from tasks_app.pool.batch import partitions
+from tasks_app.pool.batch.sources import buckets, marks
 from tests.batch.ownership import COLUMNS, read
 
 PARTS = 4
@@ -106,10 +108,10 @@ def planner_of(connection: Connection, name: str, key_type: KeyType, folder: Pat
 
 def ids_of(connection: Connection, plan: Plan, each: Partition) -> list[int]:
     """What one partition reads."""
-    if each.kind is Kind.SEGMENT:
-        reader = Reader(file_of(SOURCE, each))
+    if each.kind is PartitionKind.SEGMENT:
+        reader = FileReader(file_of(SOURCE, each))
         return [int(reader.decode(record)["id"]) for record in reader.records(each)]
-    if each.kind is not Kind.MARKED:
+    if each.kind is not PartitionKind.MARKED:
         return list(read(connection, SOURCE, plan, each))
     if plan.method == "indicator":
         taken = marks.take(connection, SOURCE, MARKER, 30)

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tasks_app.batch import steal
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.hashed import Hash
-from tasks_app.domain.batch import chunk_size
 from tasks_app.domain.batch.records import BatchStatus
 from tests.batch.yard import Yard
 
@@ -67,12 +65,8 @@ def test_who_goes_on_after_a_crash_ends_where_the_first_run_would_have(yard: Yar
     assert yard.done == list(range(1, 61))
 
 
-def test_who_is_given_half_of_the_rest_ends_there_too(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunk_size, "WORTH_S", 0.0)
-    monkeypatch.setattr(steal, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(steal, "MEASURE_EVERY_S", 0.0)
+def test_who_is_given_half_of_the_rest_ends_there_too(yard: Yard) -> None:
+    yard.steal_at_once()
     yard.rows(430)
 
     view = yard.run(yard.job(yard.step(Feeder(yard), cuts=(), steal=True)))

@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from tasks_app.batch.files import Reader, body_of, file_of, verify
+from tasks_app.batch.files.reader import FileReader
+from tasks_app.batch.files.segments import body_of, file_of, verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems, validate
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.problems import WrongPlanError
-from tasks_app.domain.partition.records import Kind, Plan
+from tasks_app.domain.partition.records import PartitionKind, Plan
 from tasks_app.domain.partition.sources import File, Format, Table
 from tasks_app.pool.batch import partitions
 
@@ -35,7 +36,7 @@ def plan_of(file: File, parts: int) -> Plan:
 
 
 def read(file: File, plan: Plan) -> list[Any]:
-    reader = Reader(file)
+    reader = FileReader(file)
     return [reader.decode(one) for each in plan.partitions for one in reader.records(each)]
 
 
@@ -67,7 +68,7 @@ def test_every_record_of_a_csv_file_is_read_once(
     assert problems(None, file, plan) == []  # type: ignore[arg-type]
     assert read(file, plan) == [{"id": one, "wörds\n": other} for one, other in rows]
     assert [each.rows for each in plan.partitions] == [
-        len(list(Reader(file).records(each))) for each in plan.partitions
+        len(list(FileReader(file).records(each))) for each in plan.partitions
     ]
     for each in plan.partitions:
         verify(file, each)
@@ -96,7 +97,7 @@ def test_reading_goes_on_behind_any_record(tmp_path: Path, rows: list[str], part
     with path.open("w", newline="") as out:
         csv.writer(out, quoting=csv.QUOTE_ALL).writerows([row] for row in rows)
     file = File(str(path), header=False)
-    reader = Reader(file)
+    reader = FileReader(file)
 
     for each in plan_of(file, parts).partitions:
         found = list(reader.records(each))
@@ -172,7 +173,7 @@ def test_a_file_that_grew_is_refused(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_told_when_it_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"id,name\n1,a\n2\n3,\xff\n4,d\n")
-    reader = Reader(File(str(path)))
+    reader = FileReader(File(str(path)))
     (segment,) = plan_of(reader.file, 1).partitions
 
     good, short, wrong, last = reader.records(segment)
@@ -202,6 +203,6 @@ def test_a_table_is_extracted_and_split(connection: Connection, tmp_path: Path) 
     manifest = json.loads((tmp_path / "notes.csv.manifest.json").read_text())
     assert manifest["records"] == 5
     assert [each["end_byte"] for each in manifest["segments"]][-1] == body_of(planner.file)[1]
-    assert {each.kind for each in plan.partitions} == {Kind.SEGMENT}
+    assert {each.kind for each in plan.partitions} == {PartitionKind.SEGMENT}
     partitions.insert(connection, "p#1", plan, batch_id=1)
     assert tuple(each.partition for each in partitions.of_batch(connection, 1)) == plan.partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from tests.batch.yard import Yard
-from tests.runtime.hints.test_hints import Ear, ear, told  # noqa: F401  the fixture
+from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  the fixture
 from tests.waiting import until
 
 

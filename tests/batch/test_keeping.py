@@ -13,10 +13,10 @@ from tasks_app.batch.control import abandon_job
 from tasks_app.batch.planners.keys import KeyList
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.pool.batch import lost
-from tasks_app.pool.batch import prune as batches
+from tasks_app.pool.batch.prune import ROWS
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.retention import Retention
-from tasks_app.runtime.leader.retention_preview import doomed
+from tasks_app.runtime.leader.retention_preview import preview_retention
 from tests.batch.yard import Yard
 from tests.pool.interleave import two
 from tests.pool.plans import prepared
@@ -146,18 +146,20 @@ def test_the_same_parameters_begin_anew_when_the_instance_is_gone(yard: Yard, ke
     assert len(yard.done) == 200
 
 
-def test_it_goes_some_rows_at_a_time_and_the_next_one_goes_on(
-    yard: Yard, keeps: Keeps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "ROWS", 30)
-    old(yard, job(yard))
+def test_it_goes_some_rows_at_a_time_and_the_next_one_goes_on(yard: Yard, keeps: Keeps) -> None:
+    yard.sql(
+        "INSERT INTO task_batch_skip (batch_id, step, partition_no, key, reason)"
+        " SELECT :id, 'step', 1, i, 'odd' FROM generate_series(1, :more) i",
+        id=old(yard, job(yard)),
+        more=2 * ROWS,
+    )
     seen = [sum(rows(yard))]
 
     while not keeps().run(0).batches:
         seen.append(sum(rows(yard)))
 
     steps = [before - after for before, after in pairwise(seen)]
-    assert steps == [14, 30, 30, 30, 10, 2]
+    assert steps == [ROWS, ROWS, 14, 100, 2]
     assert sum(rows(yard)) == 0
 
 
@@ -179,7 +181,7 @@ def test_what_somebody_holds_is_left_for_the_next_pass(yard: Yard, keeps: Keeps)
 def test_what_would_go_is_told(yard: Yard, keeps: Keeps) -> None:
     old(yard, job(yard))
     with yard.engine.connect() as connection:
-        (told,) = doomed(connection, yard.bench.settings())
+        (told,) = preview_retention(connection, yard.bench.settings())
 
     assert (told.pool, told.what, told.rows, told.how, told.kept) == (
         *(None, "task_batch", 1),

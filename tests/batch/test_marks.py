@@ -12,7 +12,7 @@ from tasks_app.batch.planners.indicator import Indicator
 from tasks_app.batch.validate import problems
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import Marker, Table
-from tasks_app.pool.batch import marks
+from tasks_app.pool.batch.sources import marks
 from tests.pool.interleave import two
 
 MARKER = Marker("state", "N", "D", "E")

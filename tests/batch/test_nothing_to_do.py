@@ -22,7 +22,7 @@ from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.sources import File, Format, Marker, Table
 from tasks_app.pool.batch import partitions
-from tasks_app.pool.batch.relation import Query
+from tasks_app.pool.batch.sources.relation import Query
 from tests.batch.yard import TODO, Yard
 
 PLANNERS = {

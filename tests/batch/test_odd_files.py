@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.batch.file_records import Record
-from tasks_app.batch.files import Reader, verify
+from tasks_app.batch.files.reader import FileReader
+from tasks_app.batch.files.records import Record
+from tasks_app.batch.files.segments import verify
 from tasks_app.batch.planners.flat_file import Extract, FlatFile
 from tasks_app.batch.validate import problems
 from tasks_app.domain.batch.records import BatchStatus
@@ -24,7 +25,7 @@ from tasks_app.domain.partition.sources import File, Format, Table
 from tests.batch.yard import Yard
 
 
-def decoded(reader: Reader, record: Record) -> Any:
+def decoded(reader: FileReader, record: Record) -> Any:
     """What it says, or why it cannot be read."""
     try:
         return reader.decode(record)
@@ -37,7 +38,7 @@ def read(file: File, plan: Plan) -> list[Any]:
     assert problems(None, file, plan) == []  # type: ignore[arg-type]
     for each in plan.partitions:
         verify(file, each)
-    reader = Reader(file)
+    reader = FileReader(file)
     found = [[decoded(reader, one) for one in reader.records(each)] for each in plan.partitions]
     assert [each.rows for each in plan.partitions] == [len(each) for each in found]
     return [one for each in found for one in each]

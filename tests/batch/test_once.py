@@ -17,19 +17,22 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
+from tasks_app.batch.execution.reading import reader_of
+from tasks_app.batch.execution.stealing import Stealing
+from tasks_app.batch.job import BatchJob
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.indicator import Indicator
-from tasks_app.batch.reading import reader_of
 from tasks_app.batch.replan import replan, share
 from tasks_app.batch.split import split
-from tasks_app.batch.steal import Stealing
 from tasks_app.batch.step import Step
-from tasks_app.domain.batch.chunk_size import ChunkPace
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan, StoredPartition
-from tasks_app.pool.batch import divide, marks, partitions
+from tasks_app.pool.batch import divide, partitions
+from tasks_app.pool.batch.sources import marks
+from tasks_app.runtime.handlers.registry import Registry
 from tests.batch.odd_tables import REFUSED, Odd, odd_tables
+from tests.batch.yard import Greedy
 
 EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "0"))
 """So many at random, from the seed that is told; 0: always the same ones, in every `make test`."""
@@ -53,20 +56,13 @@ OF_THE_PLANNER = (
 )
 
 
-class Greedy(ChunkPace):
-    """Divides whatever there is."""
-
-    def is_worth_dividing(self, rows: int) -> bool:
-        """Whether there is anything."""
-        return rows > 0
-
-
 class Days:
     """Runs of the partitions of one program, in any order, killed and divided on their way."""
 
     def __init__(self, connection: Connection, step: Step, data: st.DataObject) -> None:
         self.connection = connection
         self.step = step
+        self.job = BatchJob("once", [step], registry=Registry())
         self.draw = data.draw
         self.done: list[int] = []
         self.ended: set[int] = set()
@@ -110,7 +106,7 @@ class Days:
 
     def gives(self, stored: StoredPartition) -> None:
         """A run that gives half away."""
-        stealing = Stealing(None, self.step, None)  # type: ignore[arg-type]
+        stealing = Stealing(self.job, self.step, None)
         stealing._somebody_waits = lambda *_: False  # type: ignore[method-assign]
         halves = stealing.halves(self.connection, stored.id, Greedy(CommitEvery(1)))
         if halves:

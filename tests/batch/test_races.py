@@ -13,12 +13,12 @@ from sqlalchemy import Connection, text
 
 from tasks_app.batch.control import abandon_job, restart_job, start_job, stop_job
 from tasks_app.batch.job import JOBS, BatchJob
-from tasks_app.batch.progress import Progress
+from tasks_app.batch.progress import JobProgress
 from tasks_app.domain.batch.decisions import Move
 from tasks_app.domain.batch.identity import identity
 from tasks_app.domain.batch.records import BatchStatus, JobRun
 from tasks_app.domain.errors import BatchStateError
-from tasks_app.domain.partition.records import Counts, Status
+from tasks_app.domain.partition.records import RowCounts, Status
 from tasks_app.domain.tasks.run import ClaimedTask
 from tasks_app.pool.batch import instances, partition_progress
 from tasks_app.pool.batch.partition_progress import Word
@@ -46,7 +46,7 @@ class Run:
         """Write what a chunk did."""
         fence, place = self.task.fence, {"after": ["1"]}
         return partition_progress.progress(
-            connection, self.part_id, fence, Counts(1, 1), place, last=last
+            connection, self.part_id, fence, RowCounts(1, 1), place, last=last
         )
 
     def do_the_last_chunk(self, connection: Connection) -> Word | None:
@@ -257,7 +257,7 @@ def test_a_step_that_ends_and_a_run_at_its_last_chunk_are_in_no_deadlock(
     def fail(connection: Connection) -> None:
         batch = instances.lock(connection, batch_id)
         assert batch is not None
-        Progress(job, connection, batch).carry_out(job.steps["step"], Move.FAIL, error="no")
+        JobProgress(job, connection, batch).carry_out(job.steps["step"], Move.FAIL, error="no")
 
     with two(yard.engine) as (a, b):
         run.do_the_last_chunk(a)

@@ -6,40 +6,42 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine
 
-from tasks_app.batch import rebalance as room
+from tasks_app.batch.buckets import BucketColumn, add_bucket, rebalance_online
 from tasks_app.batch.job import JOBS
 from tasks_app.batch.planners.hashed import Hash
-from tasks_app.batch.progress import Progress
-from tasks_app.batch.rebalance import rebalance
+from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.split import split
 from tasks_app.domain.batch.policies import CommitEvery
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import buckets, instances, rebucket
-from tasks_app.pool.batch.rebucket import Bucket
+from tasks_app.pool.batch import instances
+from tasks_app.pool.batch.sources import rebucket
 from tests.batch.yard import TODO, Yard
 from tests.pool.interleave import blocked, two
 
 ROWS = 5_000
-TO = Bucket(TODO, "bucket", 5)
+TO = BucketColumn(TODO, "bucket", 5)
 WRONG = "SELECT count(*) FROM todo WHERE bucket IS DISTINCT FROM {}"
 
 
 @pytest.fixture
-def table(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
-    """Rows in some 40 blocks, with a bucket by 3; a batch has four blocks."""
+def table(yard: Yard) -> Iterator[Yard]:
+    """Rows in some 40 blocks, with a bucket by 3; a commit has four blocks."""
     yard.rows(ROWS)
     with yard.engine.begin() as connection:
-        buckets.add_bucket(connection, TODO, "bucket", 3)
-    monkeypatch.setattr(room, "EACH", CommitEvery(4))
+        add_bucket(connection, TODO, "bucket", 3)
     yield yard
     for function in (f"todo:tasks_app:bucket:{number}" for number in (2, 5, 9)):
         yard.sql(f'DROP FUNCTION IF EXISTS "{function}" CASCADE')
     for name in ("other", "job"):
         JOBS.pop(name, None)
+
+
+def rebalance(engine: Engine, new: BucketColumn = TO, told: Any = lambda _: None) -> int:
+    return rebalance_online(engine, new, told, CommitEvery(4))
 
 
 def by(engine: Engine, modulus: int) -> int:
@@ -56,7 +58,7 @@ def by(engine: Engine, modulus: int) -> int:
 def test_another_modulus_in_small_commits(table: Yard) -> None:
     told: list[int] = []
 
-    assert rebalance(table.engine, TO, told.append) == ROWS
+    assert rebalance(table.engine, told=told.append) == ROWS
 
     assert by(table.engine, 5) == 0
     assert told[0] < ROWS / 3
@@ -76,79 +78,71 @@ def test_new_rows_and_new_keys_have_it_before_and_after(table: Yard) -> None:
     table.sql("UPDATE todo SET id = -2 WHERE id = 2")
     assert by(table.engine, 3) == 0
 
-    assert rebalance(table.engine, TO) == ROWS - 1
+    assert rebalance(table.engine) == ROWS - 1
 
     table.sql("INSERT INTO todo (id, amount) VALUES (-3, 0)")
     table.sql("UPDATE todo SET id = -4 WHERE id = 4")
     assert by(table.engine, 5) == 0
 
 
-def test_the_index_may_take_longer_than_statements_of_ours(
-    table: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index, spans = rebucket.index, []
-
-    def looking(connection: Any, new: Bucket) -> None:
-        connection.exec_driver_sql("SET statement_timeout = '30s'")
-        index(connection, new)
-        names = ("statement_timeout", "lock_timeout")
-        spans.extend(connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names)
-
-    monkeypatch.setattr(rebucket, "index", looking)
-    rebalance(table.engine, TO)
-
+def test_the_index_may_take_longer_than_statements_of_ours(table: Yard) -> None:
+    patience = {"options": "-c statement_timeout=30s"}
+    engine = create_engine(table.engine.url, connect_args=patience, pool_size=1, max_overflow=0)
+    with engine.begin() as connection:
+        rebucket.begin(connection, TO)
+    with engine.connect() as connection:
+        alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+        rebucket.index(alone, TO)
+        spans = [alone.exec_driver_sql(f"SHOW {w}_timeout").scalar() for w in ("statement", "lock")]
+        alone.invalidate()
     assert spans == ["0", "0"]
-    with table.engine.connect() as connection:
-        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() != "30s"
+
+    rebalance(engine)
+
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "30s"
+    engine.dispose()
 
 
-def test_it_goes_on_where_it_was_interrupted(table: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill, calls = rebucket.fill, [0]
+def test_it_goes_on_where_it_was_interrupted(table: Yard) -> None:
+    told: list[int] = []
 
-    def dying(*args: Any) -> int:
-        calls[0] += 1
-        if calls[0] == 3:
+    def dying(rows: int) -> None:
+        told.append(rows)
+        if len(told) == 3:
             raise KeyboardInterrupt
-        return fill(*args)
 
-    monkeypatch.setattr(rebucket, "fill", dying)
     with pytest.raises(KeyboardInterrupt):
-        rebalance(table.engine, TO)
+        rebalance(table.engine, told=dying)
     assert by(table.engine, 3) == 0
     done = table.sql("SELECT count(*) FROM todo WHERE bucket__5 IS NOT NULL")
-    assert 0 < done < ROWS
+    assert 0 < done == told[-1] < ROWS
 
-    assert rebalance(table.engine, TO) == ROWS - done
+    assert rebalance(table.engine) == ROWS - done
 
     assert by(table.engine, 5) == 0
 
 
-def test_a_row_that_others_move_meanwhile_is_met_in_the_next_pass(
-    table: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill, moved = rebucket.fill, []
+def test_a_row_that_others_move_meanwhile_is_met_in_the_next_pass(table: Yard) -> None:
+    moved = []
 
-    def beside(connection: Any, new: Bucket, first: int, number: int) -> int:
-        written = fill(connection, new, first, number)
+    def move(_rows: int) -> None:
         if not moved:  # behind the end that this pass goes to
             moved.append(table.sql("UPDATE todo SET amount = 1000 WHERE id > :n", n=ROWS - 100))
-        return written
 
-    monkeypatch.setattr(rebucket, "fill", beside)
-
-    assert rebalance(table.engine, TO) == ROWS
+    assert rebalance(table.engine, told=move) == ROWS
 
     assert by(table.engine, 5) == 0
 
 
 def test_again_and_again(table: Yard) -> None:
-    rebalance(table.engine, TO)
+    rebalance(table.engine)
     with pytest.raises(PlanError, match="is by 5 already"):
-        rebalance(table.engine, TO)
+        rebalance(table.engine)
     with table.engine.begin() as connection:
-        rebucket.begin(connection, Bucket(TODO, "bucket", 9))  # given up
+        rebucket.begin(connection, BucketColumn(TODO, "bucket", 9))  # given up
 
-    rebalance(table.engine, Bucket(TODO, "bucket", 2))
+    rebalance(table.engine, BucketColumn(TODO, "bucket", 2))
 
     assert by(table.engine, 2) == 0
     triggers = (
@@ -163,14 +157,14 @@ def test_it_is_refused_while_an_instance_that_is_not_complete_reads_by_it(table:
     table.plan()
 
     with pytest.raises(PlanError, match=rf"read todo by bucket .*: {begun.batch_id} \(job, step\)"):
-        rebalance(table.engine, TO)
+        rebalance(table.engine)
     assert table.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'todo'::regclass") == 0
     JOBS["job"] = job  # who knows it, knows which table it reads
     with pytest.raises(PlanError, match="Let them come to their end"):
-        rebalance(table.engine, TO)
+        rebalance(table.engine)
     table.bench.drain()
 
-    assert rebalance(table.engine, TO) == ROWS
+    assert rebalance(table.engine) == ROWS
 
 
 def test_an_instance_of_another_table_is_in_nobodys_way(table: Yard) -> None:
@@ -182,7 +176,7 @@ def test_an_instance_of_another_table_is_in_nobodys_way(table: Yard) -> None:
     table.start(job)
     table.plan()
 
-    assert rebalance(table.engine, TO) == ROWS
+    assert rebalance(table.engine) == ROWS
     table.sql("DROP TABLE elsewhere")
 
 
@@ -196,7 +190,7 @@ def test_who_plans_meanwhile_is_waited_for_and_then_in_the_way(table: Yard) -> N
     with two(table.engine) as (a, b):
         locked = instances.lock(b, begun.batch_id)
         assert locked is not None
-        Progress(job, b, locked).enter(step, split(b, step, None))
+        JobProgress(job, b, locked).enter(step, split(b, step, None))
         waiting = blocked(table.engine, a, b, lambda c: rebucket.lock(c, TO))
         b.commit()
         waiting.result()
@@ -206,4 +200,4 @@ def test_who_plans_meanwhile_is_waited_for_and_then_in_the_way(table: Yard) -> N
 def test_a_column_that_people_write_is_theirs(table: Yard) -> None:
     for column in ("amount", "nothing"):
         with pytest.raises(PlanError, match="no column that the database computes"):
-            rebalance(table.engine, Bucket(TODO, column, 5))
+            rebalance(table.engine, BucketColumn(TODO, column, 5))

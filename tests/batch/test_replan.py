@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from tasks_app.batch.planners import even
-from tasks_app.batch.planners.even import Even, How
+from tasks_app.batch.planners.even import BIG_BYTES, Even, How
 from tasks_app.batch.planners.hashed import Hash
 from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.replan import replan
@@ -18,8 +18,8 @@ from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.ranges import Range
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import partition_progress, partitions
-from tasks_app.pool.batch.measure import owned
-from tasks_app.pool.batch.relation import find
+from tasks_app.pool.batch.sources.measure import owned
+from tasks_app.pool.batch.sources.relation import find
 from tests.batch.ownership import ROWS, fill, make_table
 from tests.factory import claimed_task
 from tests.pool.interleave import blocked, two
@@ -175,20 +175,17 @@ def test_nothing_is_owned_by_no_partitions(connection: Connection) -> None:
     assert owned(connection, find(connection, ROWS), ()) == []
 
 
-def test_a_big_table_is_sampled_and_a_small_one_is_not(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_big_table_is_sampled_and_a_small_one_is_not(connection: Connection) -> None:
     rows(connection, "bigint", "i")
     assert find(connection, ROWS).rows is None
     connection.execute(text("ANALYZE batch_rows"))
     relation = find(connection, ROWS)
-    small = Even(parts=2).plan(connection, ROWS)
 
-    monkeypatch.setattr(even, "BIG_BYTES", 1)
-    big = Even(parts=2).plan(connection, ROWS)
+    *_, small = Even(parts=2).cut(connection, relation)
+    *_, big = Even(parts=2).cut(connection, replace(relation, size_bytes=BIG_BYTES + 1))
 
     assert (relation.rows, relation.size_bytes) == (100, 8192)
-    assert (small.method, big.method) == ("even, exact", "even, sample")
+    assert (small, big) == (How.EXACT, How.SAMPLE)
     assert Even(size="4kB").plan(connection, ROWS).partitions[1].range == Range(51, None)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from tasks_app.batch.control import abandon_job, list_jobs, start_job
 from tasks_app.domain.batch.records import BatchStatus, StepStatus
 from tasks_app.domain.errors import BatchStateError, InvalidJobError
-from tasks_app.domain.partition.records import Counts
+from tasks_app.domain.partition.records import RowCounts
 from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks.requeue import Requeued, requeue
@@ -236,7 +236,7 @@ def test_a_run_that_was_left_behind_writes_nothing_any_more(yard: Yard) -> None:
         (task,) = claim(connection, [part.task_id or 0], claimer("job:step"), uuid4())
         assert partition_progress.start(connection, part.id, task.fence)
         assert partition_progress.progress(
-            connection, part.id, task.fence, Counts(1), {"after": ["1"]}
+            connection, part.id, task.fence, RowCounts(1), {"after": ["1"]}
         )
     with yard.engine.begin() as connection:
         connection.execute(
@@ -245,7 +245,9 @@ def test_a_run_that_was_left_behind_writes_nothing_any_more(yard: Yard) -> None:
         )
 
     with yard.engine.begin() as connection:
-        assert partition_progress.progress(connection, part.id, task.fence, Counts(1), {}) is None
+        assert (
+            partition_progress.progress(connection, part.id, task.fence, RowCounts(1), {}) is None
+        )
         assert partition_progress.start(connection, part.id, task.fence) is None
 
 

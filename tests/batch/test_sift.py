@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_app.batch.sift import sift
+from tasks_app.batch.execution.chunk import sift
 
 
 @given(st.integers(0, 70), st.sets(st.integers(0, 69), max_size=8))

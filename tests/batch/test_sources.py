@@ -17,7 +17,8 @@ from tasks_app.batch.planners.keys import KeyList
 from tasks_app.batch.planners.views import Views
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.partition.sources import Format, Marker
-from tasks_app.pool.batch import marks, skips
+from tasks_app.pool.batch import skips
+from tasks_app.pool.batch.sources import marks
 from tests.batch.yard import DONE, TODO, Yard
 
 PLACES = {n: [f"place {n}", f"place {n + 3}"] for n in (1, 2, 3)} | {4: ["place 0", None]}
@@ -112,7 +113,7 @@ def test_a_file_that_was_changed_since_it_was_split_is_not_read(yard: Yard, fold
         "s",
         File(str(path), Format.JSON_LINES),
         planner=FlatFile(2),
-        chunk=yard.note,
+        chunk=lambda _ctx, _rows: None,
         max_attempts=1,
     )
     begun = yard.start(yard.job(step))

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from tasks_app.batch import steal
 from tasks_app.batch.control import replan_job, stop_job
+from tasks_app.batch.execution.stealing import NotNowError, Stealing
 from tasks_app.batch.job import JOBS, BatchJob
 from tasks_app.batch.planners.even import Even
 from tasks_app.batch.planners.hashed import Hash
@@ -24,29 +24,26 @@ from tasks_app.batch.planners.keys import KeyList, KeyRanges
 from tasks_app.batch.planners.repository import Repository
 from tasks_app.batch.planners.views import Views
 from tasks_app.batch.replan import replan, share
-from tasks_app.batch.steal import NotNowError, Stealing
 from tasks_app.batch.step import Step
+from tasks_app.batch.tuning import RunTuning
 from tasks_app.batch.validate import problems
-from tasks_app.domain.batch import chunk_size
-from tasks_app.domain.batch.chunk_size import ChunkPace
-from tasks_app.domain.batch.policies import CommitEvery
+from tasks_app.domain.batch.policies import ChunkPace, CommitEvery
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.domain.errors import BatchStateError, PlanError
 from tasks_app.domain.partition.keys import KeyType, write_key
-from tasks_app.domain.partition.records import Counts, Partition, Status
+from tasks_app.domain.partition.records import Partition, RowCounts, Status
 from tasks_app.domain.partition.sources import Table as Source
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.batch import partition_progress, partitions
-from tasks_app.pool.batch.measure import histogram
 from tasks_app.pool.batch.partition_progress import Word
-from tasks_app.pool.batch.predicate import predicate
-from tasks_app.pool.batch.relation import find, keys_of
+from tasks_app.pool.batch.sources.cuts import keys_owned
+from tasks_app.pool.batch.sources.measure import histogram
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.handlers.registry import Registry
 from tests.batch.ownership import COLUMNS, ROWS, fill, make_table, owners, some_keys
-from tests.batch.yard import TODO, Yard
+from tests.batch.yard import TODO, Greedy, Yard
 from tests.factory import claimer, ending
 from tests.pool.interleave import blocked, two
 
@@ -54,12 +51,10 @@ SKEWED = (11, 21, 31)
 """Three partitions of ten rows, and one of all others."""
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of tests take no time."""
-    monkeypatch.setattr(chunk_size, "WORTH_S", 0.0)
-    monkeypatch.setattr(steal, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(steal, "MEASURE_EVERY_S", 0.0)
+@pytest.fixture
+def yard(yard: Yard) -> Yard:
+    yard.steal_at_once()
+    return yard
 
 
 def sizes(yard: Yard, batch_id: int) -> list[int]:
@@ -243,7 +238,7 @@ def test_a_crash_after_it_is_gone_on_with_in_both_halves(yard: Yard) -> None:
     assert yard.done == list(range(1, 101))
 
 
-NONE = Counts()
+NONE = RowCounts()
 
 
 class Table:
@@ -261,10 +256,10 @@ class Table:
             self.tasks = claim(connection, ids, claimer("job:step"), uuid4())
             for part, task in zip(self.parts, self.tasks, strict=True):
                 assert partition_progress.start(connection, part.id, task.fence) is Word.GO_ON
-            self.tell(connection, Counts(10, 10))
+            self.tell(connection, RowCounts(10, 10))
         self.stealing = Stealing(self.job, self.job.steps["step"], None)
 
-    def tell(self, connection: Connection, counts: Counts = NONE) -> Word | None:
+    def tell(self, connection: Connection, counts: RowCounts = NONE) -> Word | None:
         """Write what a chunk of the first one writes; None: it is not its run any more."""
         place = {"after": ["10"], "state": {}}
         return partition_progress.progress(
@@ -455,9 +450,8 @@ def test_each_row_has_one_owner_after_any_divisions(
 
     for _ in range(data.draw(st.integers(1, 4))):
         stored = data.draw(st.sampled_from(partitions.of_program(connection, "p#1")))
-        found = find(connection, ROWS)
-        own = keys_of(ROWS, found, predicate(stored.partition, found.key, key_type))
-        there = histogram(connection, find(connection, own), 100) or {}
+        own = keys_owned(connection, ROWS, stored.partition, key_type)
+        there = histogram(connection, own, 100) or {}
         if not there or stored.partition.range is None or data.draw(st.booleans()):
             into = Even(parts=data.draw(st.integers(1, 3)))
             replan(connection, "p#1", ROWS, into, {stored.partition.number})
@@ -482,18 +476,15 @@ def test_each_row_has_one_owner_after_any_divisions(
     assert owners(connection, ROWS, plan) == [1] * len(keys)
 
 
-class Greedy(ChunkPace):
-    """Divides whatever there is."""
-
-    def is_worth_dividing(self, rows: int) -> bool:
-        """Whether there is anything."""
-        return rows > 0
-
-
 def nothing(ctx: Any, rows: Any) -> None: ...
 
 
-JOB = BatchJob("any", [Step("step", ROWS, chunk=nothing, steal=True)], registry=Registry())
+JOB = BatchJob(
+    "any",
+    [Step("step", ROWS, chunk=nothing, steal=True)],
+    registry=Registry(),
+    tuning=RunTuning(steal_look_every_s=0, measure_every_s=0),
+)
 
 
 # -- the operator's verb

@@ -18,8 +18,9 @@ from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.problems import Wrong
 from tasks_app.domain.partition.records import Plan
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import buckets, views
-from tasks_app.pool.batch.relation import Query
+from tasks_app.pool.batch.sources import buckets
+from tasks_app.pool.batch.sources.inline import drop_views
+from tasks_app.pool.batch.sources.relation import Query
 from tests.batch.ownership import COLUMNS, ROWS, SOME, fill, make_table, read
 
 
@@ -62,8 +63,8 @@ def test_views_are_made_anew_and_dropped(connection: Connection) -> None:
 
     assert [each.view for each in again.partitions] == ["public.parts_1", "public.parts_2"]
     assert connection.execute(text("SELECT count(*) FROM parts_1")).scalar() == 3
-    assert views.drop(connection, first.partitions) == ["public.parts_1", "public.parts_2"]
-    assert views.drop(connection, again.partitions)
+    assert drop_views(connection, first.partitions) == ["public.parts_1", "public.parts_2"]
+    assert drop_views(connection, again.partitions)
     found = connection.execute(text("SELECT to_regclass('parts_1')")).scalar()
     assert found is None
 

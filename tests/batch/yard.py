@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -13,6 +13,8 @@ from sqlalchemy import Engine, text
 from tasks_app.batch.control import get_job, restart_job, start_job, stop_job
 from tasks_app.batch.job import JOBS, BatchJob
 from tasks_app.batch.step import Step
+from tasks_app.batch.tuning import RUN_TUNING
+from tasks_app.domain.batch.policies import ChunkPace
 from tasks_app.domain.batch.records import BatchView, JobRun
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.ranges import Range
@@ -45,12 +47,21 @@ class Ranges:
         return Plan("as the test says", KeyType.INTEGER, tuple(parts))
 
 
+class Greedy(ChunkPace):
+    """Divides whatever there is."""
+
+    def is_worth_dividing(self, rows: int, worth_s: float) -> bool:
+        return rows > 0
+
+
 class Yard:
     """The table, the note and the bench."""
 
     def __init__(self, engine: Engine, bench: Bench) -> None:
         self.engine = engine
         self.bench = bench
+        self.tuning = replace(RUN_TUNING, first_wait_s=0.001)
+        """How the runs of its jobs wait and look around."""
         self.calls: list[list[int]] = []
         """Ids of each chunk that was handed to a handler."""
         with engine.begin() as connection:
@@ -86,7 +97,8 @@ class Yard:
 
     def job(self, *steps: Step, name: str = "job", **options: Any) -> BatchJob:
         """Declare a job on the bench."""
-        return BatchJob(name, steps, registry=self.bench.registry, **options)
+        options = {"registry": self.bench.registry, "tuning": self.tuning, **options}
+        return BatchJob(name, steps, **options)
 
     def step(
         self,
@@ -100,6 +112,10 @@ class Yard:
         """Declare a step over the table, four partitions of 25 rows unless it says otherwise."""
         given = {"planner": Ranges(cuts), "commit_every": 10, "retry": "0s", **options}
         return Step(name, source, chunk=chunk or self.note, **given)
+
+    def steal_at_once(self) -> None:
+        """Divide whatever runs: rows of tests take no time."""
+        self.tuning = replace(self.tuning, steal_look_every_s=0, measure_every_s=0, worth_s=0)
 
     # -- act
 

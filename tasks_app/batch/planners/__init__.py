@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import ParamSpec, Protocol
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.partition.records import Plan
-from tasks_app.pool.batch.relation import Source
+from tasks_app.pool.batch.sources.relation import Source
+
+P = ParamSpec("P")
 
 
 class Planner(Protocol):
-    """What splits a source of the database."""
+    """Splits a source of the database."""
 
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; writes nothing unless the planner says so.
@@ -19,3 +25,14 @@ class Planner(Protocol):
         Raises:
             PlanError: it cannot be split so.
         """
+
+
+def timed(plan: Callable[P, Plan]) -> Callable[P, Plan]:
+    """Write into plans how long it took to make them."""
+
+    @wraps(plan)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Plan:
+        began = time.monotonic()
+        return replace(plan(*args, **kwargs), seconds=time.monotonic() - began)
+
+    return made

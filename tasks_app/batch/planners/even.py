@@ -1,29 +1,29 @@
-"""Even: partitions of about as many rows each."""
+"""Partitions of about as many rows each."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sqlalchemy import Connection
 
+from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.amount import Amount
-from tasks_app.domain.partition.cuts import Cut, even, of_nulls, ranges
+from tasks_app.domain.partition.cuts import CutPoint, even, of_nulls, ranges
 from tasks_app.domain.partition.records import Plan
-from tasks_app.pool.batch.measure import count, exact_cuts, has_nulls, sampled_cuts
-from tasks_app.pool.batch.relation import Relation, Source, find
-from tasks_app.pool.batch.statistics import points
+from tasks_app.pool.batch.sources.cuts import exact_cuts, points, sampled_cuts
+from tasks_app.pool.batch.sources.measure import count, has_nulls
+from tasks_app.pool.batch.sources.relation import Relation, Source, find
 
 BIG_BYTES = 256 * 2**20
-"""From this size on a table is sampled: to sort its keys takes seconds."""
+"""Larger tables are sampled: to sort their keys takes seconds."""
 SAMPLE_BYTES = 64 * 2**20
-"""So much of it is read then: some 8,000 blocks, whose quantiles are off by half a percent."""
+"""How much of them is read: some 8,000 blocks, whose quantiles are off by half a percent."""
 
 
 class How(StrEnum):
-    """By what the cuts are found."""
+    """How the cuts are found."""
 
     AUTO = "auto"
     """Exact, or by a sample if the table is big."""
@@ -32,25 +32,25 @@ class How(StrEnum):
     SAMPLE = "sample"
     """Some of the table's blocks."""
     STATISTICS = "statistics"
-    """What ANALYZE left: a hundred keys or so, and nothing is read."""
+    """What ANALYZE left: about a hundred keys; nothing is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Even(Amount):
     """Ranges of keys with about as many rows each.
 
-    One key is never divided: what many rows share makes a partition larger than the others.
+    One key is never divided: a key of many rows makes its partition larger than the others.
     """
 
     how: How = How.AUTO
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split by the rows that there are now; the first and the last range have no outer bound.
 
         Raises:
             PlanError: the source cannot be split so.
         """
-        began = time.monotonic()
         relation = find(connection, source)
         cuts, rows, how = self.cut(connection, relation)
         partitions = ranges(cuts, rows)
@@ -58,13 +58,10 @@ class Even(Amount):
         if has_nulls(connection, relation):
             partitions.append(of_nulls(len(partitions) + 1, None))
         warnings = (_fewer(len(cuts) + 1, asked),) if len(cuts) + 1 < min(asked, rows) else ()
-        spent = time.monotonic() - began
-        return Plan(
-            f"even, {how}", relation.key_type, tuple(partitions), rows, spent, warnings=warnings
-        )
+        return Plan(f"even, {how}", relation.key_type, tuple(partitions), rows, warnings=warnings)
 
-    def cut(self, connection: Connection, relation: Relation) -> tuple[list[Cut], int, How]:
-        """Return where to cut, how many rows have a key, about, and how that was found."""
+    def cut(self, connection: Connection, relation: Relation) -> tuple[list[CutPoint], int, How]:
+        """Return where to cut, about how many rows have a key, and how that was found."""
         how = self._way(relation)
         if how is How.EXACT:
             rows = count(connection, relation)

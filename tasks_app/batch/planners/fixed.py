@@ -1,8 +1,7 @@
-"""Fixed: ranges of one width, however many rows lie in each."""
+"""Ranges of one width, however many rows lie in each."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,38 +10,39 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.amount import MOST
 from tasks_app.domain.partition.cuts import of_nulls
 from tasks_app.domain.partition.keys import Key, KeyType
 from tasks_app.domain.partition.ranges import between, quoted
 from tasks_app.domain.partition.records import Extent, Partition, Plan
-from tasks_app.pool.batch.measure import extent
-from tasks_app.pool.batch.relation import Source, find
+from tasks_app.pool.batch.sources.measure import extent
+from tasks_app.pool.batch.sources.relation import Source, find
 
 Width = int | Decimal | timedelta
 _DIGITS = 300_000
-"""More than a numeric can have, twice: Python rounds to 28 where it counts."""
+"""Twice what a numeric can have: Python rounds to 28 digits when it calculates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Ranges such as 0 .. 999, 1000 .. 1999, from the least key to the greatest.
+    """Ranges like 0 .. 999, 1000 .. 1999, from the least key to the greatest.
 
-    It needs the two ends only, and is as even as the keys are dense.
+    It reads the two ends only, and is as even as the keys are dense.
     """
 
     width: Width
     start: Key | None = None
-    """Where one of the ranges begins; None: 0, or the least key where that is none."""
+    """Where one of the ranges begins; None: 0, or the least key if keys are no numbers."""
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; the first and the last range have no outer bound.
 
         Raises:
             PlanError: keys have no width, or there would be too many partitions.
         """
-        began = time.monotonic()
         relation = find(connection, source)
         self._check(relation.key_type)
         found = extent(connection, relation)
@@ -51,9 +51,7 @@ class Fixed:
         if found.nulls:
             partitions.append(of_nulls(len(partitions) + 1, None))
         name = f"fixed, {self.width}"
-        return Plan(
-            name, relation.key_type, tuple(partitions), relation.rows, time.monotonic() - began
-        )
+        return Plan(name, relation.key_type, tuple(partitions), relation.rows)
 
     def _check(self, key_type: KeyType) -> None:
         wanted: dict[bool, tuple[type, ...]] = {
@@ -66,14 +64,11 @@ class Fixed:
                 f"Keys of type {key_type} cannot be split into ranges of {self.width!r}. "
                 "Give a number for numbers, a timedelta for times; split text by Even or Hash."
             )
-        if self._step <= type(self.width)(0):
+        step: Any = self.width
+        if step <= type(self.width)(0):
             raise PlanError(f"The width is {self.width}. Use one above nothing.")
-        if key_type is KeyType.DATE and self._step % timedelta(days=1):
+        if key_type is KeyType.DATE and step % timedelta(days=1):
             raise PlanError(f"The width is {self.width}, but keys are days. Use whole days.")
-
-    @property
-    def _step(self) -> Any:
-        return self.width
 
     def _cuts(self, found: Extent) -> list[Key]:
         with localcontext(prec=_DIGITS):
@@ -87,7 +82,7 @@ class Fixed:
         start: Any = self.start
         if start is None:
             start = 0 if isinstance(least, int | Decimal) else least
-        step = self._step
+        step: Any = self.width
         passed = _floor(least - start, step)
         number = _floor(most - start, step) - passed
         if number >= MOST:

@@ -1,64 +1,63 @@
-"""Flat file: an existing file in segments, or a table that is extracted to one first."""
+"""An existing file in segments, or a table that is first extracted to one."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.files import body_of
-from tasks_app.batch.segments import segments
+from tasks_app.batch.files.segments import body_of, segments
+from tasks_app.batch.planners import timed
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.keys import KeyType
 from tasks_app.domain.partition.records import Plan
 from tasks_app.domain.partition.sources import File
-from tasks_app.pool.batch.extract import extract
-from tasks_app.pool.batch.relation import Source
+from tasks_app.pool.batch.sources.inline import extract
+from tasks_app.pool.batch.sources.relation import Source
 
 
 @dataclass(frozen=True, slots=True)
 class FlatFile(Amount):
-    """Segments of about as many bytes, cut at borders of records; the file is read once for it.
+    """Segments of about as many bytes, cut at ends of records; the file is read once for it.
 
-    ``rows`` needs a guess at how long a record is: it takes the first ones'.
+    ``rows`` estimates the length of a record from the first ones.
     """
 
+    @timed
     def plan(self, connection: Connection | None, source: File) -> Plan:  # noqa: ARG002
         """Split; an empty file has no segments.
 
         Raises:
             PlanError: there is no such file, or its quotes do not match.
         """
-        began = time.monotonic()
         low, high = body_of(source)
         size = high - low
         rows = _guess(source, low, size) if self.rows is not None else None
         made = tuple(segments(source, self.number_for(rows, size)))
         total = sum(each.rows or 0 for each in made)
-        return Plan("flat file", KeyType.INTEGER, made, total, time.monotonic() - began)
+        return Plan("flat file", KeyType.INTEGER, made, total)
 
 
 @dataclass(frozen=True, slots=True)
 class Extract(Amount):
     """A table or query, written to a CSV file by COPY as one snapshot has it, and split there.
 
-    The table is read once, whatever the number of segments, and never again. That pays where
-    each partition would read much of it, or would meet those who write it.
+    The table is read once, whatever the number of segments. That pays where each partition would
+    read much of it, or would meet its writers.
     """
 
     path: str = ""
-    """Where all workers find it. What is there is replaced, as a whole."""
+    """Where all workers find it. An existing file is replaced as a whole."""
 
     @property
     def file(self) -> File:
-        """What the partitions' records are read from."""
         return File(self.path)
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Write the file and its manifest, and split it.
 
@@ -66,7 +65,6 @@ class Extract(Amount):
             PlanError: the source is not there.
             OSError: the file cannot be written.
         """
-        began = time.monotonic()
         new = Path(f"{self.path}.new")
         with new.open("wb") as out:
             extract(connection, source, out)
@@ -75,12 +73,11 @@ class Extract(Amount):
         new.replace(self.path)
         plan = FlatFile(self.parts, self.rows, self.size, self.over).plan(None, self.file)
         Path(f"{self.path}.manifest.json").write_text(json.dumps(manifest(plan), indent=1))
-        spent = time.monotonic() - began
-        return Plan("extract", plan.key_type, plan.partitions, plan.rows, spent)
+        return Plan("extract", plan.key_type, plan.partitions, plan.rows)
 
 
 def manifest(plan: Plan) -> dict[str, Any]:
-    """Return what the segments of a file are, for those who read it without us."""
+    """Return the segments of a file as JSON, for other programs."""
     return {
         "records": plan.rows,
         "segments": [

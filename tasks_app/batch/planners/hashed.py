@@ -1,38 +1,37 @@
-"""Hashed: partitions by the hash of the key, whatever the keys are."""
+"""Partitions by the hash of the key, whatever the keys are."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from tasks_app.batch.planners import timed
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Kind, Partition, Plan
-from tasks_app.pool.batch.measure import count, has_nulls
-from tasks_app.pool.batch.relation import Source, by_bucket, find
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
+from tasks_app.pool.batch.sources.measure import count, has_nulls
+from tasks_app.pool.batch.sources.relation import Source, by_bucket, find
 
 
 @dataclass(frozen=True, slots=True)
 class Hash(Amount):
     """One partition for each remainder of the key's hash.
 
-    New rows spread as the old ones do. Another number of partitions is another modulus, and
-    nothing else. Each partition reads the whole table, unless an index holds the bucket: see
-    ``column``.
+    New rows spread as the old ones do. Each partition reads the whole table, unless an index holds
+    the bucket: see ``column``.
     """
 
     column: str | None = None
     """A stored column that holds the bucket by the same modulus: ``add_bucket`` makes one."""
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; reads nothing but statistics if the number of partitions is given.
 
         Raises:
             PlanError: the source cannot be split so.
         """
-        began = time.monotonic()
         relation = find(connection, source)
         rows = relation.rows
         if rows is None or self.rows is not None:
@@ -43,7 +42,7 @@ class Hash(Amount):
         partitions = [
             Partition(
                 bucket + 1,
-                Kind.HASH,
+                PartitionKind.HASH,
                 Range(bucket, bucket + 1),
                 owns_null=nulls and bucket == 0,
                 column=self.column,
@@ -52,5 +51,4 @@ class Hash(Amount):
             )
             for bucket in range(modulus)
         ]
-        spent = time.monotonic() - began
-        return Plan(f"hash, {modulus}", relation.key_type, tuple(partitions), rows, spent)
+        return Plan(f"hash, {modulus}", relation.key_type, tuple(partitions), rows)

@@ -1,43 +1,42 @@
-"""Keys: partitions as somebody knows them, by lists of values or by ranges."""
+"""Partitions by given lists of values or given ranges."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.cuts import of_nulls
 from tasks_app.domain.partition.keys import Key, in_utc
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Kind, Partition, Plan
-from tasks_app.pool.batch.measure import count_nulls, has_nulls, histogram
-from tasks_app.pool.batch.plan_facts import MOST_VALUES
-from tasks_app.pool.batch.relation import Source, find
+from tasks_app.domain.partition.records import Partition, PartitionKind, Plan
+from tasks_app.pool.batch.sources.measure import count_nulls, has_nulls, histogram
+from tasks_app.pool.batch.sources.plan_facts import MOST_VALUES
+from tasks_app.pool.batch.sources.relation import Source, find
 
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """Values such as the codes of branches, each listed for one partition; None is NULL.
+    """Values like the codes of branches, each listed for one partition; None is NULL.
 
-    A value that is in the table and nowhere in the lists makes the plan wrong, unless it is
-    assigned by itself.
+    A value of the table that is in no list makes the plan wrong, unless ``auto_assign`` is set.
     """
 
     lists: Mapping[int, Sequence[Key | None]]
     """Values by number of partition."""
     auto_assign: bool = False
-    """Values of nobody go to whoever has the fewest rows, those of most rows first."""
+    """Unlisted values go to the partition with the fewest rows, those of most rows first."""
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split; reads the keys of all rows.
 
         Raises:
             PlanError: there are too many different keys, or no list.
         """
-        began = time.monotonic()
         relation = find(connection, source)
         found = histogram(connection, relation, MOST_VALUES)
         if found is None or not self.lists:
@@ -55,36 +54,34 @@ class KeyList:
         partitions = tuple(_listed(no, values, counted) for no, values in sorted(lists.items()))
         words = ", ".join("NULL" if value is None else str(value) for value in added)
         warnings = (f"Assigned by themselves: {words:.1000}.",) if added else ()
-        spent = time.monotonic() - began
         total = sum(counted.values())
-        return Plan("key list", relation.key_type, partitions, total, spent, warnings)
+        return Plan("key list", relation.key_type, partitions, total, warnings=warnings)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRanges:
-    """Ranges ``low <= key < high`` as they are given; None is no bound. They are numbered from 1.
+    """Given ranges ``low <= key < high``; None is no bound. They are numbered from 1.
 
     Rows without a key get a partition of their own.
     """
 
     ranges: Sequence[tuple[Key | None, Key | None]]
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
-        """Take them; whether they are right is judged afterwards."""
-        began = time.monotonic()
+        """Take them as they are; they are checked afterwards."""
         relation = find(connection, source)
         spans = [Range(low, high) for low, high in self.ranges]
         partitions = [Partition(number, range=span) for number, span in enumerate(spans, 1)]
         if has_nulls(connection, relation):
             partitions.append(of_nulls(len(partitions) + 1, None))
-        spent = time.monotonic() - began
-        return Plan("key ranges", relation.key_type, tuple(partitions), relation.rows, spent)
+        return Plan("key ranges", relation.key_type, tuple(partitions), relation.rows)
 
 
 def _assign(
     lists: dict[int, list[Key | None]], counted: Mapping[Key | None, int]
 ) -> list[Key | None]:
-    """Add to the lists what is in none of them, and return that."""
+    """Add to the lists the values that are in none of them; return these."""
     known = {value for values in lists.values() for value in values}
     loads = {number: _rows(values, counted) for number, values in lists.items()}
     added = sorted(set(counted) - known, key=lambda value: (-counted[value], str(value)))
@@ -99,7 +96,7 @@ def _listed(
     number: int, values: Sequence[Key | None], counted: Mapping[Key | None, int]
 ) -> Partition:
     own = tuple(sorted((value for value in values if value is not None), key=str))
-    partition = Partition(number, Kind.VALUES, values=own, rows=_rows(values, counted))
+    partition = Partition(number, PartitionKind.VALUES, values=own, rows=_rows(values, counted))
     return replace(partition, owns_null=None in values)
 
 

@@ -1,43 +1,43 @@
-"""Physical: one partition or more for each of the database's own."""
+"""One partition or more for each of the database's own."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from tasks_app.batch.planners import timed
 from tasks_app.batch.planners.even import Even
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.amount import Amount
 from tasks_app.domain.partition.cuts import of_nulls, ranges
 from tasks_app.domain.partition.records import Partition, Plan
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch.measure import has_nulls
-from tasks_app.pool.batch.physical import is_divided, leaves
-from tasks_app.pool.batch.relation import Source, find
+from tasks_app.pool.batch.sources.measure import has_nulls
+from tasks_app.pool.batch.sources.physical import is_divided, leaves
+from tasks_app.pool.batch.sources.relation import Source, find
 
 ONE = Amount(parts=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Physical:
-    """Ranges of keys within each table that a partitioned table consists of; none spans two.
+    """Ranges of keys within each table of a partitioned table; none spans two.
 
-    Each is read from its own table. One that the database gets later belongs to nobody, so the
-    plan is judged again before each start.
+    Each is read from its own table. A table that is added later belongs to no partition, so the
+    plan is checked again before each start.
     """
 
     each: Amount = ONE
-    """How many for each of them."""
+    """How many for each table."""
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:
         """Split.
 
         Raises:
             PlanError: the table has no partitions.
         """
-        began = time.monotonic()
         relation = find(connection, source)
         if not (isinstance(source, Table) and is_divided(connection, relation)):
             raise PlanError(f"{source} has no partitions in the database. Split it by Even.")
@@ -47,8 +47,7 @@ class Physical:
             own, rows = self._within(connection, table, len(partitions) + 1)
             partitions += own
             total += rows
-        spent = time.monotonic() - began
-        return Plan("physical", relation.key_type, tuple(partitions), total, spent)
+        return Plan("physical", relation.key_type, tuple(partitions), total)
 
     def _within(
         self, connection: Connection, table: Table, first: int

@@ -1,34 +1,34 @@
-"""Repository: partitions that people maintain in ``task_partition``."""
+"""Partitions that people maintain in ``task_partition``."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from tasks_app.batch.planners import timed
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Plan
 from tasks_app.pool.batch.partitions import of_program
-from tasks_app.pool.batch.relation import Source
+from tasks_app.pool.batch.sources.relation import Source
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The rows of a program, as they stand there. They are judged before each start, not changed.
+    """The rows of a program. They are checked before each start, and never changed.
 
-    New keys that no row owns make the plan wrong, and whoever maintains the rows adds them.
+    Keys that no row owns make the plan wrong, until somebody adds a row for them.
     """
 
     program: str
 
+    @timed
     def plan(self, connection: Connection, source: Source) -> Plan:  # noqa: ARG002
         """Read them.
 
         Raises:
             PlanError: there are none, or they are not of one type of key.
         """
-        began = time.monotonic()
         stored = of_program(connection, self.program)
         types = sorted({each.key_type for each in stored})
         if not types:
@@ -44,5 +44,4 @@ class Repository:
         partitions = tuple(each.partition for each in stored)
         rows = [each.rows for each in partitions if each.rows is not None]
         total = sum(rows) if len(rows) == len(partitions) else None
-        spent = time.monotonic() - began
-        return Plan("repository", types[0], partitions, total, spent)
+        return Plan("repository", types[0], partitions, total)

@@ -1,4 +1,4 @@
-"""A run of a partition: chunk after chunk, each one commit with its checkpoint and its counts."""
+"""A run of a partition: chunk after chunk, each one commit with its checkpoint and counts."""
 
 from __future__ import annotations
 
@@ -10,34 +10,30 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.chunk_context import ChunkContext
-from tasks_app.batch.chunk_rows import ChunkRows, may_fail
-from tasks_app.batch.left_out import LeftOut
-from tasks_app.batch.reading import reader_of
-from tasks_app.batch.steal import NotNowError, Stealing
+from tasks_app.batch.execution.chunk import ChunkRows, LeftOut, may_be_a_row
+from tasks_app.batch.execution.chunk_context import ChunkContext
+from tasks_app.batch.execution.reading import reader_of
+from tasks_app.batch.execution.stealing import NotNowError, Stealing
 from tasks_app.batch.step import Step
-from tasks_app.batch.waits import MOST_TRIES, passes, wait_s
-from tasks_app.domain.batch.chunk_size import ChunkPace
+from tasks_app.batch.tuning import RUN_TUNING, RunTuning, is_transient
+from tasks_app.domain.batch.policies import ChunkPace
 from tasks_app.domain.handlers.outcomes import Cancel, Snooze
-from tasks_app.domain.partition.records import Counts, Status, StoredPartition
-from tasks_app.pool.batch import deferred, partition_progress
+from tasks_app.domain.partition.records import RowCounts, Status, StoredPartition
+from tasks_app.pool.batch import partition_progress
 from tasks_app.pool.batch.partition_progress import Word
-from tasks_app.pool.fragments.availability import LOOK_EVERY_S, stands_still
+from tasks_app.pool.fragments.availability import stands_still
 from tasks_app.runtime.db.errors import is_unanswered
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.context import TaskContext
 
-OTHERS_WAIT_S = 1.0
-"""How long a run stays away whose rows others have taken, and may give back."""
-
 
 def status_after(word: Word) -> Status:
-    """Return how a partition stands whose run was told to stop."""
+    """Return the status of a partition whose run was told to stop."""
     return Status.ABANDONED if word is Word.CALLED_OFF else Status.STOPPED
 
 
 class PartitionRun:
-    """One run, from the checkpoint to the end of the partition or of its turn."""
+    """One run, from the checkpoint to the end of the partition or of the turn."""
 
     def __init__(
         self,
@@ -46,31 +42,33 @@ class PartitionRun:
         ctx: ChunkContext,
         stored: StoredPartition,
         stealing: Stealing | None = None,
+        tuning: RunTuning = RUN_TUNING,
     ) -> None:
         self._task = task
         self._step = step
         self._ctx = ctx
         self._stealing = stealing
+        self._tuning = tuning
         self._left_out = LeftOut(step, ctx)
         checkpoint = stored.checkpoint or {}
         self._read_as(stored, checkpoint.get("until"))
         self._after: Any = checkpoint.get("after")
         self._word = Word.GO_ON
-        self._done = Counts()
-        """What is done and not told yet: of one commit at the end."""
+        self._done = RowCounts()
+        """Counts that are not written yet, with one commit at the end."""
         self._pace = ChunkPace(step.commit_every)
         self._sifts = False
-        """The last try failed: this one looks for the row."""
+        """The last try failed: this one searches the row."""
         self._turn_ends = time.monotonic() + step.turn.total_seconds()
         self._look_at = 0.0
         self._connection = task.connection
-        """On which the chunk was begun, with a session or without."""
+        """The one that the chunk began on, with a session or without."""
 
     def run(self) -> dict[str, Any]:
-        """Go on to the end; return what the task's result says.
+        """Go on to the end; return the task's result.
 
         Raises:
-            Cancel: the instance is to stop, or somebody cancelled this task.
+            Cancel: the instance stops, or somebody cancelled this task.
             Snooze: others have their turn, and this run goes on later.
         """
         while not self._chunk():
@@ -83,21 +81,21 @@ class PartitionRun:
     # -- one chunk
 
     def _chunk(self) -> bool:
-        """Do one chunk and commit it; True: it was the last one, which commits with the outcome."""
+        """Do one chunk and commit it; True: it was the last, which commits with the outcome."""
         tries = 0
         while True:
             try:
-                with uncollected():  # it would look at each row, and find all of them in use
+                with uncollected():  # a collection would visit each row, and find all in use
                     return self._once()
             except Exception as error:
-                waits = passes(error) and tries < MOST_TRIES
-                sifts = not self._sifts and may_fail(error)
+                waits = is_transient(error) and tries < self._tuning.most_tries
+                sifts = not self._sifts and may_be_a_row(error)
                 if self._step.at_end or is_unanswered(error) or not (waits or sifts):
                     raise
                 self._roll_back()
                 if waits:
                     tries += 1
-                    time.sleep(wait_s(tries))
+                    time.sleep(self._tuning.wait_s(tries))
                 else:
                     self._sifts = True
 
@@ -110,12 +108,12 @@ class PartitionRun:
             after = self._reader.after(rows) if rows else self._after
             last = self._reader.is_last(self._task.connection, rows, self._pace.size)
             if not (rows or last):
-                raise Snooze(OTHERS_WAIT_S, "others have the rest in hand")
+                raise Snooze(self._tuning.others_wait_s, "others have the rest in hand")
 
-            done = Counts(*map(add, self._done, counts))
+            done = RowCounts(*map(add, self._done, counts))
             if last or not self._step.at_end:
-                self._task.session.flush()  # here it can be tried again
-                deferred.check(self._task.connection)
+                self._task.session.flush()  # while a refused chunk can be tried again
+                partition_progress.check_deferred(self._task.connection)
             if last:
                 self._advance(self._task.connection, after, done, last=True)
                 self._end(Status.COMPLETED)
@@ -125,12 +123,12 @@ class PartitionRun:
             self._ctx.state = state
             raise
         self._after, self._sifts = after, False
-        self._done = done if self._step.at_end else Counts()
+        self._done = done if self._step.at_end else RowCounts()
         self._pace.learn(len(rows), time.monotonic() - began)
         return last
 
     def _advance(
-        self, connection: Connection, after: Any, counts: Counts, *, last: bool = False
+        self, connection: Connection, after: Any, counts: RowCounts, *, last: bool = False
     ) -> None:
         if counts.skipped:
             self._left_out.check(connection)
@@ -149,7 +147,7 @@ class PartitionRun:
     # -- between chunks
 
     def _stop_here_if_asked(self) -> None:
-        """Stop where a restart, or the next turn, goes on; nothing is charged."""
+        """Stop where a restart or the next turn can go on; no failure is charged."""
         if self._word is not Word.GO_ON:
             self._end(status_after(self._word))
             self._task.commit()
@@ -160,42 +158,42 @@ class PartitionRun:
         if now >= self._turn_ends:
             raise Snooze(0, "its turn is over")
         if now >= self._look_at:
-            self._look_at = now + LOOK_EVERY_S
+            self._look_at = now + self._tuning.look_every_s
             if stands_still(self._task.connection, self._task.queue):
                 raise Snooze(0, "its queue stands still")
 
     def _give_half_away(self, stealing: Stealing) -> None:
-        """Let somebody who is idle have half of what is left: a commit like that of a chunk."""
+        """Give half of what is left to an idle worker, in a commit like that of a chunk."""
         halves = stealing.halves(self._task.connection, self._stored.id, self._pace)
         if not halves:
             return
 
         def give(connection: Connection) -> None:
             stealing.give(connection, self._stored, halves, self._reader.until)
-            self._advance(connection, self._after, Counts())
+            self._advance(connection, self._after, RowCounts())
 
         try:
             self._task.commit_by(give)
         except Exception as error:
-            if not (isinstance(error, NotNowError) or passes(error)):
+            if not (isinstance(error, NotNowError) or is_transient(error)):
                 raise
             self._roll_back()
         else:
             self._read_as(replace(self._stored, partition=halves[0]), self._reader.until)
 
     def _read_as(self, stored: StoredPartition, until: Any) -> None:
-        """Read what the partition owns, and no more."""
+        """Read what the partition owns from now on."""
         self._stored, self._ctx.partition = stored, stored.partition
         connection, params = self._task.connection, self._ctx.params
         self._reader = reader_of(connection, self._step, params, stored, until)
         self._rows = ChunkRows(self._step, self._ctx, self._reader, self._left_out)
 
     def _roll_back(self) -> None:
-        """Undo what was done since the last commit, whichever way it was done."""
+        """Undo what was done since the last commit, through the session or beside it."""
         session = self._task.session
         if session.in_transaction():
             session.rollback()
-        self._connection.rollback()  # what was begun without the session, or did not COMMIT
+        self._connection.rollback()  # what began without the session, or did not COMMIT
 
     def _end(self, status: Status) -> None:
         connection = self._task.connection

@@ -1,4 +1,8 @@
-"""Rebalance: a bucket column gets another modulus in small commits, while the table is in use."""
+"""Bucket columns: made, dropped, and given another modulus while the table is in use.
+
+``rebalance`` computes a column anew in the caller's transaction and locks the table meanwhile;
+``rebalance_online`` does it in small commits.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,30 @@ from datetime import timedelta
 from sqlalchemy import Connection, Engine
 
 from tasks_app.batch.job import JOBS
-from tasks_app.domain.batch.chunk_size import ChunkPace
-from tasks_app.domain.batch.policies import CommitEvery
+from tasks_app.domain.batch.policies import ChunkPace, CommitEvery
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import rebucket
-from tasks_app.pool.batch.rebucket import Bucket, Reader
+from tasks_app.pool.batch.sources import rebucket
+from tasks_app.pool.batch.sources.buckets import add_bucket, drop_bucket, rebalance
+from tasks_app.pool.batch.sources.rebucket import BucketColumn, BucketReader
+
+__all__ = ["BucketColumn", "add_bucket", "drop_bucket", "rebalance", "rebalance_online"]
 
 EACH = CommitEvery(10_000, timedelta(milliseconds=500))
-"""Blocks of a batch, and how long it may hold the locks of its rows."""
+"""Blocks of a commit, and how long it may hold the locks of its rows."""
 
 
-def rebalance(engine: Engine, new: Bucket, told: Callable[[int], None] = lambda _: None) -> int:
-    """Let a bucket column be by another modulus; return how many rows were written.
+def rebalance_online(
+    engine: Engine,
+    new: BucketColumn,
+    told: Callable[[int], None] = lambda _: None,
+    each: CommitEvery = EACH,
+) -> int:
+    """Give a bucket column another modulus; return how many rows were written.
 
-    Interrupted, it goes on where it was when it is called again. The last step locks the table for
-    a moment; until then the old column is there as it was. ``told`` hears of the rows so far.
+    After an interruption the next call goes on where this one was. The last step locks the table
+    for a moment; until then the old column stays as it was. ``told`` is called with the rows so
+    far after each commit.
 
     Raises:
         PlanError: an instance that is not complete reads by the column, or there is no such.
@@ -34,7 +46,7 @@ def rebalance(engine: Engine, new: Bucket, told: Callable[[int], None] = lambda 
         rebucket.begin(connection, new)
     written = 0
     while True:
-        while passed := _fill(engine, new, written, told):
+        while passed := _fill(engine, new, each, told, written):
             written += passed  # rows that were changed meanwhile lie elsewhere
         with engine.connect() as connection:
             rebucket.index(connection.execution_options(isolation_level="AUTOCOMMIT"), new)
@@ -46,9 +58,11 @@ def rebalance(engine: Engine, new: Bucket, told: Callable[[int], None] = lambda 
                 return written
 
 
-def _fill(engine: Engine, new: Bucket, before: int, told: Callable[[int], None]) -> int:
+def _fill(
+    engine: Engine, new: BucketColumn, each: CommitEvery, told: Callable[[int], None], before: int
+) -> int:
     """Go through the table once; return how many rows had no bucket."""
-    pace, first, written = ChunkPace(EACH), 0, 0
+    pace, first, written = ChunkPace(each), 0, 0
     with engine.begin() as connection:
         blocks = rebucket.blocks(connection, new)
     while first < blocks:
@@ -61,7 +75,7 @@ def _fill(engine: Engine, new: Bucket, before: int, told: Callable[[int], None])
     return written
 
 
-def _refuse_readers(connection: Connection, new: Bucket) -> None:
+def _refuse_readers(connection: Connection, new: BucketColumn) -> None:
     found = [each for each in rebucket.readers(connection, new.column) if _reads(each, new.table)]
     if found:
         named = ", ".join(f"{each.batch_id} ({each.job}, {each.step})" for each in found[:5])
@@ -71,8 +85,8 @@ def _refuse_readers(connection: Connection, new: Bucket) -> None:
         )
 
 
-def _reads(reader: Reader, table: Table) -> bool:
-    """Whether a step may read this table: what nobody here knows might."""
+def _reads(reader: BucketReader, table: Table) -> bool:
+    """Whether a step may read this table; a job that this process does not know may."""
     job = JOBS.get(reader.job)
     step = None if job is None else job.steps.get(reader.step)
     if job is None or step is None:

@@ -1,4 +1,4 @@
-"""Segments: a file is cut at borders of records, in one pass, with a checksum for each piece."""
+"""Segments: a file is cut at ends of records, in one pass, with a checksum for each piece."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks_app.batch.file_records import is_blank, lines_of, look
-from tasks_app.batch.files import body_of
+from tasks_app.batch.files.records import (
+    BLOCK,
+    head_of,
+    is_blank,
+    lines_of,
+)
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.ranges import Range
-from tasks_app.domain.partition.records import Kind, Partition
+from tasks_app.domain.partition.records import Partition, PartitionKind
 from tasks_app.domain.partition.sources import File
 
 
@@ -23,7 +27,7 @@ def segments(file: File, parts: int) -> list[Partition]:
     """
     low, high = body_of(file)
     cutter = _Cutter(file, low, [low + part * (high - low) // parts for part in range(1, parts)])
-    is_narrow, is_new, ends = look(file).is_narrow, True, True
+    is_narrow, is_new, ends = head_of(file).is_narrow, True, True
     with Path(file.path).open("rb") as stream:
         stream.seek(low)
         for line, ends in lines_of(stream, file.format):
@@ -57,7 +61,7 @@ class _Cutter:
         self.at = self.low
 
     def take(self, line: bytes, *, records: int, may_cut: bool) -> None:
-        """Take a line, with which so many records end."""
+        """Take a line, with which so many records end; cut behind it if it may be and is due."""
         self.seen.update(line)
         self.at += len(line)
         self.records += records
@@ -65,7 +69,6 @@ class _Cutter:
             self._close()
 
     def end(self) -> list[Partition]:
-        """Return the segments."""
         if self.at > self.low:
             self._close()
         return self.made
@@ -74,7 +77,7 @@ class _Cutter:
         self.made.append(
             Partition(
                 len(self.made) + 1,
-                Kind.SEGMENT,
+                PartitionKind.SEGMENT,
                 Range(self.low, self.at),
                 source=str(self.file),
                 checksum=self.seen.hexdigest(),
@@ -83,3 +86,58 @@ class _Cutter:
         )
         self.low, self.records, self.seen = self.at, 0, hashlib.sha256()
         self.targets = [target for target in self.targets if target > self.at]
+
+
+def file_of(source: object, partition: Partition) -> File:
+    """Return the file that a segment is of: the source, or what a table was extracted to.
+
+    Raises:
+        PlanError: it is not a segment.
+    """
+    if isinstance(source, File):
+        return source
+    if partition.kind is not PartitionKind.SEGMENT or partition.source is None:
+        raise PlanError(f"{partition} is no segment of a file. Split files by FlatFile.")
+    return File(partition.source)
+
+
+def body_of(file: File) -> tuple[int, int]:
+    """Return where the records begin and where the file ends, in bytes.
+
+    Raises:
+        PlanError: there is no such file, or it is not text.
+    """
+    path = Path(file.path)
+    if not path.is_file():
+        raise PlanError(f"There is no file {file}. All workers must see it under this path.")
+    return head_of(file).begin, path.stat().st_size
+
+
+def verify(file: File, partition: Partition) -> None:
+    """Compare a segment with its checksum; reads it whole.
+
+    Raises:
+        PlanError: the file has changed since it was split.
+    """
+    low, high = bounds_of(partition)
+    seen = hashlib.sha256()
+    with Path(file.path).open("rb") as stream:
+        stream.seek(low)
+        left = high - low
+        while left and (block := stream.read(min(BLOCK, left))):
+            seen.update(block)
+            left -= len(block)
+    if left or seen.hexdigest() != partition.checksum:
+        raise PlanError(f"{partition} was changed since {file} was split. Plan it anew.")
+
+
+def bounds_of(partition: Partition) -> tuple[int, int]:
+    """Return the first byte of a segment, and the first behind it.
+
+    Raises:
+        PlanError: it is not a segment.
+    """
+    span = partition.range
+    if span is None or not isinstance(span.low, int) or not isinstance(span.high, int):
+        raise PlanError(f"{partition} is no segment of a file. Split files by FlatFile.")
+    return span.low, span.high

@@ -1,6 +1,6 @@
-"""File records: where records of a file end, what its first one tells, and fields of a CSV record.
+"""Records of files: where they end, what the first one tells, and the fields of a CSV record.
 
-Who cuts a file and who reads it agree, since both ask here.
+What cuts a file and what reads it agree, since both ask here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tasks_app.domain.partition.sources import File, Format
 BLOCK = 2**20
 _QUOTE = b'"'
 _BZIP2 = b"BZh"
-"""It begins as text does. What gzip, xz, zstd and zip write does not."""
+"""It begins like text. What gzip, xz, zstd and zip write does not."""
 _LONG = 2**16
 """Characters of a record that may have a field beyond the limit of the csv module, 131,072."""
 _LIMIT = threading.Lock()
-"""That limit is the process's."""
+"""That limit belongs to the process."""
 
 
 class Record(NamedTuple):
@@ -35,11 +35,10 @@ class Record(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing stands in its line."""
         return is_blank(self.raw)
 
 
-class Look(NamedTuple):
+class FileHead(NamedTuple):
     """What the beginning of a file tells."""
 
     begin: int
@@ -50,11 +49,11 @@ class Look(NamedTuple):
     """A record of it is one field, so that a blank line is one, too: NULL, as COPY writes it."""
 
 
-def look(file: File) -> Look:
-    """Look at the beginning of a file.
+def head_of(file: File) -> FileHead:
+    """Read the beginning of a file.
 
     Raises:
-        PlanError: it is no text that can be read.
+        PlanError: it is not text that can be read.
     """
     with Path(file.path).open("rb") as stream:
         mark = len(codecs.BOM_UTF8) if stream.read(3) == codecs.BOM_UTF8 else 0
@@ -63,10 +62,10 @@ def look(file: File) -> Look:
         stream.seek(mark)
         first = _first(stream, file.format)
     if file.format is not Format.CSV:
-        return Look(mark, [], is_narrow=False)
+        return FileHead(mark, [], is_narrow=False)
     columns = _columns(file, first.raw)
     begin = first.end if file.header else mark
-    return Look(begin, columns, is_narrow=len(columns) == 1)
+    return FileHead(begin, columns, is_narrow=len(columns) == 1)
 
 
 def lines_of(stream: BinaryIO, form: Format) -> Iterator[tuple[bytes, bool]]:
@@ -93,7 +92,6 @@ def records_of(stream: BinaryIO, form: Format) -> Iterator[Record]:
 
 
 def is_blank(line: bytes) -> bool:
-    """Whether nothing stands in a line."""
     return not line.strip(b"\r\n")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -10,11 +11,58 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tasks_app.batch.file_records import Record
-from tasks_app.batch.files import Reader, bounds_of, verify
+from tasks_app.batch.files.records import FileHead, Record, fields_of, head_of, records_of
+from tasks_app.batch.files.segments import bounds_of, verify
 from tasks_app.domain.errors import PlanError
 from tasks_app.domain.partition.records import Partition
-from tasks_app.domain.partition.sources import File
+from tasks_app.domain.partition.sources import File, Format
+
+
+@dataclass(slots=True)
+class FileReader:
+    """Reads records of a file from any place where one begins."""
+
+    file: File
+    _head: FileHead | None = None
+
+    def records(self, partition: Partition, after: int | None = None) -> Iterator[Record]:
+        """Yield a segment's records in order; ``after``: those behind this checkpoint.
+
+        Blank lines are passed over, unless a record is one field. Memory holds one at a time.
+        """
+        low, high = bounds_of(partition)
+        with Path(self.file.path).open("rb") as stream:
+            stream.seek(low if after is None else after)
+            for record in records_of(stream, self.file.format):
+                if record.end > high:
+                    return
+                if self.head.is_narrow or not record.is_blank:
+                    yield record
+                if record.end == high:
+                    return
+
+    def decode(self, record: Record) -> Any:
+        """Return a record's fields by name, without a header as a list; of JSON what it says.
+
+        Raises:
+            ValueError: it cannot be read; the caller may skip it.
+        """
+        text = record.raw.decode()
+        if self.file.format is Format.JSON_LINES:
+            return json.loads(text)
+        fields = fields_of(text)
+        if not self.file.header:
+            return fields
+        columns = self.head.columns
+        if len(fields) != len(columns):
+            raise ValueError(f"{len(fields)} fields, but the header names {len(columns)}")
+        return dict(zip(columns, fields, strict=True))
+
+    @property
+    def head(self) -> FileHead:
+        if self._head is None:
+            self._head = head_of(self.file)
+        return self._head
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +86,12 @@ class Unreadable:
 
 
 class SegmentReader:
-    """Of one segment; each run compares it with its checksum before it reads a record."""
+    """Reads one segment; each run compares it with its checksum before it reads a record."""
 
     until = None
 
     def __init__(self, file: File, partition: Partition) -> None:
-        self._reader = Reader(file)
+        self._reader = FileReader(file)
         self._file = file
         self._partition = partition
         self._is_verified = False
@@ -52,7 +100,7 @@ class SegmentReader:
         """Return the next records.
 
         Raises:
-            PlanError: the file was changed since it was split.
+            PlanError: the file has changed since it was split.
         """
         if not self._is_verified:  # a checkpoint, too, is a place in the file as it was
             verify(self._file, self._partition)
@@ -72,15 +120,13 @@ class SegmentReader:
             raise PlanError(f"{self._file} became shorter while it was read. Plan it anew.")
         return True
 
-    def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None:
-        """Do nothing: a file does not want to know."""
+    def leave_out(self, _connection: Connection, _rows: Sequence[Any]) -> None: ...
 
     def after(self, rows: Sequence[Any]) -> int:
         """Return where the next record begins."""
         return int(rows[-1].end)
 
     def name(self, row: Any) -> str:
-        """Return where the record ends."""
         return f"byte {row.end}"
 
     def _row(self, record: Record) -> FileRow | Unreadable:

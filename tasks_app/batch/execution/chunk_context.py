@@ -1,4 +1,4 @@
-"""What a chunk handler is given beside its rows."""
+"""What a chunk handler gets beside its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ChunkContext:
-    """One run of one partition, or of what is around them: reduce and compensate have it, too."""
+    """One run of a partition; reduce and compensate get it, too."""
 
     def __init__(
         self,
@@ -32,23 +32,23 @@ class ChunkContext:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.task = task
-        """The run of the task, for all that is not here."""
+        """The context of the task, for everything else."""
         self.batch_id = batch.id
         self.job = batch.job
         self.run = batch.run
-        """1, then one more with each restart."""
+        """1 at first; each restart adds 1."""
         self.step = step
         self.params = params
-        """As the job's model has them, or a dict."""
+        """An object of the job's model, or a dict."""
         self.partition = partition
-        """Which rows these are; None: of all, in reduce."""
+        """Which rows these are; None: all, in reduce."""
         self.state: dict[str, Any] = copy.deepcopy(dict(state or {}))
-        """Yours: JSON that is committed with each chunk, rolled back with one that fails, there
-        again after a restart, and what reduce is given of the partition. Keep it small."""
+        """For your use: JSON that is committed with each chunk, rolled back with one that fails,
+        kept for a restart, and handed to reduce. Keep it small."""
 
     @property
     def partition_no(self) -> int:
-        """The partition's number, for outputs, file names and reports; -1: none, in reduce."""
+        """The partition's number, for outputs and file names; -1 in reduce."""
         return -1 if self.partition is None else self.partition.number
 
     @property
@@ -68,12 +68,12 @@ class ChunkContext:
 
     @property
     def attempt(self) -> int:
-        """Of that task."""
+        """The attempt of that task."""
         return self.task.attempt
 
     @property
     def idempotency_key(self) -> UUID:
-        """Of that task; with a row's key in it, one for each row."""
+        """The key of that task; add a row's key to have one for each row."""
         return self.task.idempotency_key
 
     @property
@@ -83,12 +83,12 @@ class ChunkContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this run to stop; between chunks it does by itself."""
+        """Whether somebody wants this run to stop; between chunks it stops by itself."""
         return self.task.cancelled
 
     @cached_property
     def log(self) -> RunLog:
-        """A log whose lines say which partition of which instance they are of."""
+        """A log whose lines name the partition and the instance."""
         about = {
             "job": self.job,
             "batch_id": self.batch_id,

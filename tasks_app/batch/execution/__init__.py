@@ -1,0 +1,1 @@
+"""A run of a partition: from a started task to the last chunk."""

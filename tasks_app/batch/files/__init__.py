@@ -1,0 +1,1 @@
+"""Files of records: where records end, how a file is cut, how a segment is read."""
