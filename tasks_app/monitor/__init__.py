@@ -1,3 +1,3 @@
-"""Floor 4: looks and judges; never changes anything. No Celery."""
+"""Floor 4: checks and what pages show. It only reads. No Celery."""
 
 from __future__ import annotations

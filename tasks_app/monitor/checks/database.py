@@ -1,4 +1,4 @@
-"""Is the database fit for us? A function for each question, in a transaction of its own."""
+"""Is the database fit for us? One function for each question, in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from sqlalchemy import Connection
 
 from tasks_app.domain.config.retention import format_age
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.durations import rough
 from tasks_app.domain.errors import SchemaError
+from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.operations.connection_limits import connection_limits
 from tasks_app.pool.retention import partitions as days
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema, newest
@@ -21,9 +22,9 @@ OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
 """Each of them is tested. client_connection_check_interval came with 14."""
 FEW_DAYS_AHEAD = 3
 LATE_DAYS = timedelta(days=1)
-"""Who maintains looks once an hour."""
+"""Maintenance runs once an hour."""
 CONNECTIONS_PER_CHILD = 3
-"""Its housekeeper, its main thread, the handler in hand."""
+"""Its housekeeper, its main thread, and the running handler."""
 LONG_OPEN, LONG_IDLE = timedelta(minutes=5), timedelta(minutes=1)
 SHOWN = 3
 
@@ -31,7 +32,7 @@ Check = Callable[[Connection, Settings], list[Finding]]
 
 
 def version(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is it one that we know?"""
+    """Is it a version that we know?"""
     server = diagnostics.server(connection)
     name = f"PostgreSQL {server.version}"
     if server.major < OLDEST_MAJOR:
@@ -48,7 +49,7 @@ def version(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def schema(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is it one that this code may run on?"""
+    """May this code run on it?"""
     try:
         notice = check_schema(connection)
     except SchemaError as error:
@@ -66,7 +67,7 @@ def privileges(connection: Connection, _settings: Settings) -> list[Finding]:
     missing = [f"{what} on {table}" for table, what in diagnostics.forbidden(connection)]
     if missing:
         fact = f"{server.role} lacks {_some(missing)}"
-        advice = "Ask as the role of the workers, or GRANT what docs/operations.md lists."
+        advice = "Ask as the role of the workers, or GRANT what docs/operations/database.md lists."
         return [fail("privileges", fact, advice)]
     more = "" if server.owner else "; beat and migrate need the owner of the tables"
     return [ok("privileges", f"{server.role} may do all that a worker does{more}")]
@@ -82,10 +83,11 @@ def durability(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Are there some ahead, and nothing in the default one?"""
+    """Are there enough ahead, and is the default one empty?"""
     findings = []
     ahead = days.DAYS_AHEAD + 1 - len(days.missing_partitions(connection))
-    fact, advice = f"task_completed has {ahead} days ahead", "Start beat, or run: tasks-app migrate"
+    fact = f"task_completed has {count(ahead, 'day')} ahead"
+    advice = "Start beat, or run: tasks-app migrate"
     if ahead == 0:
         findings.append(fail("partitions", fact, advice))
     elif ahead <= FEW_DAYS_AHEAD:
@@ -93,13 +95,13 @@ def partitions(connection: Connection, _settings: Settings) -> list[Finding]:
     else:
         findings.append(ok("partitions", fact))
     if days.has_strays(connection):
-        advice = "Move them as docs/operations.md says under Maintenance."
+        advice = "Move them as docs/operations/maintenance.md says."
         findings.append(warn("partitions", "task_completed_default holds rows", advice))
     return findings
 
 
 def retention(connection: Connection, settings: Settings) -> list[Finding]:
-    """Do old days of the completed pool go?"""
+    """Are old days of the completed pool deleted?"""
     longest = settings.completed.longest
     found, now = days.partitions(connection)
     if longest is None:
@@ -116,7 +118,7 @@ def retention(connection: Connection, settings: Settings) -> list[Finding]:
 
 
 def vacuum(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does anybody clean up behind us?"""
+    """Does autovacuum run on our tables?"""
     if not diagnostics.server(connection).autovacuum:
         advice = "Set autovacuum and track_counts on: the pending pool grows without end."
         return [fail("autovacuum", "is off", advice)]
@@ -131,17 +133,30 @@ def connections(connection: Connection, settings: Settings) -> list[Finding]:
     """Are there enough for all children that live?"""
     children = len(heartbeats.live(connection, settings.lease))
     needed, most = children * CONNECTIONS_PER_CHILD, diagnostics.server(connection).connections
-    fact = f"{children} children take up to {needed} of {most}"
+    verb = "takes" if children == 1 else "take"
+    fact = f"{count(children, 'child')} {verb} up to {needed} of {most}"
+    less = "start fewer children, or put a pooler between."
+    findings = []
     if needed > most:
-        advice = "Raise max_connections, start fewer children, or put a pooler between."
-        return [warn("connections", fact, advice)]
-    return [ok("connections", fact)]
+        findings.append(warn("connections", fact, f"Raise max_connections, {less}"))
+    for limit in connection_limits(connection):
+        if limit.is_tight(needed):
+            what, _, name = limit.of.partition(" ")
+            short = (
+                f"{count(children, 'child')} {verb} up to {needed}, the connection limit of "
+                f"{limit.of} is {limit.most}, and {limit.used} are in use"
+            )
+            advice = f"ALTER {what.upper()} {name} CONNECTION LIMIT …, {less}"
+            findings.append(warn("connections", short, advice))
+    return findings or [ok("connections", fact)]
 
 
-def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does anybody keep vacuum from its work, or locks from everybody?"""
+def transactions(
+    connection: Connection, _settings: Settings, *, long_idle: timedelta = LONG_IDLE
+) -> list[Finding]:
+    """Does an open transaction hold up vacuum, or keep locks?"""
     found = diagnostics.open_transactions(connection)
-    idle = [each for each in found if each.idle and each.open_for > LONG_IDLE]
+    idle = [each for each in found if each.idle and each.open_for > long_idle]
     old = [each for each in found if not each.idle and each.open_for > LONG_OPEN]
     findings = []
     if idle:
@@ -159,7 +174,7 @@ def transactions(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 FIRST: tuple[Check, ...] = (version, schema)
-"""What all others build on."""
+"""All others need these."""
 CHECKS: tuple[Check, ...] = (
     privileges,
     durability,

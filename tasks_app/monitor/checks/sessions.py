@@ -1,21 +1,18 @@
-"""Do our sessions, and those of handlers, stand as they must?"""
+"""Do our sessions, and those of handlers, have the settings that they need?"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, ok, warn
+from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.operations import diagnostics
 from tasks_app.runtime.db.session_settings import PLANNED
 
-Check = Callable[[Connection, Settings], list[Finding]]
-
 CUTTING = ("idle_in_transaction_session_timeout", "transaction_timeout")
 SHORT_S = 60
-"""A handler calls somebody slow between two statements: more than that is for it to limit."""
+"""A handler may call a slow service between two statements; it limits a longer call itself."""
 
 
 def planner(connection: Connection, _settings: Settings) -> list[Finding]:
@@ -47,4 +44,4 @@ def handlers(connection: Connection, _settings: Settings) -> list[Finding]:
 CHECKS: tuple[Check, ...] = (planner,)
 """In our own sessions."""
 CHECKS_OF_HANDLERS: tuple[Check, ...] = (handlers,)
-"""In such as handlers have."""
+"""In the sessions of handlers."""

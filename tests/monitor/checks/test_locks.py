@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from tasks_app import Settings
 from tasks_app.domain.coordination.locks import Ask, parts_of
-from tasks_app.monitor.locks import held
+from tasks_app.monitor.checks.locks import held
 from tasks_app.pool.locks.acquire import acquire, open_up
 
 SPAN = timedelta(minutes=5)

@@ -1,4 +1,4 @@
-"""Does anybody keep a lock beyond its lease, or wait for long?"""
+"""Is a lock held beyond its lease, or waited for long?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.durations import rough
+from tasks_app.domain.explain.words import rough
 from tasks_app.domain.finding import Finding, ok, warn
-from tasks_app.monitor.database import Check
+from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.locks.report import Held, find
 
 BEYOND, LONG_WAIT = timedelta(minutes=1), timedelta(minutes=1)
@@ -27,7 +27,7 @@ def held(connection: Connection, _settings: Settings) -> list[Finding]:
     if late:
         first = max(late, key=lambda lock: lock.beyond)
         fact = f"{_named(first)} holds {first.resource} {rough(first.beyond)} beyond its lease"
-        advice = "It is gone, or cannot renew: who asks next has the lock, unless a transaction "
+        advice = "It is gone, or cannot renew: the next to ask gets the lock, unless a transaction "
         findings.append(warn("locks", fact + _more(late), f"{advice}guards it."))
     if long:
         first = max(long, key=lambda lock: lock.age)

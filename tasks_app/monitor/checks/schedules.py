@@ -1,4 +1,4 @@
-"""Do schedules fire, and does anybody know their tasks?"""
+"""Do schedules fire, and does a worker know their tasks?"""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.durations import rough
+from tasks_app.domain.explain.words import rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.monitor.database import Check
+from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schedules.schedules import clock, find
 
 PATIENCE = timedelta(minutes=1)
-"""What should have fired so long ago was missed."""
+"""A schedule that should have fired longer ago was missed."""
 
 
 def firing(connection: Connection, settings: Settings) -> list[Finding]:
-    """Is each in time, readable, and known to somebody?"""
+    """Is each in time, readable, and known to a worker?"""
     now = clock(connection)
     schedules = [schedule for schedule in find(connection) if schedule.enabled]
     known = {

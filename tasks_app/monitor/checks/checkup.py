@@ -1,4 +1,4 @@
-"""The check-up: runs every check; one that breaks is a finding, too."""
+"""All checks of ``doctor`` on the database; one that breaks is a finding, too."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
-from tasks_app.monitor import database as database_checks
-from tasks_app.monitor import locks as lock_checks
-from tasks_app.monitor import schedules as schedule_checks
-from tasks_app.monitor import sessions as session_checks
-from tasks_app.monitor import work as work_checks
-from tasks_app.monitor.database import Check
+from tasks_app.monitor.checks import database as database_checks
+from tasks_app.monitor.checks import locks as lock_checks
+from tasks_app.monitor.checks import schedules as schedule_checks
+from tasks_app.monitor.checks import sessions as session_checks
+from tasks_app.monitor.checks import work as work_checks
+from tasks_app.monitor.checks.database import Check
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Look at the database and at the work in it."""
+    """Check the database and the work in it; away if it does not answer."""
     try:
         database = Database(settings.database, prepare=settings.prepare)
         try:
-            findings = _run(database_checks.FIRST, database.engine, settings)
+            findings = run_checks(database_checks.FIRST, database.engine, settings)
             if all(finding.level is not Level.FAIL for finding in findings):
-                findings += _run(database_checks.CHECKS, database.engine, settings)
-                findings += _run(session_checks.CHECKS, database.engine, settings)
-                findings += _run(
-                    session_checks.CHECKS_OF_HANDLERS, database.handler_engine, settings
-                )
-                findings += _run(work_checks.CHECKS, database.engine, settings)
-                findings += _run(schedule_checks.CHECKS, database.engine, settings)
-                findings += _run(lock_checks.CHECKS, database.engine, settings)
+                for checks, engine in (
+                    (database_checks.CHECKS, database.engine),
+                    (session_checks.CHECKS, database.engine),
+                    (session_checks.CHECKS_OF_HANDLERS, database.handler_engine),
+                    (work_checks.CHECKS, database.engine),
+                    (schedule_checks.CHECKS, database.engine),
+                    (lock_checks.CHECKS, database.engine),
+                ):
+                    findings += run_checks(checks, engine, settings)
         finally:
             database.dispose()
     except (OperationalError, ProgrammingError) as error:
@@ -43,7 +44,12 @@ def examine(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _run(checks: Sequence[Check], engine: Engine, settings: Settings) -> list[Finding]:
+def run_checks(checks: Sequence[Check], engine: Engine, settings: Settings) -> list[Finding]:
+    """Run each in a transaction of its own; a forbidden one becomes a warning.
+
+    Raises:
+        DBAPIError: the database did not answer.
+    """
     findings = []
     for check in checks:
         try:

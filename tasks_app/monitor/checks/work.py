@@ -1,4 +1,4 @@
-"""Does the work get done? Who lives, what waits, and who looks for it."""
+"""Does the work get done? Live workers, waiting tasks, scans."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.durations import rough
+from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.finding import Finding, fail, ok, warn
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
-from tasks_app.monitor.database import Check
-from tasks_app.pool.dispatch import leader_lease
+from tasks_app.monitor.checks.database import Check
+from tasks_app.pool.dispatch import leader_lease, ledger
 from tasks_app.pool.flow_control import breaker, pause, queue_settings
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.operations import diagnostics
@@ -19,22 +19,23 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE
 
-RECENT = timedelta(hours=1)
+RECENT = ledger.LONGEST_WAIT + timedelta(minutes=2)
+"""What another pool's worker refused comes again after at most so long, if both still share it."""
 MOST_NAMED = 3
 
 
 def living(connection: Connection, settings: Settings) -> list[Finding]:
-    """Is anybody there?"""
+    """Is a worker alive?"""
     found = heartbeats.live(connection, settings.lease)
     if not found:
         advice = "Start one: celery -A tasks_app worker -E --loglevel=info"
         return [warn("workers", "none is alive", advice)]
     nodes = sorted({worker.node for worker in found})
-    return [ok("workers", f"{len(found)} children of {', '.join(nodes)}")]
+    return [ok("workers", f"{count(len(found), 'child')} of {', '.join(nodes)}")]
 
 
 def reach(connection: Connection, settings: Settings) -> list[Finding]:
-    """Can all that is due be carried out by somebody?"""
+    """Does a live worker know every due task?"""
     due = diagnostics.due_work(connection)
     found = heartbeats.live(connection, settings.lease)
     if not due and not found:
@@ -65,8 +66,8 @@ def reach(connection: Connection, settings: Settings) -> list[Finding]:
 def shared(connection: Connection, settings: Settings) -> list[Finding]:
     """Do workers that know different handlers serve the same queue?
 
-    A worker tells all its handlers, not of which queue each is: only what is due shows that tasks
-    are in the way. Without any it is said and no more.
+    A worker reports its handlers, not the queue of each: only due tasks show that some wait for
+    another worker. Without any it is no warning.
     """
     due = diagnostics.due_work(connection)
     known: dict[str, list[set[str]]] = {}
@@ -90,7 +91,7 @@ def shared(connection: Connection, settings: Settings) -> list[Finding]:
 
 
 def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
-    """How long does what is due wait?"""
+    """How long do due tasks wait?"""
     still = standing_still(connection)
     found = diagnostics.due_work(connection)
     due = [] if EVERY_QUEUE in still else [d for d in found if d.queue not in still]
@@ -112,7 +113,7 @@ def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def stuck(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does anything wait behind a task that has failed for good?"""
+    """Does a task wait behind one that has failed for good?"""
     found = diagnostics.behind_failed(connection)
     if not found:
         return []
@@ -127,7 +128,7 @@ def stuck(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does anybody take back what vanished workers held?"""
+    """Are the tasks of vanished workers taken back?"""
     number, since = diagnostics.beyond_lease(connection)
     if since > PATIENCE:
         fact = f"{number} running beyond the lease, for {rough(since)}"
@@ -136,7 +137,7 @@ def rescue(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def scanning(connection: Connection, settings: Settings) -> list[Finding]:
-    """Does anybody look for what is due?"""
+    """Does anybody scan for due tasks?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     advice = "Start beat, unless you run tasks-app work only."
     if duty is None or duty.idle is None:
@@ -148,13 +149,13 @@ def scanning(connection: Connection, settings: Settings) -> list[Finding]:
     if duty.rank < leader_lease.Rank.BEAT:
         advice = "No beat leads: start one."
         if duty.refused_since is not None:
-            advice = "A beat that cannot publish gives the lead up: see what is said of the broker."
+            advice = "A beat that cannot publish gives up the lead: see the lines on the broker."
         return [warn("scan", f"{fact}, which stands in", advice)]
     return [ok("scan", fact)]
 
 
 def publishing(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does the broker take what is due?"""
+    """Does the broker take messages?"""
     duty = leader_lease.read(connection, leader_lease.SCAN)
     if duty is None or duty.refused_since is None:
         return []
@@ -175,7 +176,7 @@ def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def paused(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Did somebody stop a queue, and forget it?"""
+    """Is a queue paused, and perhaps forgotten?"""
     return [
         warn("queues", _stopped(each), f"When it may go on: tasks-app resume {_given(each)}")
         for each in pause.paused(connection)
@@ -183,7 +184,7 @@ def paused(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def standing(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does a queue wait for its window, or for others?"""
+    """Does a queue wait for its window, or for other queues?"""
     findings = []
     for each in queue_settings.find(connection):
         opens_at = each.opens_at
@@ -200,12 +201,12 @@ def standing(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is something down that tasks depend on?"""
+    """Is a dependency of tasks down?"""
     return [
         warn(
             "breakers",
             f"{each.breaker.dependency} is {each.state} since {_instant(each.since)}"
-            f"{each.reason and f': {each.reason}'}; {each.held} tasks are held",
+            f"{each.reason and f': {each.reason}'}; {count(each.held, 'task')} held",
             f"Look at {each.breaker.dependency}; to decide yourself: tasks-app breakers --help",
         )
         for each in breaker.find(connection)
@@ -214,7 +215,7 @@ def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
 
 
 def _given(each: pause.Pause) -> str:
-    """A bare star would be the shell's."""
+    """Return the argument; the shell would expand a bare star."""
     return "--all" if each.queue == EVERY_QUEUE else each.queue
 
 

@@ -15,12 +15,12 @@ from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor import database, sessions, work
-from tasks_app.monitor.checkup import examine
+from tasks_app.monitor.checks import database, sessions, work
+from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import pause
 from tasks_app.pool.operations import diagnostics
-from tasks_app.pool.operations.grants import Kind
+from tasks_app.pool.operations.grants import RoleKind
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.schema import newest
@@ -28,10 +28,10 @@ from tasks_app.runtime.db.database import Database
 from tests.docs.reading import blocks, text_of
 from tests.factory import claimed_task, ending
 from tests.pool.old_days import NAME, old_day
-from tests.servers import not_of_a_given_server
+from tests.servers import named, not_of_a_given_server
 
 FOR_EVER = {"keep_completed": "forever"}
-GRANTS = next(b for b in blocks(text_of("docs/operations.md"), "sql") if "GRANT" in b)
+GRANTS = next(b for b in blocks(text_of("docs/operations/database.md"), "sql") if "GRANT" in b)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_newer_schema_that_admits_this_code_is_a_warning(
 def test_missing_privileges_are_named_until_they_are_granted(
     connection: Connection, settings: Settings
 ) -> None:
-    for role in Kind:
+    for role in RoleKind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql("SET LOCAL ROLE worker")
     (before,) = database.privileges(connection, settings)
@@ -256,14 +256,26 @@ def test_more_children_than_connections_are_seen(
     ]
 
 
-def test_transactions_that_hold_vacuum_up_are_named(
-    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_of_a_role_is_named(connection: Connection, settings: Settings) -> None:
+    role = named("limited")
+    connection.execute(text(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 5"))
+    connection.execute(text(f"GRANT UPDATE ON task_pending TO {role}"))
+    for n in range(2):
+        a_child(connection, f"w{n}")
+
+    (finding,) = database.connections(connection, settings)
+
+    assert finding.fact == (
+        f"2 children take up to 6, the connection limit of role {role} is 5, and 0 are in use"
+    )
+    assert finding.advice.startswith(f"ALTER ROLE {role} CONNECTION LIMIT …, start fewer")
+
+
+def test_transactions_that_hold_vacuum_up_are_named(engine: Engine, settings: Settings) -> None:
     with engine.connect() as other, engine.connect() as mine:
         pid = other.execute(text("SELECT pg_backend_pid()")).scalar()
         patient = database.transactions(mine, settings)
-        monkeypatch.setattr(database, "LONG_IDLE", timedelta(0))
-        (finding,) = database.transactions(mine, settings)
+        (finding,) = database.transactions(mine, settings, long_idle=timedelta(0))
 
     assert levels(patient) == ["ok"]
     assert finding.fact.startswith("idle and open: ")
@@ -332,7 +344,7 @@ def test_handlers_that_no_worker_knows_are_named(
     assert said(work.reach(connection, settings)) == [
         "fail handlers: 1 due for stranger, known to no worker"
     ]
-    assert said(work.living(connection, settings)) == ["ok workers: 1 children of n@host"]
+    assert said(work.living(connection, settings)) == ["ok workers: 1 child of n@host"]
 
 
 def test_services_that_share_a_queue_are_told(connection: Connection, settings: Settings) -> None:
@@ -357,7 +369,7 @@ def test_services_that_share_a_queue_are_told(connection: Connection, settings: 
 def test_who_scans_and_when_is_told(connection: Connection, settings: Settings) -> None:
     connection.exec_driver_sql("DELETE FROM task_lease")
     never = work.scanning(connection, settings)
-    a_scan(connection, leader_lease.Rank.DEPUTY)
+    a_scan(connection, leader_lease.Rank.STANDBY)
     standby = work.scanning(connection, settings)
     a_scan(connection)
     beat = work.scanning(connection, settings)
@@ -454,17 +466,25 @@ def test_a_url_that_is_none_is_said_without_its_secret(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_check_that_is_forbidden_is_a_warning(
-    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_is_forbidden_is_a_warning(engine: Engine, settings: Settings) -> None:
     def peep(connection: Connection, _: Settings) -> list[Finding]:
         connection.exec_driver_sql("CREATE ROLE nobody_may")
         connection.exec_driver_sql("SET LOCAL ROLE nobody_may")
         connection.exec_driver_sql("SELECT FROM task_pending")
         return []
 
-    monkeypatch.setattr(database, "CHECKS", (peep,))
+    findings = run_checks([peep], engine, settings)
 
-    (finding,) = [f for f in examine(settings) if f.subject == "peep"]
+    assert said(findings) == ["warn peep: could not be looked at (SQLSTATE 42501)"]
 
-    assert said([finding]) == ["warn peep: could not be looked at (SQLSTATE 42501)"]
+
+@pytest.mark.parametrize(("minutes_ago", "levels_"), [(11, ["warn"]), (13, [])])
+def test_messages_of_another_pool_are_told_until_none_came_for_long(
+    connection: Connection, settings: Settings, minutes_ago: int, levels_: list[str]
+) -> None:
+    a_scan(connection)
+    now = connection.execute(text("SELECT statement_timestamp()")).scalar_one()
+    then = now - timedelta(minutes=minutes_ago)
+    leader_lease.count_strangers(connection, leader_lease.SCAN, 3, now=then)
+
+    assert levels(work.strangers(connection, settings)) == levels_

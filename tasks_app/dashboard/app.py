@@ -1,0 +1,123 @@
+"""The dashboard as one ASGI application: for uvicorn, for Flower, or mounted in the user's own."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from tasks_app.dashboard.reader import Reader
+from tasks_app.dashboard.rendering.html import STATIC, render
+from tasks_app.dashboard.rendering.json import problem
+from tasks_app.dashboard.routes import actions, pages
+from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.security.envelope import Envelope, TooLargeError
+from tasks_app.dashboard.security.guard import RefusedError, guarded
+from tasks_app.dashboard.security.identity import RoleOf, WhoOf, identify
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.unreachable import why_unreachable
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.db.errors import sqlstate
+
+_log = logging.getLogger("tasks_app.dashboard")
+_CANCELLED, _NO_TABLE = "57014", "42P01"
+ROUTES = (
+    ("/", pages.show_overview, "GET"),
+    ("/tasks", pages.show_tasks, "GET"),
+    ("/tasks/{task_id}", pages.show_task, "GET"),
+    ("/tasks/{task_id:int}/{action}", actions.act_on_task, "POST"),
+    ("/api/overview", pages.overview_json, "GET"),
+    ("/api/tasks", pages.tasks_json, "GET"),
+    ("/api/tasks/{task_id}", pages.task_json, "GET"),
+)
+"""Each handler says by ``@requires`` who may use it."""
+
+
+def dashboard_app(
+    settings: Settings, *, role: RoleOf | None = None, who: WhoOf | None = None
+) -> Envelope:
+    """Return the dashboard, to be served or mounted under any prefix.
+
+    ``role`` says of a request ``"viewer"``, ``"operator"``, ``"admin"`` or None, which is refused;
+    ``who`` names who asks, for the audit. Both may be async. Without ``role`` the passwords of the
+    settings decide; without those it answers this machine only.
+    """
+    url = settings.database
+    desk = Desk(settings, Reader(url), Database(url, prepare=settings.prepare))
+    asks = partial(identify, settings=settings, role=role, who=who)
+    app = Starlette(
+        routes=[
+            *(
+                Route(path, guarded(handler, asks, desk), methods=[method])
+                for path, handler, method in ROUTES
+            ),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        exception_handlers={
+            RefusedError: _refused,
+            HTTPException: _http,
+            TooLargeError: _too_large,
+            DBAPIError: _database,
+            PoolTimeoutError: _crowded,
+            Exception: _broken,
+        },
+    )
+
+    def close() -> None:
+        desk.reader.close()
+        desk.database.dispose()
+
+    return Envelope(app, close)
+
+
+def _say(request: Request, status: int, said: str) -> Response:
+    if "/api/" in request.url.path:
+        return problem(status, said)
+    return render(request, "message.html", status=status, said=said, at=None)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = error.status if isinstance(error, RefusedError) else 500
+    response = _say(request, status, str(error))
+    if status == 401:  # noqa: PLR2004
+        response.headers["WWW-Authenticate"] = 'Basic realm="tasks_app", charset="UTF-8"'
+    return response
+
+
+def _http(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    said = "This address takes no such request." if status == 405 else "There is no such page."  # noqa: PLR2004
+    return _say(request, status, said)
+
+
+def _too_large(request: Request, _: Exception) -> Response:
+    return _say(request, 413, "The request is larger than 1 MB. Send less.")
+
+
+def _crowded(request: Request, _: Exception) -> Response:
+    return _say(request, 503, "The dashboard's connections are all in use. Try again.")
+
+
+def _database(request: Request, error: Exception) -> Response:
+    state = sqlstate(error) if isinstance(error, DBAPIError) else None
+    if state == _CANCELLED:
+        said = "The database took too long for this. Narrow the filter by queue, name or pool."
+    elif state == _NO_TABLE:
+        said = "The schema is missing. Run: tasks-app migrate"
+    elif state:
+        said = f"The database did not do it (SQLSTATE {state}). Run: tasks-app doctor"
+    else:
+        said = str(why_unreachable(str(getattr(error, "orig", ""))))
+    return _say(request, 503, said)
+
+
+def _broken(request: Request, _: Exception) -> Response:
+    return _say(request, 500, "The dashboard has a fault. Its log has the traceback.")

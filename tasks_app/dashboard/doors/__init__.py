@@ -1,0 +1,3 @@
+"""How the application is reached."""
+
+from __future__ import annotations

@@ -1,0 +1,70 @@
+"""The only reader of a process: all who look at the same page within a moment cost one read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from tasks_app.runtime.db.read_only import reading_engine
+
+Model = TypeVar("Model")
+MOST_KEPT = 200
+
+
+class Reader:
+    """Reads in transactions that cannot write, and keeps what was read for a second or two."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._engine: Engine | None = None
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._busy: dict[Hashable, threading.Lock] = {}
+
+    @property
+    def engine(self) -> Engine:
+        """Made on first use: a server may fork after it has made the application."""
+        with self._lock:
+            if self._engine is None:
+                self._engine = reading_engine(self._url)
+            return self._engine
+
+    def read(
+        self, key: Hashable, read: Callable[[Connection], Model], keep_s: float = 1.0
+    ) -> Model:
+        """Return what ``read`` returned at most ``keep_s`` ago under this key."""
+
+        def fresh() -> Model:
+            with self.engine.connect() as connection:
+                return read(connection)
+
+        return self.kept(key, fresh, keep_s)
+
+    def kept(self, key: Hashable, make: Callable[[], Model], keep_s: float) -> Model:
+        """Return what ``make`` made; of several who ask at once, one makes it."""
+        with self._lock:
+            if len(self._kept) > MOST_KEPT:
+                self._kept.clear()
+                self._busy.clear()
+            turn = self._busy.setdefault(key, threading.Lock())
+        with turn:
+            at, model = self._kept.get(key, (float("-inf"), None))
+            if time.monotonic() - at > keep_s:
+                model = make()
+                self._kept[key] = (time.monotonic(), model)
+            return model  # type: ignore[no-any-return]
+
+    def forget(self) -> None:
+        """Forget all: something was just changed, and who did it wants to see it."""
+        with self._lock:
+            self._kept.clear()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None

@@ -1,0 +1,3 @@
+"""What each address shows or does."""
+
+from __future__ import annotations

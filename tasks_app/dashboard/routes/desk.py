@@ -1,0 +1,18 @@
+"""What the routes of one application share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks_app.dashboard.reader import Reader
+from tasks_app.domain.config.settings import Settings
+from tasks_app.runtime.db.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Reads go through ``reader``; ``database`` is for the verbs of operators."""
+
+    settings: Settings
+    reader: Reader
+    database: Database

@@ -1,0 +1,7 @@
+"""Who asks, what they may do, and whether the request is their own will."""
+
+from __future__ import annotations
+
+from tasks_app.dashboard.security.identity import Identity, Role
+
+__all__ = ["Identity", "Role"]

@@ -1,0 +1,67 @@
+"""One decorator per route says who may use it; here it is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tasks_app.dashboard.security.identity import Identity, Role
+from tasks_app.dashboard.security.same_site import SAFE, refusal, remember, token_of
+
+Handler = Callable[..., Awaitable[Response]]
+Identify = Callable[[Request], Awaitable[Identity]]
+
+
+class RefusedError(Exception):
+    """The request is not carried out; the message is for who sent it."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Declared(Protocol):
+    """A handler that says who may use it."""
+
+    role: Role
+
+
+def requires(role: Role) -> Callable[[Handler], Handler]:
+    """Say the least role that a route asks for."""
+
+    def mark(handler: Handler) -> Handler:
+        handler.role = role  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+def guarded(handler: Handler, identify: Identify, desk: Any) -> Handler:
+    """Return an endpoint that asks first.
+
+    Raises:
+        TypeError: the handler does not say who may use it.
+    """
+    role = getattr(handler, "role", None)
+    if not isinstance(role, Role):
+        raise TypeError(f"{handler.__name__} has no role. Put @requires(Role.…) above it.")
+
+    async def endpoint(request: Request) -> Response:
+        identity = await identify(request)
+        if identity.ask:
+            raise RefusedError(401, identity.why)
+        if identity.role is None or identity.role < role:
+            why = identity.why or f"This needs the role {role.name.lower()}. Ask an admin for it."
+            raise RefusedError(403, why)
+        if request.method not in SAFE and (why := await refusal(request)):
+            raise RefusedError(403, why)
+        request.state.identity, request.state.token = identity, token_of(request)
+        response = await handler(request, desk)
+        remember(request, response, request.state.token)
+        return response
+
+    endpoint.role = role  # type: ignore[attr-defined]
+    return endpoint

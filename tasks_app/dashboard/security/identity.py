@@ -1,0 +1,83 @@
+"""Who asks: by the host's callables, by a password of the settings, or nobody on this machine."""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+from base64 import b64decode
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from tasks_app.domain.config.addresses import is_local
+from tasks_app.domain.config.dashboard_access import EVERYBODY, read_passwords, read_roles
+from tasks_app.domain.config.settings import Settings
+
+RoleOf = Callable[[Request], str | Awaitable[str | None] | None]
+WhoOf = Callable[[Request], str | Awaitable[str]]
+
+
+class Role(IntEnum):
+    """Each may do what the ones before it may."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks. Without a role they see nothing."""
+
+    who: str
+    role: Role | None
+    ask: bool = False
+    """A name and a password would help."""
+    why: str = ""
+
+
+async def identify(
+    request: Request, settings: Settings, role: RoleOf | None, who: WhoOf | None
+) -> Identity:
+    """Return who asks. With ``role`` the settings have no say."""
+    if role is not None:
+        said = role(request)
+        said = await said if inspect.isawaitable(said) else said
+        name = "" if who is None else who(request)
+        name = await name if inspect.isawaitable(name) else name
+        return Identity(name, None if said is None else Role[said.upper()])
+    if settings.dashboard_auth is not None:
+        return _by_password(request, settings)
+    client = request.client.host if request.client else ""
+    asked = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    if is_local(client) and is_local(asked):
+        return Identity("local", Role.ADMIN)
+    why = "Without a password it answers this machine only. Set TASKS_APP_DASHBOARD_AUTH."
+    return Identity("", None, why=why)
+
+
+def _by_password(request: Request, settings: Settings) -> Identity:
+    given = settings.dashboard_auth.get_secret_value() if settings.dashboard_auth else ""
+    name, password = _basic(request.headers.get("authorization", ""))
+    found = False
+    for known, right in read_passwords(given).items():  # all of them: the time tells nothing
+        same = hmac.compare_digest(known.encode(), name.encode())
+        found |= same & hmac.compare_digest(right.encode(), password.encode())
+    if not found:
+        return Identity("", None, ask=True, why="A name and a password are needed.")
+    roles = read_roles(settings.dashboard_roles)
+    role = roles.get(name, roles.get(EVERYBODY)) if roles else "admin"
+    return Identity(name, None if role is None else Role[role.upper()])
+
+
+def _basic(header: str) -> tuple[str, str]:
+    kind, _, value = header.partition(" ")
+    try:
+        text = b64decode(value, validate=True).decode() if kind.lower() == "basic" else ""
+    except ValueError:
+        text = ""
+    name, _, password = text.partition(":")
+    return name, password

@@ -1,0 +1,64 @@
+"use strict";
+// Ages stay true without a request; a live part rests while it is used or nobody sees it.
+const root = document.documentElement.dataset.root;
+let live = true;
+const sizes = [["d", 86400], ["h", 3600], ["min", 60]];
+const rough = (s) => {
+  for (const [unit, size] of sizes) if (s >= 2 * size) return `${Math.floor(s / size)} ${unit}`;
+  return `${Math.floor(s)} s`;
+};
+const age = () => document.querySelectorAll("time[datetime]:not(.still)").forEach((e) => {
+  const s = (Date.now() - Date.parse(e.dateTime)) / 1000;
+  const said = Math.abs(s) < 1 ? "just now" : s < 0 ? `in ${rough(-s)}` : `${rough(s)} ago`;
+  if (e.textContent !== said) e.textContent = said;
+});
+setInterval(() => { if (!document.hidden) age(); }, 1000);
+const resting = (part) => !live || document.hidden || part.contains(document.activeElement)
+  || part.querySelector("details[open]") || String(getSelection() || "").length > 0;
+document.addEventListener("htmx:before:request", (event) => {
+  const part = event.target;
+  if (part.matches && part.matches(".live") && resting(part)) event.preventDefault();
+});
+const toggle = () => {
+  live = !live;
+  const button = document.querySelector("#live");
+  if (button) button.setAttribute("aria-pressed", String(live));
+};
+document.querySelector("#live")?.addEventListener("click", toggle);
+document.querySelector("#theme")?.addEventListener("click", () => {
+  const e = document.documentElement;
+  const dark = e.dataset.theme ? e.dataset.theme === "dark" : matchMedia("(prefers-color-scheme:dark)").matches;
+  e.dataset.theme = dark ? "light" : "dark";
+  document.cookie = `theme=${e.dataset.theme}; path=${root || "/"}; max-age=31536000; samesite=strict`;
+});
+const step = (by) => {
+  const rows = [...document.querySelectorAll("tbody tr[data-href]")];
+  if (!rows.length) return;
+  const at = rows.findIndex((row) => row.classList.contains("on"));
+  rows[at]?.classList.remove("on");
+  const next = rows[Math.max(0, Math.min(rows.length - 1, at + by))];
+  next.classList.add("on");
+  next.scrollIntoView({ block: "nearest" });
+};
+let went = false;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,select,textarea")) return;
+  const key = event.key;
+  if (went && key === "o") location.href = `${root}/`;
+  else if (went && key === "t") location.href = `${root}/tasks`;
+  else if (key === "j") step(1);
+  else if (key === "k") step(-1);
+  else if (key === "t") document.querySelector("#theme")?.click();
+  else if (key === "Enter" && !event.target.closest("a,button,summary")) {
+    const row = document.querySelector("tr.on[data-href]");
+    if (row) location.href = row.dataset.href;
+  } else if (key === "/") {
+    const field = document.querySelector("[data-search]");
+    if (field) field.focus(); else location.href = `${root}/tasks`;
+    event.preventDefault();
+  } else if (key === " " && !event.target.closest("button,summary,a") && document.querySelector("#live")) {
+    toggle();
+    event.preventDefault();
+  }
+  went = key === "g";
+});

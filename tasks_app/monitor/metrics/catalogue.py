@@ -1,0 +1,109 @@
+"""Every metric: its name, its labels, what it says. The page of the documents is made of it.
+
+No label has ids, business keys or task names: values of labels are few, and stay few. Where
+operators make them (queues, limits, dependencies) there is a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A family of values, all gauges: what is true at the instant of the read."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_QUEUE = ("queue",)
+
+PENDING = Metric("tasks_app_pending", "Tasks that wait, due or not; at most 100,000.", _QUEUE)
+DUE = Metric("tasks_app_due", "Tasks whose time has come, parked ones included.", _QUEUE)
+OLDEST_DUE = Metric(
+    "tasks_app_oldest_due_seconds", "For how long the oldest due task has waited.", _QUEUE
+)
+PARKED = Metric(
+    "tasks_app_parked", "Due tasks that are left alone, by the kind of reason.", ("kind",)
+)
+RUNNING = Metric("tasks_app_running", "Tasks that are claimed.", _QUEUE)
+LONGEST = Metric(
+    "tasks_app_running_longest_seconds", "For how long the oldest run has gone on.", _QUEUE
+)
+OVERDUE = Metric(
+    "tasks_app_leases_overdue", "Tasks that are claimed though their lease is over.", _QUEUE
+)
+OVERDUE_FOR = Metric(
+    "tasks_app_lease_overdue_seconds", "For how long the oldest of these leases is over.", _QUEUE
+)
+ERRORS = Metric("tasks_app_errors", "Tasks in the error pool, of the newest 20,000 there.", _QUEUE)
+ERRORS_LATELY = Metric(
+    "tasks_app_errors_last_5m", "Of these, how many failed in the last five minutes.", _QUEUE
+)
+MESSAGES = Metric(
+    "tasks_app_dispatch_messages", "Messages that were published and are not finished.", _QUEUE
+)
+PUBLISHED = Metric("tasks_app_dispatch_tasks", "Tasks in these messages.", _QUEUE)
+PUBLISHED_AGAIN = Metric(
+    "tasks_app_dispatch_republished", "Of these messages, those published more than once.", _QUEUE
+)
+DISPATCH_LAG = Metric(
+    "tasks_app_dispatch_oldest_seconds", "Age of the oldest of these messages.", _QUEUE
+)
+
+WORKERS = Metric(
+    "tasks_app_workers", "Worker processes: live, stopping, or silent beyond the lease.", ("state",)
+)
+THREADS = Metric("tasks_app_worker_threads", "Messages that live worker processes take at a time.")
+SILENCE = Metric("tasks_app_worker_silence_seconds", "Age of the oldest heartbeat.")
+SERVED = Metric("tasks_app_queue_workers", "Live worker processes that serve the queue.", _QUEUE)
+DUTY_AGE = Metric(
+    "tasks_app_duty_age_seconds", "Since when the duty (scan, maintain) was not done.", ("duty",)
+)
+DUTY_HELD = Metric(
+    "tasks_app_duty_held", "1: a leader of this rank (beat, standby) holds it.", ("duty", "rank")
+)
+REFUSED = Metric(
+    "tasks_app_broker_refused_seconds", "For how long the broker has taken no messages; 0: it does."
+)
+
+SCHEDULES = Metric("tasks_app_schedules", "Schedules: enabled, disabled, broken.", ("state",))
+MISSED = Metric("tasks_app_schedules_missed", "Enabled ones that are late by over a minute.")
+SCHEDULE_LATE = Metric("tasks_app_schedule_late_seconds", "By how much the latest one is late.")
+PAUSED = Metric(
+    "tasks_app_queue_paused_seconds", "Since when the queue is paused; * is all queues.", _QUEUE
+)
+OPEN = Metric("tasks_app_queue_open", "0: a window or its load gate holds the queue.", _QUEUE)
+BREAKER = Metric(
+    "tasks_app_breaker_state", "1 for the state that the breaker is in.", ("dependency", "state")
+)
+BREAKER_HELD = Metric("tasks_app_breaker_held", "Tasks that it holds back.", ("dependency",))
+LIMIT_MOST = Metric("tasks_app_limit_most", "How many may run under the limit.", ("kind", "target"))
+LIMIT_RUNNING = Metric(
+    "tasks_app_limit_running", "How many run; of a key's limit the fullest key.", ("kind", "target")
+)
+
+TABLE_BYTES = Metric("tasks_app_table_bytes", "Size without indexes.", ("table",))
+INDEX_BYTES = Metric("tasks_app_index_bytes", "Size of its indexes.", ("table",))
+ROWS = Metric("tasks_app_table_rows", "Rows, as the server estimates them.", ("table",))
+DEAD = Metric("tasks_app_table_dead_rows", "Rows that vacuum has not removed yet.", ("table",))
+SNAPSHOT = Metric(
+    "tasks_app_snapshot_age_transactions", "How many transactions the oldest held snapshot is old."
+)
+OPEN_FOR = Metric(
+    "tasks_app_oldest_transaction_seconds", "For how long the oldest transaction is open."
+)
+HORIZON = Metric(
+    "tasks_app_partitions_ahead", "Days after today that have a partition; -1: not even today has."
+)
+STRAYS = Metric("tasks_app_default_partition_used", "1: rows lie in the default partition.")
+
+INFO = Metric("tasks_app_info", "Always 1; versions of package and schema.", ("version", "schema"))
+CURRENT = Metric("tasks_app_schema_current", "1: the schema is as this version makes it.")
+UP = Metric("tasks_app_up", "1: the database answered, and every read succeeded.")
+READ_UP = Metric("tasks_app_read_up", "1: this part of the read succeeded.", ("part",))
+READ_SECONDS = Metric("tasks_app_read_seconds", "How long this part took.", ("part",))
+
+METRICS = tuple(each for each in list(vars().values()) if isinstance(each, Metric))

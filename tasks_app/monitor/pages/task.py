@@ -1,0 +1,72 @@
+"""Task: all that is known of one, its payload masked by rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.setting_sources import masked
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.explain.explanation import Explanation
+from tasks_app.domain.tasks.records import Attempt, Task
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.groups.browse import groups_of
+from tasks_app.pool.tasks import browse, checkpoint
+from tasks_app.runtime.api.tasks import explain_task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """One task and its history."""
+
+    at: datetime
+    task: Task
+    attempts: tuple[Attempt, ...]
+    """Those that did not succeed, oldest first."""
+    explanation: Explanation
+    progress: float | None
+    note: str | None
+    checkpoint: dict[str, Any] | None
+    progress_at: datetime | None
+    member_of: GroupProgress | None
+
+    @property
+    def may_requeue(self) -> bool:
+        return self.task.pool != Pool.PENDING
+
+    @property
+    def may_cancel(self) -> bool:
+        return self.task.pool == Pool.PENDING and self.task.cancel_requested_at is None
+
+    @property
+    def may_run_now(self) -> bool:
+        return self.task.state is State.PENDING and self.task.due_at > self.at
+
+    @property
+    def may_unblock(self) -> bool:
+        return self.task.pool == Pool.ERROR
+
+
+def task_page(connection: Connection, settings: Settings, task_id: int) -> TaskPage | None:
+    """Return what is known of the task; None: no pool has it."""
+    task = browse.get(connection, task_id)
+    if task is None:
+        return None
+    said = explain_task(connection, task_id, settings=settings)
+    kept = checkpoint.read(connection, task_id)
+    hidden = {name: masked(getattr(task, name)) for name in ("payload", "headers", "result")}
+    return TaskPage(
+        at=said.at,
+        task=replace(task, **hidden),
+        attempts=tuple(browse.attempts(connection, task_id)),
+        explanation=said,
+        progress=None if kept is None else kept.fraction,
+        note=None if kept is None else kept.note,
+        checkpoint=None if kept is None else masked(kept.checkpoint),
+        progress_at=None if kept is None else kept.at,
+        member_of=groups_of(connection, task_id).member_of,
+    )

@@ -1,0 +1,68 @@
+"""A browser's side of the dashboard: cookies, headers, tokens; the application runs in-process."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from base64 import b64encode
+from typing import Any
+
+import httpx
+
+from tasks_app.dashboard.app import dashboard_app
+from tasks_app.dashboard.security.envelope import Envelope
+
+HOST = "http://localhost"
+SAME = {"sec-fetch-site": "same-origin"}
+
+
+OPEN: list[Envelope] = []
+"""Closed after each test."""
+
+
+def dashboard(*args: Any, **options: Any) -> Envelope:
+    OPEN.append(dashboard_app(*args, **options))
+    return OPEN[-1]
+
+
+class Browser:
+    """Asks an ASGI application, one request at a time."""
+
+    def __init__(self, app: Any, *, client: str = "127.0.0.1", base: str = HOST) -> None:
+        self._app, self._client, self._base = app, (client, 1), base
+        self.cookies: dict[str, str] = {}
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return asyncio.run(self._ask(method, path, **more))
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.ask("GET", path, **more)
+
+    def act(self, path: str, **more: Any) -> httpx.Response:
+        """Post the form of a page as a browser does, token and all."""
+        root = path.partition("/tasks")[0] if "/tasks/" in path else ""
+        auth = {k: v for k, v in more.get("headers", {}).items() if k == "authorization"}
+        self.get(f"{root}/tasks", headers=auth)
+        headers = {**SAME, **more.pop("headers", {})}
+        return self.ask("POST", path, headers=headers, data={"token": self.token}, **more)
+
+    @property
+    def token(self) -> str:
+        return self.cookies.get("tasks_app_token", "")
+
+    async def _ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(self._app, client=self._client, raise_app_exceptions=False)
+        async with httpx.AsyncClient(
+            transport=transport, base_url=self._base, cookies=self.cookies
+        ) as client:
+            answer = await client.request(method, path, **more)
+            self.cookies.update(client.cookies)
+            return answer
+
+
+def basic(name: str, password: str) -> dict[str, str]:
+    return {"authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()}
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))

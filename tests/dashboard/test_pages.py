@@ -1,0 +1,258 @@
+"""What pages show of a real database, and what their buttons do to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app import Settings
+from tasks_app.dashboard.reader import Reader
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.monitor.pages import tasks as tasks_page
+from tasks_app.pool.pages import overview as overview_rows
+from tasks_app.pool.pages import tasks as task_rows
+from tasks_app.pool.runs.settle import settle_one
+from tests.dashboard.browser import Browser, dashboard, text_of
+from tests.factory import claimed_task, ending, pending_task
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+
+
+def failed_task(engine: Engine, message: str = "boom", **options: object) -> int:
+    with engine.begin() as connection:
+        task = claimed_task(connection, **options)
+        cause = Cause("shop.CardDeclined", message, f"Traceback: {message}")
+        settle_one(connection, ending(task, Event.FAIL, cause=cause))
+        return int(task.fence.task_id)
+
+
+def waiting_task(engine: Engine, **options: object) -> int:
+    with engine.begin() as connection:
+        return int(pending_task(connection, **options))
+
+
+def audit(engine: Engine) -> list[tuple[str, str, list[int]]]:
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT action, who, ids FROM task_audit ORDER BY id"))
+        return [(row.action, row.who, row.ids) for row in rows]
+
+
+def test_overview_counts_by_queue_and_name(engine: Engine, browser: Browser) -> None:
+    for _ in range(3):
+        waiting_task(engine, name="orders.invoice", queue="default")
+    waiting_task(engine, name="mail.send", queue="mail", delay=3600)
+    failed_task(engine, name="orders.charge")
+    model = browser.get("/api/overview").json()
+    assert model["pending"] == {"number": 4, "more": False}
+    assert model["due"]["number"] == 3
+    assert model["failed"]["number"] == 1
+    line = next(each for each in model["lines"] if each["name"] == "orders.invoice")
+    assert (line["queue"], line["pending"], line["due"], line["running"]) == ("default", 3, 3, 0)
+    page = text_of(browser.get("/").text)
+    assert "orders.invoice" in page
+    assert "served by no worker" in page, "what doctor finds"
+
+
+def test_an_empty_pool_says_what_to_do(browser: Browser) -> None:
+    assert "Nothing waits" in browser.get("/").text
+    assert "There are no tasks yet" in browser.get("/tasks").text
+    assert "leave one out" in browser.get("/tasks?name=nobody").text
+
+
+def test_a_crowded_queue_is_not_counted_to_its_end(
+    engine: Engine, browser: Browser, settings: Settings
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text("""
+            INSERT INTO task_pending (name, queue, payload, state, due_at, scan_at)
+            SELECT 'much', 'big', '{}', 'PENDING', now(), now() FROM generate_series(1, 10050)
+        """)
+        )
+    assert browser.get("/api/overview").json()["pending"] == {
+        "number": overview_rows.MOST + 1,
+        "more": True,
+    }
+    assert "10,000+ match" in browser.get("/tasks?queue=big").text
+    assert browser.get("/api/tasks?queue=big").json()["number"] == task_rows.MOST
+
+
+def test_filters_and_pages(engine: Engine, browser: Browser) -> None:
+    made = [waiting_task(engine, name="n", biz_key="order:1") for _ in range(tasks_page.PAGE + 5)]
+    other = waiting_task(engine, name="other", queue="mail")
+    first = browser.get("/api/tasks?name=n").json()
+    assert [row["id"] for row in first["rows"]] == made[::-1][: tasks_page.PAGE]
+    second = browser.get(f"/api/tasks?name=n&before={first['older']}").json()
+    assert [row["id"] for row in second["rows"]] == made[:5][::-1]
+    assert second["older"] is None
+    assert first["number"] == len(made)
+    for query in (
+        "queue=mail",
+        "name=other",
+        "state=PENDING&name=other",
+        "pool=pending&queue=mail",
+    ):
+        assert [row["id"] for row in browser.get(f"/api/tasks?{query}").json()["rows"]] == [other]
+    bad = failed_task(engine, "card type", name="charge")
+    assert [r["id"] for r in browser.get("/api/tasks?error=CARD").json()["rows"]] == [bad]
+    assert f"before={first['older']}&amp;name=n" in browser.get("/tasks?name=n").text
+
+
+def test_task_page(engine: Engine, browser: Browser) -> None:
+    payload = {"order": 42, "card": {"api_token": "tok_secret", "brand": "amex"}}
+    task_id = failed_task(engine, "no amex", task_id=waiting_task(engine, payload=payload))
+    page = browser.get(f"/tasks/{task_id}").text
+    assert "tok_secret" not in page
+    assert "amex" in page
+    assert "Traceback: no amex" in page
+    assert "shop.CardDeclined" in page
+    model = browser.get(f"/api/tasks/{task_id}").json()
+    assert model["task"]["payload"]["card"]["api_token"] == "***"
+    assert model["task"]["state"] == "FAILED"
+
+
+def test_requeue(engine: Engine, browser: Browser) -> None:
+    task_id = failed_task(engine)
+    answer = browser.act(f"/tasks/{task_id}/requeue")
+    assert answer.headers["location"] == f"/tasks/{task_id}?done=requeue"
+    assert "PENDING" in browser.get(answer.headers["location"]).text
+    assert audit(engine) == [("requeue", "local (dashboard)", [task_id])]
+    again = browser.act(f"/tasks/{task_id}/requeue")
+    assert "Nothing was changed" in browser.get(again.headers["location"]).text
+    assert len(audit(engine)) == 1
+
+
+def test_cancel_and_run_now(engine: Engine, browser: Browser) -> None:
+    later = waiting_task(engine, delay=3600)
+    assert browser.act(f"/tasks/{later}/run-now").headers["location"].endswith("done=run-now")
+    with engine.connect() as connection:
+        query = text("SELECT due_at <= now() FROM task_pending WHERE id = :id")
+        assert connection.execute(query, {"id": later}).scalar_one()
+    assert browser.act(f"/tasks/{later}/run-now").headers["location"].endswith("done=no+run-now")
+    browser.act(f"/tasks/{later}/cancel")
+    assert browser.get(f"/api/tasks/{later}").json()["task"]["state"] == "CANCELLED"
+    assert [line[0] for line in audit(engine)] == ["run now", "cancel"]
+
+
+def test_unblock(engine: Engine, browser: Browser) -> None:
+    first = failed_task(engine)
+    waiting_task(engine, order_key="card:1")
+    with engine.begin() as connection:
+        keyed = text("UPDATE task_error SET order_key = 'card:1' WHERE id = :id")
+        connection.execute(keyed, {"id": first})
+    assert "done=unblock" in browser.act(f"/tasks/{first}/unblock").headers["location"]
+    assert [line[0] for line in audit(engine)] == ["unblock"]
+
+
+def test_a_key_that_is_taken_refuses_in_words(engine: Engine, browser: Browser) -> None:
+    task_id = failed_task(engine, task_id=waiting_task(engine, unique_key="u"))
+    waiting_task(engine, unique_key="u")
+    answer = browser.act(f"/tasks/{task_id}/requeue")
+    assert answer.status_code == 409
+    assert "Traceback" not in answer.text
+
+
+def test_viewers_get_no_buttons(engine: Engine, settings: Settings) -> None:
+    task_id = failed_task(engine)
+    viewer = Browser(dashboard(settings, role=lambda _: "viewer", who=lambda _: "eve"))
+    assert "<form" not in viewer.get(f"/tasks/{task_id}").text
+
+
+def test_markup_is_inert(engine: Engine, browser: Browser) -> None:
+    task_id = failed_task(
+        engine, EVIL, task_id=waiting_task(engine, payload={EVIL: EVIL}, biz_key=EVIL)
+    )
+    with engine.begin() as connection:
+        values = {"evil": EVIL, "id": task_id}
+        connection.execute(
+            text("UPDATE task_error SET name = :evil, queue = :evil, owner = :evil WHERE id = :id"),
+            values,
+        )
+    for path in (
+        "/",
+        "/tasks",
+        f"/tasks/{task_id}",
+        f"/tasks?name={EVIL}",
+        f"/nope/{EVIL}",
+        f"/tasks/{task_id}?done={EVIL}",
+    ):
+        page = browser.get(path).text
+        assert "<script>alert" not in page, path
+        assert "<img" not in page, path
+    shown = browser.get(f"/api/tasks/{task_id}")
+    assert shown.headers["content-type"] == "application/json"
+    assert shown.json()["task"]["name"] == EVIL
+
+
+def test_no_page_has_inline_script_or_style(engine: Engine, browser: Browser) -> None:
+    task_id = failed_task(engine)
+    for path in ("/", "/tasks", f"/tasks/{task_id}", "/nope"):
+        page = browser.get(path).text
+        assert "style=" not in page
+        assert "<style" not in page
+        assert "<script>" not in page
+        assert "onclick" not in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tasks/x",
+        "/tasks/99999999999999999999",
+        "/tasks?before=x",
+        "/tasks?name=%00",
+        "/api/tasks/x",
+    ],
+)
+def test_wrong_input_is_one_sentence(browser: Browser, path: str) -> None:
+    answer = browser.get(path)
+    assert answer.status_code == 400
+    assert "Traceback" not in answer.text
+    if path.startswith("/api"):
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_database_that_is_down_gives_a_sentence(settings: Settings) -> None:
+    away = Settings(database_url="postgresql+psycopg://u:secret@127.0.0.1:1/x")
+    browser = Browser(dashboard(away))
+    for path in ("/", "/tasks", "/tasks/1", "/api/overview"):
+        answer = browser.get(path)
+        assert answer.status_code == 503
+        assert "The database" in answer.text
+        assert "secret" not in answer.text
+        assert "Traceback" not in answer.text
+
+
+def test_reads_cannot_write_and_end_early(engine: Engine, settings: Settings) -> None:
+    reader = Reader(settings.database)
+    try:
+        with pytest.raises(DBAPIError, match="read-only transaction"):
+            reader.read("w", lambda c: c.execute(text("DELETE FROM task_audit")))
+        shown = reader.read("t", lambda c: c.execute(text("SHOW statement_timeout")).scalar_one())
+        assert shown == "2s"
+        assert reader.engine.pool.size() == 4
+    finally:
+        reader.close()
+
+
+def test_viewers_share_a_read(engine: Engine, settings: Settings) -> None:
+    reader, asked = Reader(settings.database), []
+    for _ in range(3):
+        reader.read("same", asked.append, keep_s=60)
+    reader.forget()
+    reader.read("same", asked.append, keep_s=60)
+    assert len(asked) == 2
+    reader.close()
+
+
+def test_json_is_not_sent_twice(engine: Engine, browser: Browser) -> None:
+    task_id = failed_task(engine)
+    first = browser.get(f"/api/tasks?before={task_id + 1}")
+    tag = first.headers["etag"]
+    json.loads(first.text)
+    again = browser.get(f"/api/tasks?before={task_id + 1}", headers={"if-none-match": tag})
+    assert again.status_code == 304

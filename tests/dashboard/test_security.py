@@ -1,0 +1,156 @@
+"""Every route x role x method x token x authentication, made of the routes themselves."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import pytest
+from sqlalchemy import Engine
+
+from tasks_app import Settings
+from tasks_app.dashboard.app import ROUTES
+from tasks_app.dashboard.security import Role
+from tasks_app.dashboard.security.envelope import MOST_BYTES
+from tasks_app.dashboard.security.guard import guarded
+from tests.dashboard.browser import SAME, Browser, basic, dashboard
+
+ROLES = (None, "viewer", "operator", "admin")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+AUTHENTICATED = ("callable", "password", "wrong password", "nobody here", "nobody elsewhere")
+TOKENS = ("right", "wrong", "none", "other site")
+NOT_FOUND, GONE = 404, 999_999
+
+
+def path_of(path: str) -> str:
+    return re.sub(r"{task_id(:int)?}", str(GONE), path).replace("{action}", "requeue")
+
+
+def test_every_route_has_a_role() -> None:
+    assert {handler.__name__ for _, handler, _ in ROUTES if not hasattr(handler, "role")} == set()
+
+
+def test_a_route_without_a_role_builds_no_dashboard() -> None:
+    async def page(request: object, desk: object) -> None: ...
+
+    with pytest.raises(TypeError, match="page has no role"):
+        guarded(page, None, None)  # type: ignore[arg-type]
+
+
+def made(settings: Settings, how: str, role: str | None) -> Browser:
+    if how == "callable":
+        return Browser(dashboard(settings, role=lambda _: role), client="203.0.113.7")
+    if how in ("password", "wrong password"):
+        roles = f"bob:{role}" if role else "ann:viewer"
+        given = {"dashboard_auth": "bob:right,ann:other", "dashboard_roles": roles}
+        url = settings.database
+        return Browser(dashboard(Settings(database_url=url, **given)), client="203.0.113.7")
+    return Browser(
+        dashboard(settings), client="127.0.0.1" if how == "nobody here" else "203.0.113.7"
+    )
+
+
+def expected(path: str, how: str, role: str | None, method: str, token: str) -> set[int]:
+    found = [(handler, m) for p, handler, m in ROUTES if p == path]
+    handler = next((h for h, m in found if m == method or (m, method) == ("GET", "HEAD")), None)
+    if handler is None:
+        return {405}
+    if how == "wrong password":
+        return {401}
+    has = {"nobody here": "admin", "nobody elsewhere": None}.get(how, role)
+    if has is None or Role[has.upper()] < handler.role:
+        return {403}
+    if method not in ("GET", "HEAD") and token != "right":
+        return {403}
+    return {200, 303, NOT_FOUND}
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _, _ in ROUTES}))
+@pytest.mark.parametrize("how", AUTHENTICATED)
+def test_matrix(engine: Engine, settings: Settings, path: str, how: str) -> None:
+    for role in ROLES:
+        browser = made(settings, how, role)
+        auth = {
+            "password": basic("bob", "right"),
+            "wrong password": basic("bob", "wrong"),
+        }.get(how, {})
+        browser.get("/tasks", headers=auth)
+        for method, token in product(METHODS, TOKENS):
+            headers = {**auth, **SAME}
+            if token == "other site":
+                headers["sec-fetch-site"] = "cross-site"
+            sent = {"wrong": "x" * 43, "none": ""}.get(token, browser.token)
+            more = {} if method in ("GET", "HEAD", "OPTIONS") else {"data": {"token": sent}}
+            answer = browser.ask(method, path_of(path), headers=headers, **more)
+            allowed = expected(path, how, role, method, token)
+            assert answer.status_code in allowed, (role, method, token, answer.text[:200])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site", "origin": "http://localhost"},
+    ],
+)
+def test_a_request_of_another_site_changes_nothing(
+    browser: Browser, headers: dict[str, str]
+) -> None:
+    browser.get("/tasks")
+    answer = browser.ask("POST", "/tasks/1/requeue", headers=headers, data={"token": browser.token})
+    assert answer.status_code == 403
+    assert "another site" in answer.text
+
+
+def test_an_old_browser_says_its_origin(browser: Browser) -> None:
+    browser.get("/tasks")
+    answer = browser.ask(
+        "POST",
+        "/tasks/1/requeue",
+        headers={"origin": "http://localhost"},
+        data={"token": browser.token},
+    )
+    assert answer.status_code == 303
+
+
+def test_json_is_no_form(browser: Browser) -> None:
+    browser.get("/tasks")
+    answer = browser.ask("POST", "/tasks/1/requeue", headers=SAME, json={"token": browser.token})
+    assert answer.status_code == 403
+
+
+def test_a_name_that_leads_here_from_elsewhere_is_not_local(settings: Settings) -> None:
+    """DNS rebinding: the peer is this machine, but the page belongs to somebody else."""
+    browser = Browser(dashboard(settings), base="http://evil.example")
+    assert browser.get("/").status_code == 403
+
+
+def test_a_large_body_is_refused(browser: Browser) -> None:
+    browser.get("/tasks")
+    answer = browser.ask(
+        "POST", "/tasks/1/requeue", headers=SAME, data={"token": "x" * (MOST_BYTES + 1)}
+    )
+    assert answer.status_code == 413
+
+
+def test_every_answer_has_the_policy(browser: Browser) -> None:
+    for path in ("/", "/tasks/999999", "/nope", "/static/app.css", "/api/overview"):
+        policy = browser.get(path).headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+    assert browser.get("/").headers["cache-control"] == "no-store"
+
+
+def test_roles_by_name(engine: Engine, settings: Settings) -> None:
+    given = {"dashboard_auth": "bob:a:b,ann:c", "dashboard_roles": "bob:admin,*:viewer"}
+    app = dashboard(Settings(database_url=settings.database, **given))
+    browser = Browser(app, client="203.0.113.7")
+    assert "bob · admin" in browser.get("/", headers=basic("bob", "a:b")).text
+    assert "ann · viewer" in browser.get("/", headers=basic("ann", "c")).text
+    asked = browser.get("/")
+    assert asked.status_code == 401
+    assert asked.headers["www-authenticate"].startswith("Basic ")

@@ -1,0 +1,254 @@
+"""One read of a real database: what it says, what it costs, and that it cannot write."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import DBAPIError
+
+from tasks_app import Settings
+from tasks_app.domain.flow_control.limits import GateKind, Limit
+from tasks_app.domain.tasks.run import Cause
+from tasks_app.domain.tasks.states import Event
+from tasks_app.monitor.metrics import catalogue, collectors
+from tasks_app.monitor.metrics.catalogue import METRICS
+from tasks_app.monitor.metrics.exposition import Sample, render
+from tasks_app.monitor.metrics.reader import Reader
+from tasks_app.pool.connection.read_only import looking
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.ledger import add
+from tasks_app.pool.dispatch.set_aside import park
+from tasks_app.pool.flow_control import pause
+from tasks_app.pool.flow_control.limits import set_limit
+from tasks_app.pool.metrics import control
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.settle import settle_one
+from tasks_app.runtime.db.database import Database
+from tests.factory import claimed_task, ending, pending_task, unknown
+
+MINUTE = timedelta(minutes=1)
+_LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+
+
+@pytest.fixture
+def settings(database_url: str) -> Settings:
+    return Settings(database_url=database_url)
+
+
+@pytest.fixture
+def database(database_url: str, engine: Engine) -> Iterator[Database]:
+    """A database of our own connections; ``engine`` has emptied it."""
+    database = Database(database_url)
+    yield database
+    database.dispose()
+
+
+@pytest.fixture
+def reader(database: Database, settings: Settings) -> Reader:
+    return Reader(database, settings, keep_s=0)
+
+
+def values(said: str) -> dict[str, float]:
+    found = [_LINE.match(line) for line in said.splitlines() if not line.startswith("#")]
+    return {f"{m[1]}{{{m[2] or ''}}}": float(m[3]) for m in found if m}
+
+
+def test_what_waits_runs_and_has_failed_is_counted_by_queue(engine: Engine, reader: Reader) -> None:
+    with engine.begin() as connection:
+        now = connection.execute(text("SELECT now()")).scalar_one()
+        pending_task(connection, queue="mail", run_at=now - MINUTE, priority=9)
+        pending_task(connection, queue="mail", run_at=now + MINUTE)
+        aside = pending_task(connection, queue="mail", run_at=now - 2 * MINUTE)
+        park(connection, [aside], unknown("t"), timedelta(seconds=15))
+        claimed_task(connection, pending_task(connection, queue="slow"))
+        task = claimed_task(connection, pending_task(connection, queue="bad"))
+        settle_one(connection, ending(task, Event.FAIL, cause=Cause("ValueError", "boom")))
+
+    found = values(reader.read())
+
+    assert found['tasks_app_pending{queue="mail"}'] == 3
+    assert found['tasks_app_due{queue="mail"}'] == 2
+    assert found['tasks_app_oldest_due_seconds{queue="mail"}'] == pytest.approx(120, abs=30)
+    assert found['tasks_app_parked{kind="handler"}'] == 1
+    assert found['tasks_app_running{queue="slow"}'] == 1
+    assert found['tasks_app_leases_overdue{queue="slow"}'] == 0
+    assert found['tasks_app_errors{queue="bad"}'] == 1
+    assert found['tasks_app_errors_last_5m{queue="bad"}'] == 1
+    assert found["tasks_app_up{}"] == 1
+
+
+def test_a_lease_that_is_over_shows_for_how_long(engine: Engine, reader: Reader) -> None:
+    with engine.begin() as connection:
+        claimed_task(connection)
+        connection.execute(text("UPDATE task_pending SET lease_until = now() - interval '100 s'"))
+
+    found = values(reader.read())
+
+    assert found['tasks_app_leases_overdue{queue="default"}'] == 1
+    assert found['tasks_app_lease_overdue_seconds{queue="default"}'] >= 100
+
+
+def test_who_works_leads_and_publishes(engine: Engine, reader: Reader) -> None:
+    token, ttl = uuid4(), MINUTE
+    with engine.begin() as connection:
+        for owner, queues in (("a", ["mail"]), ("b", ["mail"]), ("c", [])):
+            heartbeats.beat(connection, owner=owner, node="n", queues=queues, handlers=["t"])
+        rank = leader_lease.Rank.BEAT
+        leader_lease.hold(
+            connection, leader_lease.SCAN, holder="b", token=token, rank=rank, ttl=ttl
+        )
+        leader_lease.done(connection, leader_lease.SCAN, token, ttl)
+        add(connection, "mail", [1, 2, 3], timedelta(seconds=30))
+
+    found = values(reader.read())
+
+    assert found['tasks_app_workers{state="live"}'] == 2
+    assert found['tasks_app_workers{state="stopping"}'] == 1
+    assert found['tasks_app_queue_workers{queue="mail"}'] == 2
+    assert found['tasks_app_duty_held{duty="scan",rank="beat"}'] == 1
+    assert found['tasks_app_duty_held{duty="scan",rank="standby"}'] == 0
+    assert found['tasks_app_duty_age_seconds{duty="scan"}'] < 60
+    assert found['tasks_app_dispatch_tasks{queue="mail"}'] == 3
+
+
+def test_pauses_and_limits_in_use(engine: Engine, reader: Reader) -> None:
+    with engine.begin() as connection:
+        claimed_task(connection)
+        connection.execute(text("UPDATE task_pending SET limit_key = 'shop:1'"))
+        pause.pause(connection, "mail", "")
+        set_limit(connection, Limit(GateKind.QUEUE, "default", 7))
+        set_limit(connection, Limit(GateKind.KEY, "shop:*", 2))
+
+    found = values(reader.read())
+
+    assert 'tasks_app_queue_paused_seconds{queue="mail"}' in found
+    assert found['tasks_app_limit_most{kind="queue",target="default"}'] == 7
+    assert found['tasks_app_limit_running{kind="queue",target="default"}'] == 1
+    assert found['tasks_app_limit_running{kind="key",target="shop:*"}'] == 1
+
+
+def test_of_many_limits_a_bounded_number_is_shown(connection: Connection) -> None:
+    for number in range(control.MOST_NAMED + 5):
+        set_limit(connection, Limit(GateKind.KEY, f"customer:{number:03}", 1))
+
+    assert len(control.limits(connection)) == control.MOST_NAMED
+
+
+def test_tables_partitions_and_versions(engine: Engine, reader: Reader) -> None:
+    found = values(reader.read())
+
+    assert found['tasks_app_table_bytes{table="task_pending"}'] > 0
+    assert found["tasks_app_partitions_ahead{}"] >= -1
+    assert found["tasks_app_default_partition_used{}"] == 0
+    assert found["tasks_app_schema_current{}"] == 1
+
+
+def test_a_held_snapshot_is_seen(engine: Engine, reader: Reader) -> None:
+    with engine.connect() as holder:
+        holder.execution_options(isolation_level="REPEATABLE READ")
+        holder.execute(text("SELECT count(*) FROM task_pending"))
+        with engine.begin() as connection:
+            for _ in range(3):
+                with connection.begin_nested():
+                    pending_task(connection)
+
+        found = values(reader.read())
+
+    assert found["tasks_app_snapshot_age_transactions{}"] >= 3
+    assert found["tasks_app_oldest_transaction_seconds{}"] >= 0
+
+
+def test_a_read_cannot_write_nor_take_long(database: Database) -> None:
+    with (
+        pytest.raises(DBAPIError, match="read-only"),
+        looking(database.engine, MINUTE) as connection,
+    ):
+        connection.execute(text("DELETE FROM task_pending"))
+    with (
+        pytest.raises(DBAPIError, match="statement timeout"),
+        looking(database.engine, timedelta(milliseconds=20)) as connection,
+    ):
+        connection.execute(text("SELECT pg_sleep(5)"))
+
+
+def test_a_part_that_fails_leaves_the_others_whole(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(connection: Connection, _settings: Settings) -> Iterator[Sample]:
+        connection.execute(text("SELECT 1/0"))
+        yield Sample(catalogue.UP, 1)
+
+    monkeypatch.setitem(collectors.PARTS, "waiting", broken)
+
+    found = values(reader.read())
+
+    assert found["tasks_app_up{}"] == 0
+    assert found['tasks_app_read_up{part="waiting"}'] == 0
+    assert found['tasks_app_read_up{part="workers"}'] == 1
+
+
+def test_of_a_database_that_is_away_it_says_so(settings: Settings) -> None:
+    url = "postgresql+psycopg://nobody:secret@127.0.0.1:1/none"
+    database = Database(url)
+    said = Reader(database, settings).read()
+    database.dispose()
+
+    assert values(said)["tasks_app_up{}"] == 0
+    assert "secret" not in said
+
+
+def test_many_who_scrape_cost_as_one(database: Database, settings: Settings) -> None:
+    sent: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    reader, texts = Reader(database, settings, keep_s=60), []
+    threads = [threading.Thread(target=lambda: texts.append(reader.read())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(set(texts)) == 1
+    assert len(texts) == 8
+    assert sum("SET TRANSACTION READ ONLY" in each for each in sent) == len(collectors.PARTS)
+
+
+def test_labels_are_escaped() -> None:
+    said = render([Sample(catalogue.PENDING, 1.0, ('a"b\\c\nd',))])
+
+    assert said.splitlines()[-1] == r'tasks_app_pending{queue="a\"b\\c\nd"} 1'
+
+
+def test_no_label_grows_with_the_tasks() -> None:
+    labels = {label for metric in METRICS for label in metric.labels}
+
+    assert labels == {
+        *("queue", "kind", "state", "duty", "rank", "dependency", "target"),
+        *("table", "version", "schema", "part"),
+    }
+
+
+def test_promtool_finds_no_fault(engine: Engine, reader: Reader) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    with engine.begin() as connection:
+        pending_task(connection)
+        claimed_task(connection)
+
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=reader.read(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
