@@ -9,26 +9,31 @@ from typing import Any
 import click
 
 from tasks_app.batch import control
-from tasks_app.cli import output
+from tasks_app.cli import listing, output
+from tasks_app.cli.arguments import json_object
 from tasks_app.cli.batch_plans import owns, plan, rebalance, replan, validate
 from tasks_app.cli.database import caller, settings, transaction
-from tasks_app.cli.tasks import json_object
-from tasks_app.domain.batch.records import Batch, BatchStep, BatchView
+from tasks_app.domain.batch.records import BatchStep, BatchView
 from tasks_app.domain.batch.statistics import Figures, bar, figures_of
-from tasks_app.domain.durations import rough
+from tasks_app.domain.explain.words import rough
 from tasks_app.domain.partition.records import StoredPartition
 from tasks_app.pool.batch import partitions as parts_of
 from tasks_app.pool.batch import skips
+from tasks_app.pool.connection.clock import instant
 from tasks_app.runtime.handlers.registry import load_handlers
 
-_LISTED = ("id", "job", "params", "status", "run", "started_at", "ended_at", "error")
+_LISTED = ("id", "status", "job", "run", "began", "ended", "params")
+_SHOWN = (
+    *("id", "job", "params", "status", "run", "created_at"),
+    *("started_at", "ended_at", "error"),
+)
 _STEPS = ("step", "status", "progress", "read", "skipped", "rows/s", "left", "skew", "error")
 _PARTS = ("step", "no", "owns", "status", "progress", "read", "written", "skipped", "task", "error")
 
 
 @click.group()
 def batch() -> None:
-    """Run batch jobs: start, stop, restart, and look at their steps and partitions."""
+    """Run batch jobs: start, stop, restart, look at their steps."""
 
 
 for command in (validate, plan, replan, rebalance):
@@ -38,16 +43,35 @@ for command in (validate, plan, replan, rebalance):
 @batch.command("list")
 @click.option("--job", help="Only instances of this job.")
 @click.option("--status", help="Such as RUNNING, FAILED or COMPLETED.")
-@click.option("--first", "-n", "most", type=click.IntRange(1, 10_000), default=50)
+@click.option(
+    "--first",
+    "-n",
+    "most",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="At most so many, the newest.",
+)
+@listing.as_wide
 @output.as_json
-def list_(job: str | None, status: str | None, most: int, *, json_: bool) -> None:
+def list_(job: str | None, status: str | None, most: int, *, wide: bool, json_: bool) -> None:
     """List instances, newest first."""
     with transaction() as connection:
         found = control.list_jobs(connection, job=job, status=status, most=most)
+        now = instant(connection)
     if json_:
         output.print_json(found)
         return
-    output.print_table(_LISTED, [[getattr(each, name) for name in _LISTED] for each in found])
+    lines = [
+        [
+            *(str(each.id), str(each.status), each.job, str(each.run)),
+            *(listing.at(at, now, wide=wide) for at in (each.started_at, each.ended_at)),
+            output.cell(each.params),
+        ]
+        for each in found
+    ]
+    errors = [each.error or "" for each in found]
+    listing.echo(_LISTED, lines, errors, remark="error", cut=("job", "params"), wide=wide)
 
 
 @batch.command()
@@ -55,6 +79,7 @@ def list_(job: str | None, status: str | None, most: int, *, json_: bool) -> Non
 @output.as_json
 def show(batch_id: int, *, json_: bool) -> None:
     """Show an instance, its steps, and how far they are."""
+    load_handlers(settings().modules)  # the job's declaration says the order of its steps
     with transaction() as connection:
         view = control.get_job(connection, batch_id)
         parts = parts_of.of_batch(connection, batch_id)
@@ -108,7 +133,7 @@ def stop(batch_id: int, *, json_: bool) -> None:
 )
 @output.as_json
 def restart(batch_id: int, divide: int | None, *, json_: bool) -> None:
-    """Let an instance go on that has failed or was stopped; what is complete is not done again."""
+    """Let an instance go on that has failed or was stopped. What is complete is not done again."""
     load_handlers(settings().modules)
     with transaction() as connection:
         begun = control.restart_job(connection, batch_id, divide=divide, by=caller())
@@ -131,7 +156,7 @@ def abandon(batch_id: int, *, json_: bool) -> None:
 @click.option("--skipped", is_flag=True, help="Show the rows that were left out instead.")
 @output.as_json
 def partitions(batch_id: int, step: str | None, *, skipped: bool, json_: bool) -> None:
-    """Show the partitions of an instance, or the rows that they left out."""
+    """Show the partitions of an instance, or the rows left out."""
     with transaction() as connection:
         _known(control.get_job(connection, batch_id), batch_id)
         found: Sequence[Any] = (
@@ -162,20 +187,8 @@ def _lost(view: BatchView) -> str | None:
 
 
 def _fields(view: BatchView) -> dict[str, Any]:
-    shown: Batch = view.batch
-    names = (
-        "id",
-        "job",
-        "params",
-        "status",
-        "run",
-        "created_at",
-        "started_at",
-        "ended_at",
-        "error",
-    )
     return {
-        "batch": {name: getattr(shown, name) for name in names} | {"alive": view.alive},
+        "batch": {name: getattr(view.batch, name) for name in _SHOWN} | {"alive": view.alive},
         "steps": view.steps,
         "tallies": {name: tally._asdict() for name, tally in view.tallies.items()},
     }

@@ -8,18 +8,17 @@ from typing import Any
 import click
 
 from tasks_app.batch import control
+from tasks_app.batch.buckets import BucketColumn, rebalance_online
 from tasks_app.batch.job import known_job
-from tasks_app.batch.rebalance import rebalance as rebalance_bucket
 from tasks_app.batch.split import split
 from tasks_app.batch.step import Step
 from tasks_app.cli import output
+from tasks_app.cli.arguments import json_object
 from tasks_app.cli.database import caller, connected, settings, transaction
-from tasks_app.cli.tasks import json_object
 from tasks_app.domain.batch.identity import checked_params
 from tasks_app.domain.partition.records import Partition, Plan
 from tasks_app.domain.partition.sources import Table
 from tasks_app.pool.batch import partitions
-from tasks_app.pool.batch.rebucket import Bucket
 from tasks_app.runtime.handlers.registry import load_handlers
 
 _PLANNED = ("no", "owns", "rows")
@@ -31,7 +30,7 @@ _PLANNED = ("no", "owns", "rows")
 @click.option("--step", help="Only this step.")
 @output.as_json
 def validate(job: str, params: str, step: str | None, *, json_: bool) -> None:
-    """Split the sources of JOB as a start would, and say what is wrong. Starts nothing."""
+    """Split the sources of JOB, and say what is wrong. Starts nothing."""
     made = _plans(job, params, step)
     told = "\n".join(f"{name}: {_in_words(plan)}" for name, plan in made)
     output.answer(told, _fields(made), json_=json_)
@@ -44,7 +43,10 @@ def validate(job: str, params: str, step: str | None, *, json_: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show. Else the rows of JOB.STEP are replaced.")
 @output.as_json
 def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool) -> None:
-    """Show how JOB would be split, or keep that as partitions that people maintain."""
+    """Show how JOB would be split.
+
+    Without --dry-run it keeps the plan as partitions that people maintain.
+    """
     made = _plans(job, params, step, keep=not dry_run)
     if json_:
         output.print_json(_fields(made))
@@ -62,7 +64,7 @@ def plan(job: str, params: str, step: str | None, *, dry_run: bool, json_: bool)
 )
 @output.as_json
 def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
-    """Divide what has not started of a step that runs; the others go on."""
+    """Divide the partitions of a step that have not started."""
     load_handlers(settings().modules)
     with transaction() as connection:
         more = control.replan_job(connection, batch_id, step, divide=divide, by=caller())
@@ -77,7 +79,10 @@ def replan(batch_id: int, step: str, divide: int, *, json_: bool) -> None:
 @click.option("--key", default="id", show_default=True, help="The column whose hash it is.")
 @output.as_json
 def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -> None:
-    """Let the bucket COLUMN of TABLE be by MODULUS, in small commits; called again, it goes on."""
+    """Compute the bucket COLUMN of TABLE anew, by MODULUS.
+
+    It works in small commits. Called again, it goes on.
+    """
     load_handlers(settings().modules)
     shown = sys.stderr.isatty()
 
@@ -86,7 +91,9 @@ def rebalance(table: str, column: str, modulus: int, key: str, *, json_: bool) -
             click.echo(f"\r{rows} rows", nl=False, err=True)
 
     with connected() as engine:
-        written = rebalance_bucket(engine, Bucket(Table.named(table, key), column, modulus), told)
+        written = rebalance_online(
+            engine, BucketColumn(Table.named(table, key), column, modulus), told
+        )
     output.answer(
         f"{written} rows written, {column} is by {modulus} now",
         {"table": table, "column": column, "modulus": modulus, "written": written},

@@ -1,4 +1,4 @@
-"""Where a command finds its database."""
+"""How a command finds its settings and its database, and who runs it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,22 @@ def settings() -> Settings:
 
 
 @contextmanager
-def connected() -> Iterator[Engine]:
-    """Connect, for transactions of the block's own; pass if this code may use the schema."""
+def opened() -> Iterator[Database]:
+    """Yield the database, whatever its schema is, and dispose of it."""
     database = Database(settings().database, prepare=settings().prepare)
     try:
+        yield database
+    finally:
+        database.dispose()
+
+
+@contextmanager
+def connected() -> Iterator[Engine]:
+    """Yield an engine, if this code may use the schema; the block opens its transactions."""
+    with opened() as database:
         with database.begin() as connection:
             check_version(connection)
         yield database.engine
-    finally:
-        database.dispose()
 
 
 @contextmanager
@@ -55,7 +62,7 @@ def transaction() -> Iterator[Connection]:
 
 
 def caller() -> str:
-    """Return who runs the command, for the audit; sudo does not hide that."""
+    """Return ``user@host`` for the audit; behind sudo it is the user who called sudo."""
     name = os.environ.get("SUDO_USER")
     with suppress(OSError, KeyError):  # a container's user may have no name
         name = name or getpass.getuser()

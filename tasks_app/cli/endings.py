@@ -1,7 +1,8 @@
 """How commands end when they fail: one sentence, the next step, and an exit code.
 
 0 done; 1 the answer is no (not found, schema behind, a check failed); 2 wrong usage or
-configuration; 3 the database or the broker does not answer.
+configuration; 3 the database or the broker does not answer. Nothing here imports the pool: with a
+wrong TASKS_APP_SCHEMA that import is what fails.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import click
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
+from tasks_app.domain.config.refusals import MAY_NOT, NOT_GRANTED, READ_ONLY
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.errors import (
     AWAY,
@@ -21,11 +23,7 @@ from tasks_app.domain.errors import (
 )
 from tasks_app.domain.tasks.error_text import brief
 from tasks_app.embedded.errors import EmbeddedError
-from tasks_app.pool.operations.grants import MAY_NOT, NOT_GRANTED
-from tasks_app.pool.schema import READ_ONLY
 from tasks_app.runtime.db.errors import sqlstate
-
-__all__ = ["AWAY", "NO", "USAGE", "ending"]
 
 _REFUSALS = {
     "42P01": ("The schema is missing. Run: tasks-app migrate", NO),
@@ -36,7 +34,7 @@ _REFUSALS = {
 
 
 def ending(error: BaseException) -> int | None:
-    """Say what went wrong; return the exit code. None: only its traceback can tell."""
+    """Print what went wrong; return the exit code. None: an unknown error, for its traceback."""
     if isinstance(error, click.ClickException):
         error.show()
         return USAGE

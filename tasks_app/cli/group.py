@@ -9,6 +9,7 @@ import codecs
 import io
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,52 +17,62 @@ from typing import Any
 import click
 
 COMMANDS = {
-    "demo": "tasks_app.cli.demo:demo",
-    "up": "tasks_app.cli.stack:up",
-    "down": "tasks_app.cli.stack:down",
-    "urls": "tasks_app.cli.stack:urls",
-    "migrate": "tasks_app.cli.schema:migrate",
-    "grants": "tasks_app.cli.grants:grants",
-    "list": "tasks_app.cli.views:list_",
-    "show": "tasks_app.cli.views:show",
-    "explain": "tasks_app.cli.explain:explain",
-    "stats": "tasks_app.cli.views:stats",
-    "create": "tasks_app.cli.tasks:create",
-    "cancel": "tasks_app.cli.bulk:cancel",
-    "requeue": "tasks_app.cli.bulk:requeue",
-    "edit": "tasks_app.cli.bulk:edit",
-    "rest": "tasks_app.cli.bulk:rest",
-    "audit": "tasks_app.cli.audit:audit",
-    "pause": "tasks_app.cli.pauses:pause",
-    "resume": "tasks_app.cli.pauses:resume",
-    "limits": "tasks_app.cli.limits:limits",
-    "unblock": "tasks_app.cli.limits:unblock",
-    "queues": "tasks_app.cli.queues:queues",
-    "breakers": "tasks_app.cli.breakers:breakers",
-    "fair": "tasks_app.cli.fair:fair",
-    "prune": "tasks_app.cli.prune:prune",
+    "demo": "tasks_app.cli.processes.servers:demo",
+    "up": "tasks_app.cli.processes.servers:up",
+    "down": "tasks_app.cli.processes.servers:down",
+    "urls": "tasks_app.cli.processes.servers:urls",
+    "migrate": "tasks_app.cli.operations.migrate:migrate",
+    "grants": "tasks_app.cli.operations.grants:grants",
+    "list": "tasks_app.cli.tasks.views:list_",
+    "show": "tasks_app.cli.tasks.views:show",
+    "explain": "tasks_app.cli.tasks.explain:explain",
+    "stats": "tasks_app.cli.tasks.views:stats",
+    "create": "tasks_app.cli.tasks.create:create",
+    "cancel": "tasks_app.cli.tasks.bulk:cancel",
+    "requeue": "tasks_app.cli.tasks.bulk:requeue",
+    "edit": "tasks_app.cli.tasks.bulk:edit",
+    "rest": "tasks_app.cli.tasks.bulk:rest",
+    "errors": "tasks_app.cli.errors:errors",
+    "audit": "tasks_app.cli.operations.audit:audit",
+    "pause": "tasks_app.cli.flow_control.pauses:pause",
+    "resume": "tasks_app.cli.flow_control.pauses:resume",
+    "limits": "tasks_app.cli.flow_control.limits:limits",
+    "unblock": "tasks_app.cli.flow_control.limits:unblock",
+    "queues": "tasks_app.cli.flow_control.queues:queues",
+    "breakers": "tasks_app.cli.flow_control.breakers:breakers",
+    "fair": "tasks_app.cli.flow_control.fair:fair",
+    "prune": "tasks_app.cli.operations.prune:prune",
     "schedules": "tasks_app.cli.schedules:schedules",
     "batch": "tasks_app.cli.batch:batch",
     "locks": "tasks_app.cli.locks:locks",
     "groups": "tasks_app.cli.groups:groups",
-    "doctor": "tasks_app.cli.doctor:doctor",
-    "config": "tasks_app.cli.config:config",
-    "healthz": "tasks_app.cli.healthz:healthz",
-    "scan": "tasks_app.cli.workers:scan",
-    "work": "tasks_app.cli.workers:work",
+    "doctor": "tasks_app.cli.operations.doctor:doctor",
+    "config": "tasks_app.cli.operations.config:config",
+    "healthz": "tasks_app.cli.operations.doctor:healthz",
+    "metrics": "tasks_app.cli.processes.metrics:metrics",
+    "scan": "tasks_app.cli.processes.work:scan",
+    "work": "tasks_app.cli.processes.work:work",
+    "dashboard": "tasks_app.cli.processes.dashboard:dashboard",
 }
 """In the order in which people meet them; each is imported when it is called."""
+_NO_EXTRA = ("healthz", "metrics", "work", "dashboard")
+_EXTRAS = {"up": "embedded", "down": "embedded", "urls": "embedded", "demo": "demo"}
+"""Which extra of the package a command needs; the others need ``cli``."""
+_MODULES = {
+    "cli": ("alembic", "rich"),
+    "embedded": ("alembic", "rich", "psutil"),
+    "demo": ("alembic", "rich", "psutil", "flower", "aiosmtpd"),
+}
+"""By extra. The wheels of the servers are not listed: ``embedded`` looks for them itself."""
 
 
 class Commands(click.Group):
-    """The commands above, and what happens when one of them fails."""
+    """The commands above, and how one of them ends when it fails."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        """Return the names."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one command; None: there is no such command."""
         module, _, name = COMMANDS.get(cmd_name, "").partition(":")
         command: click.Command | None = getattr(import_module(module), name) if module else None
         return command
@@ -69,14 +80,12 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Refuse a command whose extra is not installed; their list can be shown all the same."""
-        from tasks_app.cli.extras import check_extra  # noqa: PLC0415  as above
-
-        check_extra(args[0])
+        """Refuse a command whose extra is not installed; ``--help`` lists it all the same."""
+        _check_extra(args[0])
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what is empty, whatever the command is, and see to it that it can print.
+        """Refuse empty arguments of every command, and make sure that it can print.
 
         Raises:
             click.UsageError: an argument or the value of an option is empty.
@@ -86,9 +95,9 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; errors are one sentence and the next step, never a traceback.
+        """Run a command; an error is one sentence and the next step, never a traceback.
 
-        Handlers are looked for in the current folder, too, as Celery does.
+        Handlers are looked for in the current folder, too.
         """
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
@@ -105,10 +114,20 @@ class Commands(click.Group):
             sys.exit(status)
 
 
+def _check_extra(command: str) -> None:
+    extra = "" if command in _NO_EXTRA else _EXTRAS.get(command, "cli")
+    if any(find_spec(module) is None for module in _MODULES.get(extra, ())):
+        from tasks_app.domain.errors import ConfigurationError  # noqa: PLC0415  click alone so far
+
+        raise ConfigurationError(
+            f"tasks-app {command} needs an extra. Run: pip install 'tasks_app[{extra}]'"
+        )
+
+
 def _open_streams() -> None:
     """Let no character end a command: what an encoding lacks is shown as an escape.
 
-    ASCII is taken for a surrounding that was not set up, as by click, and by Python where it can.
+    ASCII means that nobody chose an encoding; click and Python take it so, too.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -117,7 +136,7 @@ def _open_streams() -> None:
 
 
 def _refuse_empty(args: list[str]) -> None:
-    """An empty variable of the shell would take a filter away, and mean more tasks than it says."""
+    """Refuse them: an empty shell variable would drop a filter, and the command meet more tasks."""
     for before, given in pairwise(["", *args]):
         option, _, value = given.partition("=")
         if not given.strip() or (option.startswith("--") and option != given and not value.strip()):

@@ -1,10 +1,10 @@
-"""``groups``: which go on, how far they are, and what came of their members."""
+"""``groups``: which run, how far they are, and how their members ended."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -15,31 +15,26 @@ from tasks_app.pool.groups import browse
 from tasks_app.runtime.api.groups import cancel_group
 
 SHOWN = 20
+_LISTED = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
 group_id = click.argument("group_id", type=int, metavar="ID")
 
 
 @click.group()
 def groups() -> None:
-    """Tasks that are waited for together: how far, and which have failed."""
+    """Show groups of tasks: how far they are, and which have failed."""
 
 
 @groups.command("list")
-@click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
+)
 @click.option("--open", "only_open", is_flag=True, help="Only those that are not over.")
 @output.as_json
 def list_(most: int, *, only_open: bool, json_: bool) -> None:
     """List groups, the newest first."""
     with transaction() as connection:
         found = browse.newest(connection, most, only_open=only_open)
-    if json_:
-        output.print_json(found)
-        return
-    columns = ("id", "state", "total", "succeeded", "failed", "left", "created", "counted")
-    lines = [
-        (g.id, _state(g), g.total, g.succeeded, g.failed, g.left, g.created_at, g.counted_at)
-        for g in found
-    ]
-    output.print_table(columns, lines)
+    output.print_list(found, _LISTED, _line, json_=json_)
 
 
 @groups.command()
@@ -50,8 +45,7 @@ def show(group_id: int, *, json_: bool) -> None:
     with transaction() as connection:
         found = browse.get(connection, group_id)
         if found is None:
-            click.echo(f"There is no group {group_id}. Run: tasks-app groups list", err=True)
-            sys.exit(1)
+            output.refuse(f"There is no group {group_id}. Run: tasks-app groups list")
         states: Counter[str] = Counter()
         bad: list[Ended] = []
         for ended in browse.results(connection, found):
@@ -77,6 +71,7 @@ def show(group_id: int, *, json_: bool) -> None:
     )
     if bad:
         output.print_table(("id", "state", "error"), [(e.task_id, e.state, e.error) for e in bad])
+    click.echo(f"All members: tasks-app list --group {found.id}")
 
 
 @groups.command()
@@ -88,6 +83,10 @@ def cancel(group_id: int, *, json_: bool) -> None:
         done = cancel_group(connection, group_id, by=caller())
     told = f"{done.cancelled} cancelled, {done.requested} told to stop"
     output.answer(told, {"group": group_id, **asdict(done)}, json_=json_)
+
+
+def _line(g: GroupProgress) -> tuple[Any, ...]:
+    return g.id, _state(g), g.total, g.succeeded, g.failed, g.left, g.created_at, g.counted_at
 
 
 def _state(group: GroupProgress) -> str:

@@ -1,6 +1,6 @@
-"""Lists that fit a terminal: one line for each, with what there is to say of it beside or below.
+"""Lists that fit a terminal: one line for each row, with its remark beside or below it.
 
-No word is broken: a cell that is too long ends in … , and what is below ends at a word.
+A cell that is too long ends in …; a remark below ends at a word.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from datetime import datetime
 
 import click
 
-from tasks_app.domain.explain.words import distance
+from tasks_app.domain.explain.words import distance, exact
+from tasks_app.domain.tasks.error_text import printable
 
 GAP, INDENT = "  ", "    "
 NARROWEST = 8
-"""What a cell may be cut to; narrower it would say nothing."""
+"""What a cell may be cut to: a narrower one would say nothing."""
 
 as_wide = click.option(
     "--wide", is_flag=True, help="All columns, exact instants, lines of any length."
@@ -25,11 +26,32 @@ as_wide = click.option(
 
 
 def width() -> int | None:
-    """Return how many columns there are; None: any number, as in a pipe."""
+    """Return the width of the terminal in columns; None: unlimited, as in a pipe."""
     given = os.environ.get("COLUMNS", "")
     if given.isdigit() and int(given):
         return int(given)
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def echo(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    remarks: Sequence[str],
+    *,
+    remark: str,
+    cut: Sequence[str] = (),
+    wide: bool = False,
+) -> None:
+    """Print what :func:`lay_out` yields for this terminal; ``wide``: lines of any length."""
+    most = None if wide else width()
+    click.echo("\n".join(lay_out(columns, rows, remarks, remark=remark, most=most, cut=cut)))
+
+
+def at(moment: datetime | None, now: datetime, *, wide: bool) -> str:
+    """Return how far away an instant is; ``wide``: the instant itself."""
+    if moment is None:
+        return ""
+    return exact(moment) if wide else distance(moment, now)
 
 
 def lay_out(
@@ -41,13 +63,16 @@ def lay_out(
     most: int | None,
     cut: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield rows within ``most`` columns; remarks stand beside them if all of them fit there.
+    """Yield lines of at most ``most`` columns; remarks stand beside the rows if all fit there.
 
-    Columns without any value are left out. What is in ``cut`` is cut where there is no room.
+    A column without any value is left out. Only the columns in ``cut`` are cut.
     """
     used = [n for n in range(len(columns)) if not n or any(row[n] for row in rows)]
-    table = [[columns[n] for n in used], *([_plain(row[n]) for n in used] for row in rows)]
-    remarks = [" ".join(_plain(each).split()) for each in remarks]
+    table = [
+        [columns[n] for n in used],
+        *([printable(row[n], keep="") for n in used] for row in rows),
+    ]
+    remarks = [printable(" ".join(each.split()), keep="") for each in remarks]
     natural = [max(map(_length, column)) for column in zip(*table, strict=True)]
     longest = max(map(_length, [remark, *remarks]), default=0) if any(remarks) else 0
     beside = most is None or sum(natural) + len(GAP) * len(natural) + longest <= most
@@ -64,12 +89,11 @@ def lay_out(
 
 
 def age(at: datetime | None, now: datetime) -> str:
-    """Return how far away an instant is."""
     return "" if at is None else distance(at, now)
 
 
 def _shrunk(natural: Sequence[int], may: Sequence[bool], most: int) -> list[int]:
-    """Take from the widest of those that may be cut until all fit, or none can give more."""
+    """Narrow the widest of those that may be cut until all fit, or none can give more."""
     widths = list(natural)
     while sum(widths) + len(GAP) * (len(widths) - 1) > most:
         some = [n for n, cuts in enumerate(may) if cuts and widths[n] > NARROWEST]
@@ -79,19 +103,14 @@ def _shrunk(natural: Sequence[int], may: Sequence[bool], most: int) -> list[int]
     return widths
 
 
-def _plain(text: str) -> str:
-    """Keep what would move the cursor, or begin a new line, from the terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-
-
 def _length(text: str) -> int:
-    from rich.cells import cell_len  # noqa: PLC0415  who runs tasks has none
+    from rich.cells import cell_len  # noqa: PLC0415  `work` must run without the extra cli
 
     return cell_len(text)
 
 
 def _cell(value: str, size: int) -> str:
-    from rich.cells import set_cell_size  # noqa: PLC0415  as above
+    from rich.cells import set_cell_size  # noqa: PLC0415
 
     if _length(value) <= size:
         return set_cell_size(value, size)
@@ -99,7 +118,7 @@ def _cell(value: str, size: int) -> str:
 
 
 def _words(text: str, most: int) -> str:
-    """Return as many words as fit; a single one that does not is cut."""
+    """Return as many words as fit; a first word that does not fit is cut."""
     if _length(text) <= most:
         return text
     kept = ""

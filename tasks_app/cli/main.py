@@ -1,4 +1,4 @@
-"""``tasks-app``: where the console script and ``python -m tasks_app`` begin."""
+"""``tasks-app``: the entry of the console script and of ``python -m tasks_app``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run a command. Probes in their usual forms are answered before anything else is imported."""
+    """Run a command; usual forms of a probe are answered before anything else is imported."""
     match sys.argv[1:]:
         case ["healthz", "--role", ("worker" | "beat" | "db") as role, *more] if _is_node(more):
             from tasks_app.runtime.health_files import probe  # noqa: PLC0415

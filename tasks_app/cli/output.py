@@ -6,11 +6,17 @@ import codecs
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import click
+
+from tasks_app.domain.errors import NO
+from tasks_app.domain.explain.words import exact
+from tasks_app.domain.tasks.error_text import printable, printable_json
+
+T = TypeVar("T")
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 
@@ -18,7 +24,8 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def print_json(value: Any) -> None:
     """Print records, or lists of them, as JSON; instants are ISO 8601 in UTC."""
     utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
-    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=not utf8))
+    text = json.dumps(value, default=_plain, indent=2, ensure_ascii=not utf8)
+    click.echo(printable_json(text))
 
 
 def answer(words: str, value: Any, *, json_: bool) -> None:
@@ -26,9 +33,22 @@ def answer(words: str, value: Any, *, json_: bool) -> None:
     print_json(value) if json_ else click.echo(words)
 
 
+def refuse(words: str) -> NoReturn:
+    """Say on stderr why the answer is no, and exit with 1."""
+    click.echo(words, err=True)
+    sys.exit(NO)
+
+
+def print_list(
+    found: Sequence[T], columns: Sequence[str], line: Callable[[T], Sequence[Any]], *, json_: bool
+) -> None:
+    """Print records as they are for programs, as a table of their ``line`` for people."""
+    print_json(found) if json_ else print_table(columns, map(line, found))
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table as wide as the terminal, or as wide as it likes in a pipe."""
-    from rich.console import Console  # noqa: PLC0415  who runs tasks has none
+    """Print a table as wide as the terminal; 200 columns in a pipe."""
+    from rich.console import Console  # noqa: PLC0415  `work` must run without the extra cli
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -42,21 +62,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """Print one fact per line; what is None is left out."""
+    """Print one fact per line; those that are None are left out."""
     for name, value in fields:
         if value is not None:
             click.echo(f"{name:<20} {cell(value)}")
 
 
 def cell(value: Any) -> str:
-    """Return a value as people read it; nothing is nothing."""
+    """Return a value as people read it; None is the empty text."""
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+        return exact(value)
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+        return printable(json.dumps(value, ensure_ascii=False))
+    return printable(str(value))
 
 
 def _plain(value: Any) -> Any:

@@ -1,80 +1,76 @@
-"""``schedules``: what is made when; shown, changed, tried out, filled up."""
+"""``schedules``: tasks made by the clock; listed, changed, previewed, backfilled."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 
-from tasks_app.cli import output
+from tasks_app.cli import listing, output
+from tasks_app.cli.arguments import json_object, moment, options
 from tasks_app.cli.database import caller, settings, transaction
-from tasks_app.cli.tasks import json_object, moment
+from tasks_app.domain.explain.words import count, exact
 from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.pool.connection.clock import instant
 from tasks_app.runtime.api.tasks import get_task
 from tasks_app.runtime.handlers.registry import load_handlers
-from tasks_app.runtime.schedules import preview as rehearsal
+from tasks_app.runtime.schedules import preview as previews
 from tasks_app.runtime.schedules import schedules as rows
 
-_LISTED = ("name", "task", "when", "enabled", "next_run_at", "last_run_at", "last_outcome", "from")
+_LISTED = ("name", "task", "when", "enabled", "next", "last", "outcome", "from")
 
 
 @click.group()
 def schedules() -> None:
-    """Make tasks by the clock: list, add, change, try out, fill up the past."""
+    """Make tasks by the clock: list, add, change, preview, backfill."""
 
 
-def timing(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say when."""
-    for option in reversed(
-        (
-            click.option("--cron", help="Such as '30 2 * * *'; six fields begin with seconds."),
-            click.option("--every", help="Such as 90s, 15m, 6h."),
-            click.option("--at", help="One instant, ISO 8601 with a zone."),
-            click.option("--timezone", help="Whose clocks --cron reads. Default: UTC."),
-            click.option("--starts-at", help="ISO 8601 with a zone."),
-            click.option("--ends-at", help="ISO 8601 with a zone."),
-        )
-    ):
-        command = option(command)
-    return command
+timing = options(
+    click.option("--cron", help="'30 2 * * *'; six fields begin with seconds."),
+    click.option("--every", help="An interval: 90s, 15m, 6h."),
+    click.option("--at", help="One instant, ISO 8601 with a zone."),
+    click.option("--timezone", help="The time zone of --cron. Default: UTC."),
+    click.option("--starts-at", help="ISO 8601 with a zone."),
+    click.option("--ends-at", help="ISO 8601 with a zone."),
+)
 
 
-def policies(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say how."""
-    for option in reversed(
-        (
-            click.option("--queue", help="Default: the handler's queue where it is known."),
-            click.option("--priority", type=int, help="0 is first, 9 last."),
-            click.option("--missed", help="skip, fire_once (default) or fire_all(100, 1d)."),
-            click.option("--overlap", help="allow (default), skip, queue or replace."),
-            click.option("--jitter", help="Tasks become due up to so much later."),
-        )
-    ):
-        command = option(command)
-    return command
+policies = options(
+    click.option("--queue", help="Default: the handler's queue where it is known."),
+    click.option("--priority", type=int, help="0 is first, 9 last."),
+    click.option("--missed", help="skip, fire_once (default) or fire_all(100, 1d)."),
+    click.option("--overlap", help="allow (default), skip, queue or replace."),
+    click.option("--jitter", help="Tasks become due up to this much later."),
+)
 
 
 @schedules.command("list")
+@listing.as_wide
 @output.as_json
-def list_(*, json_: bool) -> None:
-    """List all schedules."""
+def list_(*, wide: bool, json_: bool) -> None:
+    """List all schedules, with their next and last instants."""
     with transaction() as connection:
-        found = rows.list_schedules(connection)
+        found, now = rows.list_schedules(connection), instant(connection)
     if json_:
         output.print_json([_fields(schedule) for schedule in found])
         return
-    output.print_table(_LISTED, [_line(schedule) for schedule in found])
+    listing.echo(
+        _LISTED,
+        [_line(schedule, now, wide=wide) for schedule in found],
+        [schedule.remark or "" for schedule in found],
+        remark="remark",
+        cut=("name", "task", "when", "from"),
+        wide=wide,
+    )
 
 
 @schedules.command()
 @click.argument("name")
 @output.as_json
 def show(name: str, *, json_: bool) -> None:
-    """Show one schedule, in words, too."""
+    """Show one schedule, also in words."""
     with transaction() as connection:
         found = _known(rows.get_schedule(connection, name), name)
         last = get_task(connection, found.last_task_id) if found.last_task_id else None
@@ -106,7 +102,7 @@ def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> Non
 @policies
 @output.as_json
 def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None:
-    """Change what is given; code that declares the schedule leaves it so."""
+    """Change what is given. Code that declares the schedule leaves the change alone."""
     load_handlers(settings().modules)
     new = None if payload is None else json_object(payload)
     with transaction() as connection:
@@ -135,7 +131,7 @@ def enable(name: str, *, json_: bool) -> None:
 @click.argument("name")
 @output.as_json
 def disable(name: str, *, json_: bool) -> None:
-    """Let a schedule fire no more; what it would fire meanwhile is not made up for."""
+    """Stop a schedule. The tasks that it would have made meanwhile are not made later."""
     with transaction() as connection:
         done = rows.disable_schedule(connection, name, by=caller())
     _known(done or None, name)
@@ -145,8 +141,19 @@ def disable(name: str, *, json_: bool) -> None:
 @schedules.command()
 @click.argument("name")
 @output.as_json
+def run(name: str, *, json_: bool) -> None:
+    """Make a task of a schedule now. When it fires next stays as it is."""
+    with transaction() as connection:
+        made = _known(rows.run_schedule(connection, name, by=caller()), name)
+    words = f"task {made} made" if made.created else f"task {made} has its unique_key already"
+    output.answer(words, {"name": name, "id": int(made), "created": made.created}, json_=json_)
+
+
+@schedules.command()
+@click.argument("name")
+@output.as_json
 def remove(name: str, *, json_: bool) -> None:
-    """Delete a schedule; its tasks stay. One that code declares comes back: disable that."""
+    """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""
     with transaction() as connection:
         done = rows.remove_schedule(connection, name, by=caller())
     _known(done or None, name)
@@ -156,18 +163,26 @@ def remove(name: str, *, json_: bool) -> None:
 @schedules.command()
 @click.argument("name", required=False)
 @timing
-@click.option("--count", "-n", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option(
+    "--count",
+    "-n",
+    "number",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="How many instants.",
+)
 @output.as_json
-def preview(name: str | None, count: int, *, json_: bool, **given: Any) -> None:
-    """Say when a schedule fires next, or when one with these options would. Changes nothing."""
+def preview(name: str | None, number: int, *, json_: bool, **given: Any) -> None:
+    """Say when a schedule fires, or one with these options would. Changes nothing."""
     options = _options(given)
     if bool(options) == (name is not None):
         raise click.UsageError("Give a name, or --cron, --every or --at.")
     with transaction() as connection:
         if name is None:
-            shown = rehearsal.preview(connection, count, **options)
+            shown = previews.preview(connection, number, **options)
         else:
-            shown = _known(rehearsal.preview_schedule(connection, name, count), name)
+            shown = _known(previews.preview_schedule(connection, name, number), name)
     told = "\n".join([f"{shown.words}.", *map(_shown, shown.instants)])
     output.answer(told, {"words": shown.words, "instants": shown.instants}, json_=json_)
 
@@ -178,16 +193,15 @@ def preview(name: str | None, count: int, *, json_: bool, **given: Any) -> None:
 @click.argument("end")
 @output.as_json
 def backfill(name: str, start: str, end: str, *, json_: bool) -> None:
-    """Make a task for each instant from START until before END that has none.
+    """Make a task for each instant from START to END that has none.
 
-    Both are ISO 8601 with a zone, and past. To say it again makes nothing more.
+    Both are ISO 8601 with a zone, and past; END itself is left out. Repeating it makes no second
+    task.
     """
     with transaction() as connection:
-        made = rehearsal.backfill_schedule(
-            connection, name, moment(start), moment(end), by=caller()
-        )
+        made = previews.backfill_schedule(connection, name, moment(start), moment(end), by=caller())
     ids = [int(task_id) for task_id in _known(made, name)]
-    output.answer(f"{len(ids)} tasks made", {"name": name, "ids": ids}, json_=json_)
+    output.answer(f"{count(len(ids), 'task')} made", {"name": name, "ids": ids}, json_=json_)
 
 
 def _options(given: dict[str, Any]) -> Any:
@@ -201,8 +215,7 @@ def _options(given: dict[str, Any]) -> Any:
 
 def _known(found: Any, name: str) -> Any:
     if found is None:
-        click.echo(f"There is no schedule {name}. Run: tasks-app schedules list", err=True)
-        sys.exit(1)
+        output.refuse(f"There is no schedule {name}. Run: tasks-app schedules list")
     return found
 
 
@@ -211,18 +224,19 @@ def _tell(made: Schedule, *, json_: bool) -> None:
     output.answer(words, _fields(made), json_=json_)
 
 
-def _line(schedule: Schedule) -> list[Any]:
+def _line(schedule: Schedule, now: datetime, *, wide: bool) -> list[str]:
     zone = f" {schedule.zone}" if schedule.kind == "cron" else ""
     when = f"{schedule.kind} {schedule.expression}{zone}"
-    state = "yes" if schedule.enabled else "no"
+    instants = schedule.next_run_at, schedule.last_run_at
+    outcome, source = schedule.last_outcome, schedule.declared_in or schedule.changed_by
     return [
-        *(schedule.name, schedule.task, when, state, schedule.next_run_at, schedule.last_run_at),
-        *(schedule.remark or schedule.last_outcome, schedule.declared_in or schedule.changed_by),
+        *(schedule.name, schedule.task, when, "yes" if schedule.enabled else "no"),
+        *(listing.at(at, now, wide=wide) for at in instants),
+        *("" if schedule.remark else output.cell(outcome), output.cell(source)),
     ]
 
 
 def _fields(schedule: Schedule) -> dict[str, Any]:
-    """Return what people want to know of it."""
     try:
         words = schedule.explain()
     except ValueError as error:
@@ -243,4 +257,4 @@ def _fields(schedule: Schedule) -> dict[str, Any]:
 
 
 def _shown(at: datetime | None) -> str:
-    return "never" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    return "never" if at is None else exact(at)

@@ -14,7 +14,7 @@ from tasks_app.embedded.supervisor import supervise
 
 
 def main() -> int:
-    """Run the servers until a signal comes; report once whether they came up."""
+    """Run the servers until a signal arrives; report once whether they came up."""
     options = _parser().parse_args()
     if options.detach:
         _leave_the_terminal()
@@ -26,7 +26,7 @@ def main() -> int:
             on_up=lambda _: _report(options.report, READY),
         )
     except EmbeddedError as error:
-        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400  the message says it all
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400  the message is enough
         _report(options.report, str(error))
         return 1
     return 0

@@ -1,11 +1,13 @@
-"""Whom the servers run as: PostgreSQL refuses root."""
+"""The user that the servers run as: PostgreSQL refuses root."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +16,7 @@ from tasks_app.embedded.errors import EmbeddedError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# `pgserver` is the user that the wheel's own Python layer makes; we make none.
+# `pgserver` is the user that the wheel's own Python layer creates; we create none.
 CANDIDATES = ("pgserver", "nobody")
 
 
@@ -28,7 +30,6 @@ class Account:
 
     @classmethod
     def of(cls, entry: pwd.struct_passwd) -> Self:
-        """Take what we need from the password database."""
         return cls(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
     def may_enter(self, path: Path) -> bool:
@@ -43,39 +44,25 @@ class Account:
         return bool(status.st_mode & stat.S_IXOTH)
 
     def own(self, path: Path) -> None:
-        """Give ``path`` and all in it to this user."""
+        """Make this user the owner of ``path`` and all in it."""
         for item in (path, *path.rglob("*")):
             if item.lstat().st_uid != self.uid:
                 os.chown(item, self.uid, self.gid, follow_symlinks=False)
 
 
 def server_account(data_folders: Iterable[Path]) -> Account | None:
-    """Choose the user for the servers, or None to run them as whoever we are.
+    """Return the user for the servers; None: this process's own user.
 
-    Data that exists already keeps its owner, so that root and its owner can take turns.
+    Existing data keeps its owner, so that root and its owner can use it in turn.
     """
     if os.geteuid() != 0:
         return None
     owners = [folder.stat().st_uid for folder in data_folders if folder.exists()]
-    entries = [_by_uid(uid) for uid in owners if uid != 0] + [_by_name(n) for n in CANDIDATES]
-    for entry in entries:
-        if entry is not None:
-            return Account.of(entry)
+    searches = [partial(pwd.getpwuid, uid) for uid in owners if uid != 0]
+    for search in (*searches, *(partial(pwd.getpwnam, name) for name in CANDIDATES)):
+        with suppress(KeyError):
+            return Account.of(search())
     raise EmbeddedError(
         "PostgreSQL refuses to run as root and there is no user 'nobody'. "
         "Run this as a normal user, or create one: useradd --system pgserver."
     )
-
-
-def _by_uid(uid: int) -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwuid(uid)
-    except KeyError:
-        return None
-
-
-def _by_name(name: str) -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        return None

@@ -1,4 +1,4 @@
-"""Starting a supervisor that outlives this command, and stopping it from another."""
+"""Start a supervisor that outlives this command; stop it from another."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import psutil
 
 from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.embedded.home import DEFAULT_FOLDER, locate, open_home
-from tasks_app.embedded.lock import Lock, is_held, refusal
+from tasks_app.embedded.lock import FolderLock, is_held, refusal
 from tasks_app.embedded.stack import Stack
-from tasks_app.embedded.state import LOCK, State, Urls, read_state, read_urls
+from tasks_app.embedded.state import LOCK, StackState, Urls, read_state, read_urls
 from tasks_app.embedded.supervisor import supervise
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def up(
 ) -> Urls | None:
     """Start a supervisor in the background and return when both servers answer.
 
-    ``read_state`` then tells how they came up. Without ``detach`` this is ``supervise``,
-    and None is returned after the end.
+    ``read_state`` then tells how they came up. Without ``detach`` this is ``supervise``, and
+    returns None at the end.
 
     Raises:
         AlreadyOwnedError: the folder's servers are up already.
@@ -55,7 +55,7 @@ def up(
 
 
 def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
-    """Stop the supervisor, or what a killed one left; return whether there was anything.
+    """Stop the supervisor, or what a killed one left; return whether anything was running.
 
     Raises:
         EmbeddedError: the owner is not a supervisor, or does not end.
@@ -78,9 +78,9 @@ def down(folder: Path | str = DEFAULT_FOLDER) -> bool:
 
 
 def _refuse_a_second(folder: Path) -> None:
-    # Taken for an instant, because it waits for an owner that is just dying; the
-    # supervisor takes it for good and refuses whoever slips in between.
-    lock = Lock(folder / LOCK)
+    # Acquired for a moment, because that waits for an owner that is just dying. The supervisor
+    # acquires it for good, and refuses anybody who came in between.
+    lock = FolderLock(folder / LOCK)
     lock.acquire()
     lock.release()
 
@@ -98,7 +98,7 @@ def _wait_released(path: Path, owner: int) -> None:
 
 
 def _start(folder: Path, log: Path, *, persist: bool) -> str:
-    """Start the supervisor and return what it reports, nothing if it ends before."""
+    """Start the supervisor and return its report; empty if it ends before."""
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "tasks_app.embedded", str(folder), "--detach"]
     command += ["--report", str(writer), *([] if persist else ["--forget"])]
@@ -128,8 +128,8 @@ def _read(reader: int) -> str:
     return f"The servers did not answer within {UP_PATIENCE_S:.0f} s. Look into the logs."
 
 
-def _settled(path: Path) -> State | None:
-    """Wait while an owner is just coming up; None means that there is none."""
+def _settled(path: Path) -> StackState | None:
+    """Return the owner's state, after waiting while it comes up; None: there is no owner."""
     deadline = time.monotonic() + UP_PATIENCE_S
     while (state := read_state(path)) is None and is_held(path / LOCK):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What can go wrong here: every message is one sentence on what and one on what to do."""
+"""Errors: each message is one sentence on what is wrong and one on what to do."""
 
 from __future__ import annotations
 

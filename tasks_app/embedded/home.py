@@ -1,4 +1,4 @@
-"""The folder in which everything lives, and the one beside it when root's is closed."""
+"""The folder of all files, and another one for data if the servers' user cannot enter it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tasks_app.embedded.errors import EmbeddedError
 
 DEFAULT_FOLDER = Path(".tasks_app")
 PRIVATE = 0o700
-PASSABLE = 0o711  # another user may walk through, not look around
-KEPT_TEMPORARY = "/var/tmp"  # noqa: S108  it outlives a reboot; we look who owns what is there
+PASSABLE = 0o711  # other users may pass through, not list
+KEPT_TEMPORARY = "/var/tmp"  # noqa: S108  it survives a reboot; we check who owns what is there
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where things are: ``folder`` is what the caller named, ``root`` holds the data.
+    """``folder`` is what the caller named, ``root`` holds the data.
 
-    They differ only for root in a folder that the servers' user cannot reach. ``mark``
-    stands in the command line of each of our servers, and of no other process.
+    They differ only for root, with a folder that the servers' user cannot enter. ``mark`` is in the
+    command line of each of our servers, and of no other process.
     """
 
     folder: Path
@@ -35,11 +35,10 @@ class Home:
 
     @property
     def log(self) -> Path:
-        """The folder of the log files."""
         return self.folder / "log"
 
     def data(self, name: str) -> Path:
-        """Make sure that a server's own data folder exists and is its own."""
+        """Return a server's data folder, which exists and belongs to its user from now on."""
         path = self.root / name
         path.mkdir(mode=PRIVATE, exist_ok=True)
         if self.account is not None:
@@ -48,17 +47,17 @@ class Home:
 
 
 def locate(folder: Path | str) -> Path:
-    """Make the name of a folder absolute, without touching the disk."""
+    """Return the absolute path of a folder that need not exist."""
     return Path(folder).expanduser().resolve()
 
 
 def mark_of(folder: Path) -> str:
-    """Derive the mark from the path, so that a copied folder gets another one."""
+    """Derive the mark from the path, so that a copy of the folder has another one."""
     return "tasks_app-" + hashlib.sha256(os.fsencode(locate(folder))).hexdigest()[:12]
 
 
 def open_home(folder: Path | str) -> Home:
-    """Create what is missing of the folder and decide where its data lives."""
+    """Create what is missing of the folder and decide where its data goes."""
     path = locate(folder)
     try:
         _create(path)
@@ -88,7 +87,7 @@ def _beside(path: Path, account: Account) -> Path:
         root = parent / mark_of(path)
         root.mkdir(mode=PASSABLE, exist_ok=True)
         if root.is_symlink() or root.stat().st_uid != os.geteuid():
-            continue  # somebody laid it there for us to step into
+            continue  # another user may have made it as a trap
         root.chmod(PASSABLE)
         logger.warning("User %s cannot enter %s: data is in %s", account.name, path, root)
         return root

@@ -1,4 +1,4 @@
-"""One owner per folder: a lock that the kernel takes back when its holder dies."""
+"""One owner per folder: a lock that the kernel releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tasks_app.embedded.errors import AlreadyOwnedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-# `is_held` holds the lock for an instant; whoever wants it for good outwaits that.
+# `is_held` holds the lock for a moment; `acquire` waits longer than that.
 PATIENCE_S = 0.3
 
 _held: set[int] = set()
 
 
-class Lock:
-    """An exclusive ``flock``; two of the same path exclude each other in one process too."""
+class FolderLock:
+    """An exclusive ``flock``; two of the same path exclude each other even in one process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,11 +27,11 @@ class Lock:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this very object holds the lock."""
+        """Whether this object holds the lock."""
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Take the lock, or keep it.
+        """Take the lock; nothing happens if this object has it.
 
         Raises:
             AlreadyOwnedError: somebody else holds it.
@@ -51,7 +51,7 @@ class Lock:
         _held.add(descriptor)
 
     def release(self) -> None:
-        """Let go; the file stays, as removing it would race with the next holder."""
+        """Release it; the file stays, because removing it would race with the next holder."""
         if self._descriptor is not None:
             _held.discard(self._descriptor)
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # for copies in forked children too
@@ -60,7 +60,7 @@ class Lock:
 
 
 def is_held(path: Path) -> bool:
-    """Say whether anybody, in any process, holds the lock."""
+    """Say whether any object in any process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def is_held(path: Path) -> bool:
 
 
 def refusal(path: Path) -> str:
-    """Say in two sentences that the folder is taken, by whom, and what to do."""
+    """Return two sentences: who owns the folder, and what to do."""
     holder = path.read_text(encoding="ascii").strip() or "unknown"
     return (
         f"Process {holder} already runs the servers in {path.parent}. "
@@ -81,7 +81,7 @@ def refusal(path: Path) -> str:
 
 
 def _close_in_child() -> None:
-    """Keep a forked child, a worker say, from holding the lock when its parent is gone."""
+    """Keep a forked child from holding the lock when its parent is gone."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The password is letters and digits, so it needs no quoting anywhere."""
+    """The password has letters and digits only, so it needs no quoting."""
 
     port: int | None = None
     password: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
 
 
 def recall(path: Path) -> Memory:
-    """Read what was remembered; on the first day, think of a new password."""
+    """Read what was stored; without a file, make a new password."""
     try:
         return Memory(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -36,12 +36,11 @@ def recall(path: Path) -> Memory:
 
 
 def remember(path: Path, memory: Memory) -> None:
-    """Keep it for the next start."""
     write_private(path, json.dumps(asdict(memory)))
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step by one that only its owner can read."""
+    """Replace a file atomically by one that only its owner can read."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tasks_app.embedded.errors import EmbeddedError
-from tasks_app.embedded.home import DEFAULT_FOLDER, locate, open_home
-from tasks_app.embedded.lock import Lock
-from tasks_app.embedded.postgres import Postgres
-from tasks_app.embedded.state import LOCK, State, Urls, remove_state, write_state
-from tasks_app.embedded.valkey import Valkey
+from tasks_app.embedded.home import DEFAULT_FOLDER, PASSABLE, locate, open_home
+from tasks_app.embedded.lock import FolderLock
+from tasks_app.embedded.servers.postgres import Postgres
+from tasks_app.embedded.servers.valkey import Valkey
+from tasks_app.embedded.state import LOCK, StackState, Urls, remove_state, write_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
-    from tasks_app.embedded.server import Server
-    from tasks_app.embedded.started import Started
+    from tasks_app.embedded.servers.server import EmbeddedServer
+    from tasks_app.embedded.state import Started
 
 
 class Stack:
-    """Both servers in one folder, as long as this object is up.
+    """Both servers in one folder.
 
-    ``supervised`` tells ``down`` in another process that it may end this process. With a
-    ``database_url`` PostgreSQL is somebody else's: then Valkey is the only server.
+    ``supervised`` allows ``down`` in another process to end this process. With a ``database_url``
+    PostgreSQL is not ours: then Valkey is the only server.
     """
 
     def __init__(
@@ -41,11 +43,11 @@ class Stack:
         self.valkey = Valkey(self.folder, persist=persist)
         self._supervised = supervised
         self._database_url = database_url
-        self._lock = Lock(self.folder / LOCK)
+        self._lock = FolderLock(self.folder / LOCK)
 
     @property
-    def servers(self) -> tuple[Server, ...]:
-        """Those that are ours, in the order in which they start."""
+    def servers(self) -> tuple[EmbeddedServer, ...]:
+        """Our servers, in the order in which they start."""
         return (self.valkey,) if self._database_url else (self.postgres, self.valkey)
 
     @property
@@ -55,16 +57,16 @@ class Stack:
 
     @property
     def urls(self) -> Urls:
-        """Where both are; they may change when one comes up again on another port."""
+        """Where both are; a URL changes when its server comes up again on another port."""
         return Urls(self._database_url or self.postgres.url, self.valkey.url)
 
     @property
     def started(self) -> tuple[Started, ...]:
-        """How both came up the last time."""
+        """How our servers came up the last time."""
         return tuple(server.started for server in self.servers if server.started is not None)
 
     def up(self, on_ready: Callable[[Started], None] | None = None) -> Urls:
-        """Start both and publish their URLs; ``on_ready`` hears of each as it answers.
+        """Start both and publish their URLs; ``on_ready`` is called as each answers.
 
         Raises:
             AlreadyOwnedError: the folder has an owner, in this process or another.
@@ -85,7 +87,7 @@ class Stack:
         return self.urls
 
     def heal(self) -> tuple[Started, ...]:
-        """Start what has died and return it."""
+        """Start the servers that have died, and return them."""
         if not self._lock.is_mine:
             raise EmbeddedError("This stack is not up. Call up() first.")
         healed = tuple(server.start() for server in self.servers if not server.running)
@@ -105,14 +107,27 @@ class Stack:
         self.up()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
     def _publish(self) -> None:
-        state = State(os.getpid(), self._supervised, self.urls, self.started)
+        state = StackState(os.getpid(), self._supervised, self.urls, self.started)
         write_state(self.folder, state)
+
+
+@contextmanager
+def temporary(*, persist: bool = False) -> Iterator[Stack]:
+    """Yield a running stack with a new empty database; stop and remove it afterwards.
+
+    Under root, data in pytest's ``tmp_path`` would go elsewhere, because pytest closes that folder
+    to the servers' user; the folder here is open to it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tasks_app-"))
+    folder.chmod(PASSABLE)
+    root = open_home(folder).root
+    try:
+        with Stack(folder, persist=persist) as stack:
+            yield stack
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

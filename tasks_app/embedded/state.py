@@ -1,4 +1,4 @@
-"""What a running stack tells other processes: ``stack.json``, private, there while it runs."""
+"""What a running stack tells other processes, in ``stack.json``, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tasks_app.embedded.errors import EmbeddedError
 from tasks_app.embedded.home import DEFAULT_FOLDER, locate
 from tasks_app.embedded.lock import is_held
 from tasks_app.embedded.memory import write_private
-from tasks_app.embedded.started import Started
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +27,22 @@ class Urls:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Started:
+    """A server that came up; printed, it is the line for the terminal."""
+
+    name: str
+    version: str
+    seconds: float
+    port: int
+    pid: int
+    data: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ready in {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class StackState:
     """Who runs the stack, and how it came up. ``supervised``: ``down`` may end the owner."""
 
     owner: int
@@ -43,10 +57,10 @@ def read_urls(folder: Path | str = DEFAULT_FOLDER) -> Urls | None:
     return None if state is None else state.urls
 
 
-def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
-    """Return what the owner wrote, or None when there is no live owner or it is not ready.
+def read_state(folder: Path | str = DEFAULT_FOLDER) -> StackState | None:
+    """Return what the owner wrote; None: no live owner, or it is not ready.
 
-    The lock decides who lives, not a process id, which somebody else may have by now.
+    The lock decides whether it lives: another process may have its id by now.
     """
     path = locate(folder)
     try:
@@ -61,14 +75,13 @@ def read_state(folder: Path | str = DEFAULT_FOLDER) -> State | None:
             "Ask as the user who started the servers."
         ) from error
     started = tuple(Started(**item) for item in facts["started"])
-    return State(facts["owner"], facts["supervised"], Urls(**facts["urls"]), started)
+    return StackState(facts["owner"], facts["supervised"], Urls(**facts["urls"]), started)
 
 
-def write_state(folder: Path, state: State) -> None:
-    """Publish the state; only the holder of the lock may."""
+def write_state(folder: Path, state: StackState) -> None:
+    """Publish the state; the caller holds the lock."""
     write_private(folder / FILE, json.dumps(asdict(state), indent=2) + "\n")
 
 
 def remove_state(folder: Path) -> None:
-    """Take the state back."""
     (folder / FILE).unlink(missing_ok=True)

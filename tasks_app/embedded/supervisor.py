@@ -1,4 +1,4 @@
-"""The one process that owns the servers: it restarts what dies until it is told to stop."""
+"""The process that owns the servers: it restarts the dead ones until it is told to stop."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def supervise(
 ) -> None:
     """Run both servers in the foreground until SIGTERM, SIGINT or SIGHUP.
 
-    Call it from the main thread: signals arrive there, and the servers die with it even
-    if this process is killed (Linux). ``on_up`` is called once, when both answer.
+    Call it from the main thread: signals arrive there, and the servers die with it even if this
+    process is killed (Linux). ``on_up`` is called once, when both answer.
     """
     stack = Stack(folder, persist=persist, supervised=True)
     with _told_to_stop() as told:
@@ -49,12 +49,12 @@ def supervise(
 
 
 def _look(stack: Stack, pause: float) -> float:
-    """Heal what died; return how long to wait, longer after each failure."""
+    """Restart dead servers; return the seconds to wait, doubled after each failure."""
     try:
         for started in stack.heal():
             logger.warning("%s had died and was started again", started.name)
     except EmbeddedError as error:
-        logger.error("%s", error)  # noqa: TRY400  the message says it all
+        logger.error("%s", error)  # noqa: TRY400  the message is enough
         return min(2 * pause, LONGEST_PAUSE_S)
     return LOOK_EVERY_S
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 
 import click
@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from tasks_app import set_limit
 from tasks_app.cli.group import COMMANDS, group
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell, commands
 from tests.factory import pending_task, pool_of_task
 
 ODD = "Bestellung-é-注文-😀"
@@ -39,18 +39,24 @@ PRINTING = (
 )
 
 
-def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with the words that call it; groups, too."""
-    waiting: list[tuple[tuple[str, ...], click.Command]] = [((), group)]
-    while waiting:
-        words, command = waiting.pop()
-        yield words, command
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for name in command.list_commands(context):
-                found = command.get_command(context, name)
-                assert found is not None
-                waiting.append(((*words, name), found))
+def test_no_line_of_a_list_of_commands_is_cut_at_80_columns() -> None:
+    within = [group.get_command(click.Context(group), name) for name in COMMANDS]
+    groups = [group, *(each for each in within if isinstance(each, click.Group))]
+
+    lines = "\n".join(each.get_help(click.Context(each, terminal_width=80)) for each in groups)
+
+    assert [line for line in lines.splitlines() if re.match(r"  \w.*\.\.\.$", line)] == []
+
+
+def test_each_option_has_a_help() -> None:
+    bare = [
+        f"{' '.join(verb)} {option.opts[0]}"
+        for verb, command in commands()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+
+    assert bare == []
 
 
 def run_in(encoding: str, *arguments: str) -> tuple[int, str]:

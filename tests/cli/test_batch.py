@@ -4,65 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, text
 
-from tasks_app.batch.progress import Progress
+from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.split import split
 from tasks_app.domain.partition.sources import Table
-from tasks_app.pool.batch import buckets, instances
-from tests.cli.test_commands import Shell
-
-JOBS = """
-from pathlib import Path
-from pydantic import BaseModel
-from sqlalchemy import text
-from tasks_app import BatchJob, Step, Table
-from tasks_app.batch.planners.even import Even
-from tasks_app.batch.planners.keys import KeyRanges
-
-class Params(BaseModel):
-    month: str
-
-def chunk(ctx, rows):
-    bad = Path("bad").exists()
-    for row in rows:
-        if bad and row.id == 15:
-            raise ValueError("odd")
-
-BatchJob("payroll", [
-    Step("check", Table("person"), planner=Even(4), chunk=chunk, commit_every=5,
-         on_abort="continue", max_attempts=1),
-    Step("pay", Table("person"), planner=Even(2), chunk=chunk, skip_limit=1),
-], params=Params)
-BatchJob("gapped", [
-    Step("one", Table("person"), planner=KeyRanges([(None, 10), (12, None)]), chunk=chunk)])
-"""
-
-
-@pytest.fixture
-def run(
-    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Shell]:
-    (tmp_path / "cli_jobs.py").write_text(JOBS)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE IF EXISTS person"))
-        connection.execute(text("CREATE TABLE person (id int PRIMARY KEY)"))
-        connection.execute(text("INSERT INTO person SELECT generate_series(1, 40)"))
-    yield Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=database_url,
-        TASKS_APP_IMPORTS="cli_jobs",
-    )
-    sys.modules.pop("cli_jobs", None)
-    for name in ("payroll", "gapped"):
-        sys.modules["tasks_app.batch.job"].JOBS.pop(name, None)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE person"))
+from tasks_app.pool.batch import instances
+from tasks_app.pool.batch.sources import buckets
+from tests.cli.shell import Shell
 
 
 def work(run: Shell) -> None:
@@ -112,6 +64,34 @@ def test_one_that_fails_is_restarted_and_what_it_left_out_is_shown(
     assert run.json("batch", "show", batch_id)["batch"]["status"] == "COMPLETED"
 
 
+def test_steps_are_shown_in_the_order_of_the_plan(run: Shell, engine: Engine) -> None:
+    batch_id = run("batch", "start", "sorted").stdout.strip()
+    with engine.begin() as connection:  # rows move when they are written
+        connection.execute(text("UPDATE task_batch_step SET error = 'x' WHERE step = 'take'"))
+
+    steps = run("batch", "show", batch_id).stdout.rpartition("skew")[2].splitlines()[1:]
+
+    assert [line.split()[0] for line in steps] == ["take", "post", "end"]
+    assert [s["step"] for s in run.json("batch", "show", batch_id)["steps"]] == [
+        *("take", "post", "end"),
+    ]
+
+
+def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = '{"month": "the second half of the month of October, and of November as well"}'
+    batch_id = run("batch", "start", "payroll", parameters).stdout.strip()
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = run("batch", "list").stdout.splitlines()
+    wide = run("batch", "list", "--wide").stdout.splitlines()
+
+    assert len(lines) == len(wide) == 2
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[:3] == [batch_id, "RUNNING", "payroll"]
+    assert lines[1].endswith("…")
+    assert "November as well" in wide[1]
+
+
 @pytest.mark.long
 def test_one_is_stopped_and_abandoned(run: Shell) -> None:
     batch_id = run("batch", "start", "payroll", '{"month": "x"}').stdout.strip()
@@ -137,7 +117,7 @@ def test_what_has_not_started_is_divided_while_it_runs(run: Shell, engine: Engin
     with engine.begin() as connection:  # as its plan does, which nobody has run
         locked = instances.lock(connection, int(batch_id))
         assert locked is not None
-        progress, check = Progress(job, connection, locked), job.steps["check"]
+        progress, check = JobProgress(job, connection, locked), job.steps["check"]
         progress.enter(check, split(connection, check, None))
         progress.launch(check)
     divided = run("batch", "replan", batch_id, "--step", "check", "--divide", "2")

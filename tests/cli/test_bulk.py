@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.cli.shell import Shell
 from tests.factory import pending_task
-from tests.runtime.api.test_bulk import failed_task, make, pools
+from tests.runtime.api.bulk_rows import failed_task, make, pools
 
 EDITED = """
 from pydantic import BaseModel
@@ -26,7 +26,7 @@ def order(ctx, payload: Order):
 
 
 @pytest.fixture
-def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:  # noqa: F811
+def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     (tmp_path / "cli_orders.py").write_text(EDITED)
     monkeypatch.setenv("TASKS_APP_IMPORTS", "cli_orders")
     return shell

@@ -2,107 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import explain_task
-from tasks_app.cli.main import main
-from tasks_app.embedded import Valkey
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import newest
+from tests.cli.shell import Shell
 from tests.factory import claimed_task, pending_task, pool_of_task
 from tests.pool.old_days import NAME, drop_old_days, finished, old_day
 from tests.servers import Databases
-
-HANDLERS = """
-import gc, os, signal
-from tasks_app import handler
-
-@handler("cli.echo")
-def echo(ctx, payload):
-    return {**payload, "frozen": gc.get_freeze_count()}
-
-@handler("cli.poison", retry="0s,0s")
-def poison(ctx):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Shell:
-    """Runs ``tasks-app`` in a folder with an environment; in this process unless told otherwise."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, **environment: str) -> None:
-        # A command may set the URLs; how wide our own output is does not concern it.
-        found = {"TASKS_APP_DATABASE_URL", "TASKS_APP_BROKER_URL", "COLUMNS"}
-        for name in found | {name for name in os.environ if name.startswith("TASKS_APP_")}:
-            patch.setenv(name, "")  # so that it is taken back in any case
-            patch.delenv(name)
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", str(folder))
-        patch.syspath_prepend(folder)
-        patch.chdir(folder)
-        self._patch = patch
-
-    def __call__(self, *arguments: str) -> Done:
-        output, errors = io.StringIO(), io.StringIO()
-        self._patch.setattr(sys, "argv", ["tasks-app", *arguments])
-        with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
-            main()
-        status = end.value.code
-        assert isinstance(status, int)
-        return Done(status, output.getvalue(), errors.getvalue())
-
-    def process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tasks_app", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").stdout)
-
-
-@pytest.fixture
-def shell(
-    engine: Engine,
-    database_url: str,
-    broker: Valkey,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Shell:
-    """A shell whose environment names the test's database, broker and handlers."""
-    (tmp_path / "cli_handlers.py").write_text(HANDLERS)
-    return Shell(
-        monkeypatch,
-        tmp_path,
-        TASKS_APP_DATABASE_URL=database_url,
-        TASKS_APP_BROKER_URL=broker.url,
-        TASKS_APP_IMPORTS="cli_handlers",
-    )
 
 
 def test_a_created_task_is_listed_shown_and_counted(shell: Shell) -> None:
@@ -305,7 +220,7 @@ def test_work_drains_the_pool_without_a_broker_and_survives_poison(
 
     done = shell.process("work", "--drain")  # in one thread: of two that ran nobody is charged
 
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr[-6000:]
     with engine.connect() as connection:
         assert [pool_of_task(connection, i) for i in ids] == ["completed SUCCEEDED"] * 3
         assert pool_of_task(connection, poison) == "error FAILED"

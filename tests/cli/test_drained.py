@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tasks_app.cli.drained import find_left, tell
+from tasks_app.cli.processes.drained import find_left, tell
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.flow_control.pause import pause
-from tests.cli.test_commands import Shell
-from tests.factory import claimed_task, pending_task
+from tasks_app.runtime.worker.supervisor import Ended
+from tests.cli.shell import Shell
+from tests.factory import claimed_task, pending_task, unknown
 
 UNKNOWN = "no live worker of this queue has a handler named"
 
@@ -99,7 +100,7 @@ def now(engine: Engine) -> datetime:
 
 def found(engine: Engine, since: datetime) -> list[tuple[str, int, int, str]]:
     with engine.begin() as connection:
-        left = find_left(connection, ["default", "mail"], since)
+        left = find_left(connection, ["default", "mail"], since, Ended(0, None))
     return [(each["name"], each["number"], each["first"], each["why"]) for each in left]
 
 
@@ -107,7 +108,7 @@ def test_what_is_due_and_stays_is_told_with_its_reason(engine: Engine, now: date
     before = now - timedelta(hours=1)
     with engine.begin() as connection:
         parked = [pending_task(connection, "nobody", now=before) for _ in range(2)]
-        park(connection, parked, f"{UNKNOWN} nobody", timedelta(seconds=30))
+        park(connection, parked, unknown("nobody"), timedelta(seconds=30))
         held = pending_task(connection, "mail", queue="mail", now=before)
         pause(connection, "mail", "the provider is down")
         pending_task(connection, "nobody", delay="1h")
@@ -127,9 +128,9 @@ def test_what_becomes_due_while_it_ends_does_not_count_unless_it_is_parked(
 ) -> None:
     with engine.begin() as connection:
         late, known = pending_task(connection, "late"), pending_task(connection, "known")
-        park(connection, [known], "it is not its turn", timedelta(seconds=30))
+        park(connection, [known], unknown("known"), timedelta(seconds=30))
 
-    assert found(engine, now - timedelta(hours=1)) == [("known", 1, known, "it is not its turn")]
+    assert found(engine, now - timedelta(hours=1)) == [("known", 1, known, f"{UNKNOWN} known")]
     assert [name for name, *_ in found(engine, now + timedelta(hours=1))] == ["late", "known"]
     assert found(engine, now + timedelta(hours=1))[0][2:] == (late, "nobody knows why")
 

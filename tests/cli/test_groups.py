@@ -13,12 +13,12 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.checkpoint import Note, keep
 from tasks_app.runtime.api.groups import create_group
-from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.cli.shell import Shell
 from tests.factory import claimed_task, ending
 
 
 @pytest.fixture
-def run(shell: Shell) -> Shell:  # noqa: F811
+def run(shell: Shell) -> Shell:
     return shell
 
 
@@ -67,6 +67,30 @@ def test_one_that_is_unknown(run: Shell, engine: Engine) -> None:
 
     assert answer.returncode == 1
     assert "There is no group 7" in answer.stderr
+
+
+def test_the_members_of_a_group_are_listed(run: Shell, group) -> None:
+    listed = run("list", "--group", str(group.id)).stdout.splitlines()
+    failed = run.json("list", "--group", str(group.id), "--state", "FAILED")
+    older = run.json("list", "--group", str(group.id), "--before", str(group.task_ids[2]))
+    shown = run("groups", "show", str(group.id)).stdout
+
+    assert [line.split()[0] for line in listed[1:]] == [str(i) for i in group.task_ids[::-1]]
+    assert [task["id"] for task in failed] == [group.task_ids[1]]
+    assert [task["id"] for task in older] == [group.task_ids[1], group.task_ids[0]]
+    assert shown.endswith(f"All members: tasks-app list --group {group.id}\n")
+
+
+def test_show_says_why_the_last_attempt_was_the_last(run: Shell, group) -> None:
+    failed = str(group.task_ids[1])
+
+    assert re.search(
+        r"^not tried again +its handler has no retry", run("show", failed).stdout, re.M
+    )
+    assert run.json("show", failed)["why_last"].startswith(
+        "its handler has no retry for ValueError"
+    )
+    assert run.json("show", str(group.task_ids[0]))["why_last"] is None
 
 
 def test_what_a_long_run_has_kept_is_shown_with_its_task(run: Shell, engine: Engine) -> None:

@@ -16,26 +16,25 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import Breaker, NewTask, create_group, locks
-from tasks_app.batch.progress import Progress
+from tasks_app.batch.progress import JobProgress
 from tasks_app.batch.split import split
 from tasks_app.domain.partition.sources import Table
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import Stack
 from tasks_app.locks import LockLostError
-from tasks_app.pool.batch import buckets, instances
+from tasks_app.pool.batch import instances
+from tasks_app.pool.batch.sources import buckets
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
-from tests.cli.test_arguments import commands
-from tests.cli.test_batch import run  # noqa: F401  a fixture
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell, commands
 from tests.factory import claimer, ending, pending_task
 
-EXEMPT = {"demo"}
+EXEMPT = {"dashboard", "demo", "metrics"}
 """A show, for people: what it checks is its exit code."""
 IN_A_FOLDER = {"up", "urls", "down"}
-IN_A_PROCESS = {"work", "demo"}
+IN_A_PROCESS = {"dashboard", "demo", "metrics", "work"}
 TYPED = """
 migrate
 migrate --check
@@ -58,6 +57,11 @@ rest {bulk} --dry-run
 edit --name t --set 'n=1'
 audit
 audit {bulk}
+errors fill
+errors show 2a15a26ad4bbc789
+errors requeue 2a15a26ad4bbc789 --dry-run
+errors known 2a15a26ad4bbc789
+errors unknown 2a15a26ad4bbc789
 pause mail
 resume mail
 pause --all
@@ -98,6 +102,7 @@ schedules change night --queue mail
 schedules disable night
 schedules enable night
 schedules preview night
+schedules run night
 schedules backfill night 2026-01-01T00:00:00Z 2026-01-03T00:00:00Z
 schedules remove night
 batch validate payroll '{"month": "2026-10"}'
@@ -150,7 +155,7 @@ def test_every_verb_is_typed_here() -> None:
 
 
 @pytest.fixture
-def known(run: Shell, engine: Engine) -> Iterator[dict[str, Any]]:  # noqa: F811
+def known(run: Shell, engine: Engine) -> Iterator[dict[str, Any]]:
     """What the commands are about."""
     with engine.begin() as connection:
         breaker.synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
@@ -175,7 +180,7 @@ def launched(engine: Engine, batch_id: int) -> None:
     with engine.begin() as connection:
         locked = instances.lock(connection, batch_id)
         assert locked is not None
-        progress, check = Progress(job, connection, locked), job.steps["check"]
+        progress, check = JobProgress(job, connection, locked), job.steps["check"]
         progress.enter(check, split(connection, check, None))
         progress.launch(check)
 
@@ -191,7 +196,7 @@ def ended(engine: Engine) -> None:
 
 @pytest.mark.long
 def test_each_prints_one_document(
-    run: Shell,  # noqa: F811
+    run: Shell,
     known: dict[str, Any],
     engine: Engine,
     stack: Stack,
@@ -242,7 +247,7 @@ def test_the_servers_and_a_drain_print_one_document(
         stopped = document("down", shell("down", "--json").stdout)
 
     assert [server["name"] for server in started] == ["PostgreSQL", "Valkey"]
-    assert drained == {"ran": {"SUCCEEDED": 1}, "left": []}
+    assert drained == {"ran": {"SUCCEEDED": 1}, "left": [], "stopped_by": None}
     assert stopped == {"stopped": True}
 
 

@@ -12,12 +12,12 @@ from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
-from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.cli.shell import Shell
 from tests.factory import claimer, ending, pending_task
 
 
 @pytest.fixture
-def run(shell: Shell) -> Shell:  # noqa: F811
+def run(shell: Shell) -> Shell:
     return shell
 
 

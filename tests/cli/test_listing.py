@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -19,12 +20,16 @@ from rich.cells import cell_len
 from sqlalchemy import Engine, text
 
 from tasks_app.cli.listing import INDENT, lay_out
+from tasks_app.cli.output import cell, print_json
+from tasks_app.cli.tasks.explain import _sentence
+from tasks_app.domain.finding import ok
+from tasks_app.domain.tasks.error_text import printable
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.runs.settle import settle_one
-from tests.cli.test_commands import Shell
-from tests.factory import claimed_task, ending, pending_task
+from tests.cli.shell import Shell
+from tests.factory import claimed_task, ending, pending_task, unknown
 
 CAUSE = Cause("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed\nby the other side")
 
@@ -47,7 +52,7 @@ def tasks(engine: Engine) -> dict[str, int]:
         retry = ending(again, Event.RETRY, failures=1, wait=timedelta(hours=3), cause=CAUSE)
         settle_one(connection, retry)
         settle_one(connection, ending(over, Event.FAIL, failures=3, cause=CAUSE))
-        park(connection, [ids["parked"]], "nobody knows it", timedelta(seconds=30))
+        park(connection, [ids["parked"]], unknown("new"), timedelta(seconds=30))
         connection.execute(
             text("UPDATE task_error SET finished_at = now() - interval '185 s', due_at = now()")
         )
@@ -97,7 +102,7 @@ def test_eighty_columns_hold_ages_whole_words_and_the_last_error(
     assert lines[0].split() == ["id", "state", "when", "failures", "name", "queue", "biz_key"]
     assert "due in 9 min" in line_of(lines, tasks["later"])[0]
     assert "RUNNING  began " in line_of(lines, tasks["runs"])[0]
-    assert line_of(lines, tasks["parked"])[1] == "    nobody knows it"
+    assert line_of(lines, tasks["parked"])[1] == f"    {unknown('new')}"
     line, below = line_of(lines, tasks["again"])
     assert "due in 2 h" in line
     assert "1 of 3" in line
@@ -173,6 +178,20 @@ def test_the_audit_says_how_long_ago_and_of_a_narrow_terminal_no_more_than_fits(
     assert json.loads(shell("audit", "--json").stdout)[0]["role"]
 
 
+def test_settings_are_not_broken(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = shell("config").stdout.splitlines()
+    wide = shell("config", "--wide").stdout.splitlines()
+
+    assert max(map(cell_len, lines)) <= 80
+    at = next(n for n, line in enumerate(lines) if line.startswith("TASKS_APP_DATABASE_URL "))
+    assert lines[at].endswith("environment")
+    assert lines[at + 1].startswith(f"{INDENT}postgresql")
+    assert re.search(r"^TASKS_APP_LEASE +30s +default$", "\n".join(lines), re.M)
+    assert not [line for line in wide if line.startswith(" ")]
+
+
 IDS = st.integers(1, 10**9).map(str)
 CELLS = st.text(st.sampled_from("ab.:é注😀-"), max_size=40)
 WORDS = st.lists(st.text(st.sampled_from("ab.:é注😀-"), min_size=1, max_size=12), max_size=30)
@@ -201,4 +220,25 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_below_is_broken(
 def test_what_moves_the_cursor_does_not_reach_the_terminal() -> None:
     lines = lay_out(["key"], [["a\x1b[2Jb\n"]], ["one\ntwo\x07"], remark="why", most=None)
 
-    assert list(lines) == ["key      why", "a [2Jb   one two"]
+    assert list(lines) == ["key          why", r"a\x1b[2Jb\n  one two\x07"]
+
+
+def test_what_drives_the_terminal_is_escaped_in_payloads_errors_and_advice() -> None:
+    """Of rows that were written before causes were cleaned, too."""
+    assert cell({"a": "\x1b\x9b\u202eé"}) == r'{"a": "\u001b\x9b\u202eé"}'
+    assert cell("one\x1b[2J\n\ttwo\r") == "one\\x1b[2J\n\ttwo\\r"
+    assert _sentence(ok("k", "fails\x1b[2J")) == r"fails\x1b[2J."
+
+
+def test_json_has_no_raw_control_characters_and_the_same_value(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    strange = [chr(code) for code in range(0x10000) if not 0xD800 <= code <= 0xDFFF]
+    value = {"é\x9b": ["\u202edesrever", "a\\\x7f", {"all": "".join(strange)}]}
+
+    print_json(value)
+
+    shown = capsys.readouterr().out
+    assert shown == printable(shown, keep="\n")
+    assert "é" in shown
+    assert json.loads(shown) == value

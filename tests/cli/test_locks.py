@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tasks_app import locks
-from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.cli.shell import Shell
 
 
 @pytest.fixture
-def run(shell: Shell) -> Shell:  # noqa: F811
+def run(shell: Shell) -> Shell:
     return shell
 
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.cli.shell import Shell
 
 DAILY = ("--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
 
 
 @pytest.fixture
-def run(shell: Shell) -> Shell:  # noqa: F811
+def run(shell: Shell) -> Shell:
     return shell
 
 
@@ -22,6 +22,21 @@ def next_runs(engine: Engine) -> dict:
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT name, next_run_at FROM task_schedules"))
         return {row.name: row.next_run_at for row in rows}
+
+
+def test_eighty_columns_hold_whole_words(run: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "customers.points.of.the.month.are.granted.every.night"
+    run("schedules", "add", long, "cli.echo", *DAILY)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = run("schedules", "list").stdout.splitlines()
+    wide = run("schedules", "list", "--wide").stdout.splitlines()
+
+    assert len(lines) == len(wide) == 2
+    assert max(map(len, lines)) <= 80
+    assert re.match(r"^customer\S*…  cli\.echo  cron \S", lines[1])
+    assert re.search(r"  yes +in \d+ (h|min|s)", lines[1])
+    assert re.search(rf"^{long}  cli\.echo .* Europe/Berlin  yes +20.*Z", wide[1])
 
 
 def test_a_schedule_is_added_listed_shown_and_removed(run: Shell) -> None:
@@ -137,3 +152,29 @@ def test_wrong_usage_exits_with_2_and_writes_nothing(
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert said in done.stderr
     assert next_runs(engine) == {}
+
+
+def test_a_schedule_is_run_now_and_fires_as_before(run: Shell, engine: Engine) -> None:
+    run("schedules", "add", "night", "cli.echo", '{"n": 1}', *DAILY, "--jitter", "1h")
+    run("schedules", "disable", "night")
+    before = next_runs(engine)
+
+    made = run.json("schedules", "run", "night")
+    told = run("schedules", "run", "night")
+    task = run.json("show", str(made["id"]))["task"]
+    lines = run.json("audit", "--action", "schedule run")
+
+    assert (made["name"], made["created"], task["payload"]) == ("night", True, {"n": 1})
+    assert "night" in str(task["headers"])
+    assert re.fullmatch(r"task \d+ made\n", told.stdout)
+    assert next_runs(engine) == before
+    assert made["id"] in lines[1]["ids"]
+    with engine.connect() as connection:
+        of = connection.execute(
+            text(
+                "SELECT s.name, p.due_at <= now() FROM task_pending p JOIN task_schedule s"
+                " ON s.id = p.schedule_id"
+            )
+        ).all()
+    assert [tuple(row) for row in of] == [("night", True)] * 2
+    assert run("schedules", "run", "day").returncode == 1

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, make_url, text
 from tasks_app.broker.checks.startup import check_database
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError
-from tests.cli.test_commands import Shell
+from tests.cli.shell import Shell
 
 SECRET = "s3cret"
 BIN = Path(sys.executable).parent
@@ -150,6 +150,7 @@ def test_worker_and_beat_end_with_the_same_sentence_and_code(
         ("TASKS_APP_DATABASE_URL", f"mysql://me:{SECRET}@h/x", "mysql is no PostgreSQL"),
         ("TASKS_APP_BROKER_URL", f"foo://me:{SECRET}@h/x", "names the transport foo, which Celery"),
         ("TASKS_APP_BROKER_URL", "not a url", "use a URL such as redis://"),
+        ("TASKS_APP_BROKER_URL", f"redis://:{SECRET}@h/abc", "a database of Redis by more than a"),
         ("CELERY_BROKER_URL", f"foo://me:{SECRET}@h/x", "The URL in CELERY_BROKER_URL names"),
     ],
 )

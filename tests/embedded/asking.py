@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
-import pytest
 import redis
+
+from tests import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +35,7 @@ def broker(url: str, *command: str) -> Any:
 
 
 def until(holds: Callable[[], Any]) -> Any:
-    """Wait for a condition and return what it returned."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if value := holds():
-            return value
-        time.sleep(0.02)
-    pytest.fail(f"waited {PATIENCE_S} s in vain")
+    return waiting.until(holds, PATIENCE_S)
 
 
 def has_ended(pid: int) -> bool:

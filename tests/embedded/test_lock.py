@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tasks_app.embedded import AlreadyOwnedError
-from tasks_app.embedded.lock import Lock, is_held
+from tasks_app.embedded.lock import FolderLock, is_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_it_excludes_others_until_it_is_released(tmp_path: Path) -> None:
-    first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
+    first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
 
     first.acquire()
     with pytest.raises(AlreadyOwnedError):
@@ -32,7 +32,7 @@ def test_it_excludes_others_until_it_is_released(tmp_path: Path) -> None:
 
 
 def test_looking_at_it_does_not_take_it(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "lock")
+    lock = FolderLock(tmp_path / "lock")
     assert not is_held(tmp_path / "lock")
 
     lock.acquire()
@@ -44,8 +44,8 @@ def test_looking_at_it_does_not_take_it(tmp_path: Path) -> None:
 
 OWNER_WITH_CHILD = """
 import os, pathlib, signal, sys
-from tasks_app.embedded.lock import Lock
-lock = Lock(pathlib.Path(sys.argv[1]))
+from tasks_app.embedded.lock import FolderLock
+lock = FolderLock(pathlib.Path(sys.argv[1]))
 lock.acquire()
 if os.fork() == 0:
     print("child", flush=True)

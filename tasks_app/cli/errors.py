@@ -1,0 +1,231 @@
+"""``errors``: the error pool by cause; requeued in stages, marked as known."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from tasks_app.cli import listing, output
+from tasks_app.cli.arguments import fingerprint_digits, moment
+from tasks_app.cli.database import caller, connected, transaction
+from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.errors import NO
+from tasks_app.domain.explain.words import count
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.errors.groups import MOST_WITHOUT, ErrorGroup, tasks_of, without_fingerprint
+from tasks_app.pool.tasks.browse import attempts
+from tasks_app.runtime.api.bulk_preview import foresee_bulk
+from tasks_app.runtime.api.errors import (
+    fill_fingerprints,
+    list_errors,
+    mark_error_known,
+    mark_error_unknown,
+)
+from tasks_app.runtime.api.staged_requeue import STAGES, requeue_errors
+
+_PAGE = 1_000
+
+
+@click.group(invoke_without_command=True)
+@click.option("--name", help="Only tasks of this name.")
+@click.option("--queue", help="Only this queue.")
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
+)
+@listing.as_wide
+@output.as_json
+@click.pass_context
+def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) -> None:
+    """Group the error pool by cause, most tasks first."""
+    if ctx.invoked_subcommand is not None:
+        return
+    with transaction() as connection:
+        found, now = list_errors(connection, **filters), instant(connection)
+        without = without_fingerprint(connection)
+    if json_:
+        output.print_json([asdict(group) for group in found])
+    elif found:
+        columns = ("fingerprint", "tasks", "first", "last", "names", "queues", "known by")
+        lines = [_line(group, now, wide=wide) for group in found]
+        remarks = [group.error for group in found]
+        most = None if wide else listing.width()
+        cut = ("names", "queues", "known by")
+        told = listing.lay_out(columns, lines, remarks, remark="error", most=most, cut=cut)
+        click.echo("\n".join(told))
+    else:
+        click.echo("No task with a fingerprint is in the error pool.")
+    if without:
+        some = (
+            f"more than {MOST_WITHOUT} tasks" if without > MOST_WITHOUT else count(without, "task")
+        )
+        click.echo(f"Left out: {some} without a fingerprint. Run: tasks-app errors fill", err=True)
+
+
+@errors.command()
+@click.argument("fingerprint")
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=10, show_default=True, help="Tasks to list."
+)
+@output.as_json
+def show(fingerprint: str, most: int, *, json_: bool) -> None:
+    """Show one cause, its newest error and its newest tasks."""
+    with transaction() as connection:
+        group = next(
+            iter(list_errors(connection, fingerprint=fingerprint_digits(fingerprint))), None
+        )
+        if group is None:
+            output.refuse(f"No failed task has {fingerprint:.40}. Run: tasks-app errors")
+        tasks = tasks_of(connection, group.fingerprint, most=most)
+        sample = next(reversed(attempts(connection, group.sample_id)), None)
+    if json_:
+        output.print_json({**asdict(group), "sample": sample, "tasks": tasks})
+        return
+    output.print_fields((word, value) for word, value in asdict(group).items() if value != [])
+    if sample is not None and sample.traceback:
+        click.echo(f"\n{output.cell(sample.traceback.rstrip())}\n")
+    output.print_table(
+        ("id", "name", "queue", "biz_key", "failed at"),
+        [(task.id, task.name, task.queue, task.biz_key, task.finished_at) for task in tasks],
+    )
+
+
+@errors.command()
+@click.argument("fingerprint")
+@click.option("--first", type=click.IntRange(1), help="Only so many; `rest` goes on.")
+@click.option(
+    "--stages", help="'1,10,rest' (default): each waits for the one before, and stops on failure."
+)
+@click.option("--patience", default="10m", show_default=True, help="How long a stage may take.")
+@click.option("--dry-run", is_flag=True, help="Say what would be requeued; change nothing.")
+@output.as_json
+def requeue(
+    fingerprint: str,
+    first: int | None,
+    stages: str | None,
+    patience: str,
+    *,
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Return the tasks of one cause to the pending pool, in stages.
+
+    The next stage begins when the tasks of the one before have ended. None begins if one of them
+    fails for the same cause again, or has not ended in time.
+    """
+    if first and stages:
+        raise click.UsageError("Give --first or --stages, not both.")
+    plan = (first,) if first else _stages(stages) if stages else STAGES
+    digits, span = fingerprint_digits(fingerprint), _span(patience, "--patience")
+    with connected() as engine:
+        if dry_run:
+            number = foresee_bulk(engine, "requeue", fingerprint=digits).counts.total()
+            words = f"{count(number, 'task')} would be requeued. Nothing was changed."
+            output.answer(words, {"number": number, "changed": False}, json_=json_)
+            return
+        told, failed = [], False
+        for stage in requeue_errors(engine, digits, plan, by=caller(), patience=span):
+            done = stage.done
+            failed = bool(stage.again or stage.going or done.left_out)
+            told.append({"token": done.token, "answers": done.answers, "ids": done.ids})
+            told[-1] |= {"left_out": done.left_out, "more": done.more}
+            told[-1] |= {"again": stage.again, "going": stage.going}
+            if json_:
+                continue
+            click.echo(f"{count(len(done.ids), 'task')} of the stage requeued" * bool(done.ids))
+            for why, ids in sorted(done.left_out.items()):
+                click.echo(f"{count(len(ids), 'task')} left as they are, {why}", err=True)
+            if stage.again:
+                click.echo(f"Stopped: {count(stage.again, 'task')} failed alike again.", err=True)
+            elif stage.going:
+                click.echo(f"Stopped: {count(stage.going, 'task')} had not ended.", err=True)
+            if done.more and (failed or first):
+                click.echo(f"To go on: tasks-app rest {done.token}")
+    if json_:
+        output.print_json(told)
+    sys.exit(NO if failed else 0)
+
+
+@errors.command()
+@click.argument("fingerprint")
+@click.option("--by", help="Who knows it. Default: you.")
+@click.option("--until", help="When the mark ends: 7d, or ISO 8601 with a zone.")
+@click.option("--note", default="", help="For the others: what is being done.")
+@output.as_json
+def known(fingerprint: str, by: str | None, until: str | None, note: str, *, json_: bool) -> None:
+    """Mark a cause as known."""
+    who = by or caller()
+    with transaction() as connection:
+        at = _until(until)
+        done = mark_error_known(
+            connection, fingerprint_digits(fingerprint), by=who, until=at, note=note
+        )
+    if not done:
+        output.refuse(f"No failed task has {fingerprint:.40}. Run: tasks-app errors")
+    fields = {"fingerprint": fingerprint, "known_by": who, "known_until": until, "note": note}
+    output.answer("known", fields, json_=json_)
+
+
+@errors.command()
+@click.argument("fingerprint")
+@output.as_json
+def unknown(fingerprint: str, *, json_: bool) -> None:
+    """Take the mark of a cause back."""
+    with transaction() as connection:
+        done = mark_error_unknown(connection, fingerprint_digits(fingerprint), by=caller())
+    if not done:
+        output.refuse(f"{fingerprint:.40} is not marked as known. Run: tasks-app errors")
+    output.answer("unknown", {"fingerprint": fingerprint, "known_by": None}, json_=json_)
+
+
+@errors.command()
+@output.as_json
+def fill(*, json_: bool) -> None:
+    """Give errors of older code their fingerprints; enter new causes."""
+    filled = 0
+    with connected() as engine:
+        more = True
+        while more:
+            with engine.begin() as connection:
+                number = fill_fingerprints(connection, _PAGE)
+            filled += number
+            more = number == _PAGE
+    output.answer(f"{count(filled, 'task')} filled", {"filled": filled}, json_=json_)
+
+
+def _line(group: ErrorGroup, now: datetime, *, wide: bool) -> list[str]:
+    first, last = group.first_at, group.last_at
+    return [
+        *(group.fingerprint, str(group.number)),
+        *(output.cell(at) if wide else listing.age(at, now) for at in (first, last)),
+        *(", ".join(group.names), ", ".join(group.queues), group.known_by or ""),
+    ]
+
+
+def _stages(text: str) -> tuple[int | None, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word == "rest" or (word.isdecimal() and int(word)) for word in words):
+        raise click.BadParameter("are numbers from 1 and 'rest': 1,10,rest", param_hint="--stages")
+    return tuple(None if word == "rest" else int(word) for word in words)
+
+
+def _span(text: str, hint: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}. Say it as 30s, 10m or 2d", param_hint=hint) from None
+
+
+def _until(text: str | None) -> datetime | timedelta | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        at = moment(text, "--until")
+    if at.tzinfo is None:
+        raise click.BadParameter("needs a zone: 2026-01-31T12:00Z", param_hint="--until")
+    return at

@@ -1,0 +1,3 @@
+"""Commands on what may run when: queues, limits, breakers, fair shares."""
+
+from __future__ import annotations

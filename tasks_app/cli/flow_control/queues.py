@@ -1,0 +1,195 @@
+"""``queues``: when a queue runs, and what its tasks have by default."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.arguments import options
+from tasks_app.cli.database import caller, transaction
+from tasks_app.cli.flow_control.pauses import pause, resume
+from tasks_app.domain.explain.words import exact
+from tasks_app.domain.queues.queue import Queue, QueueOptions
+from tasks_app.runtime.api import queues as rows
+
+_LISTED = ("queue", "now", "windows", "only while", "defaults")
+
+
+@click.group()
+def queues() -> None:
+    """Say when queues run, and what their tasks have by default."""
+
+
+queues.add_command(pause)
+queues.add_command(resume)
+
+
+@queues.command("list")
+@output.as_json
+def list_(*, json_: bool) -> None:
+    """List the queues that have settings."""
+    with transaction() as connection:
+        found = rows.list_queues(connection)
+    if json_:
+        output.print_json([_fields(queue) for queue in found])
+    else:
+        output.print_table(_LISTED, map(_line, found))
+
+
+@queues.command()
+@click.argument("queue")
+@output.as_json
+def show(queue: str, *, json_: bool) -> None:
+    """Show the settings of a queue, and whether it runs now."""
+    with transaction() as connection:
+        found = rows.get_queue(connection, queue)
+    if found is None:
+        runs = {"queue": queue, "runs": True}
+        output.answer(f"Queue {queue} has no settings: it runs.", runs, json_=json_)
+        return
+    output.print_json(_fields(found)) if json_ else output.print_fields(_fields(found).items())
+
+
+rules = options(
+    click.option(
+        "--window",
+        "windows",
+        multiple=True,
+        help="Run only then: 'mon-fri 22:00-06:00 Europe/Berlin not on CALENDAR'. "
+        "Several: in any of them. They replace those it had.",
+    ),
+    click.option("--running-below", help="Run only while fewer tasks of other queues run."),
+    click.option(
+        "--waiting-below",
+        help="Run only while no due task of another queue has waited this long.",
+    ),
+    click.option("--retry", help="For tasks without their own: '5s,30s,1m', 'fixed 30s'."),
+    click.option("--max-attempts", help="For tasks without their own: how often they may fail."),
+    click.option(
+        "--timeout",
+        help="For tasks without their own: raised in the handler after this long.",
+    ),
+    click.option(
+        "--hard-timeout",
+        help="For tasks without their own: their process is killed after this long.",
+    ),
+)
+
+
+@queues.command("set")
+@click.argument("queue")
+@rules
+@output.as_json
+def set_(queue: str, *, json_: bool, **given: Any) -> None:
+    """Change a queue. Options that are left out stay as they are, 'none' removes one."""
+    options = _options(given)
+    if not options:
+        raise click.UsageError("Give an option: --window, --running-below, --timeout, …")
+    with transaction() as connection:
+        found = rows.change_queue(connection, queue, by=caller(), **options)
+    if found is None:
+        runs = {"queue": queue, "runs": True}
+        output.answer(f"Queue {queue} has no settings any more.", runs, json_=json_)
+    else:
+        output.answer(standing(found), _fields(found), json_=json_)
+
+
+@queues.command()
+@click.argument("queue")
+@output.as_json
+def reset(queue: str, *, json_: bool) -> None:
+    """Remove all settings of a queue, but not its pause."""
+    with transaction() as connection:
+        done = rows.reset_queue(connection, queue, by=caller())
+    words = "reset" if done else "had no settings"
+    output.answer(words, {"queue": queue, "reset": bool(done)}, json_=json_)
+
+
+@queues.command()
+@click.argument("name", required=False)
+@click.argument("days", nargs=-1)
+@click.option("--remove", is_flag=True, help="Delete it.")
+@output.as_json
+def calendar(name: str | None, days: tuple[str, ...], *, remove: bool, json_: bool) -> None:
+    """List calendars. With DAYS (2026-12-25) write one: windows do not open on them."""
+    if remove == bool(days) and (remove or name is not None):
+        raise click.UsageError("Give a name with days, or with --remove.")
+    with transaction() as connection:
+        if remove:
+            done = rows.remove_calendar(connection, str(name), by=caller())
+            words = "removed" if done else "there was none"
+            output.answer(words, {"name": name, "removed": bool(done)}, json_=json_)
+        elif name is not None:
+            written = rows.set_calendar(connection, name, _dates(days), by=caller())
+            said = {"name": name, "days": written}
+            output.answer(f"{name}: {_days(written)}", said, json_=json_)
+        else:
+            found = rows.list_calendars(connection)
+            if json_:
+                output.print_json([{"name": n, "days": d} for n, d in found.items()])
+                return
+            output.print_table(("name", "days"), [[n, _days(d)] for n, d in found.items()])
+
+
+def _options(given: dict[str, Any]) -> QueueOptions:
+    said: Any = {word: value for word, value in given.items() if value}
+    for word, value in said.items():
+        if value in ("none", ("none",)):
+            said[word] = None
+        elif word in ("running_below", "max_attempts"):
+            said[word] = _integer(word, value)
+    options: QueueOptions = said
+    return options
+
+
+def _integer(word: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        option = word.replace("_", "-")
+        raise click.UsageError(f"--{option} {value} is neither a number nor none.") from None
+
+
+def _dates(days: tuple[str, ...]) -> list[date]:
+    try:
+        return [date.fromisoformat(day) for part in days for day in part.split(",")]
+    except ValueError as error:
+        raise click.UsageError(f"{error}. Write days as 2026-12-25.") from None
+
+
+def _days(days: list[date]) -> str:
+    return ", ".join(map(str, days))
+
+
+def standing(queue: Queue) -> str:
+    """Say that it runs, or why it does not."""
+    if queue.paused_since is not None:
+        until = f" until {exact(queue.resume_at)}" if queue.resume_at else ""
+        reason = f": {queue.reason}" if queue.reason else ""
+        return f"paused since {exact(queue.paused_since)}{until}{reason}"
+    if not queue.is_open:
+        opens_at = queue.opens_at
+        return f"closed until {exact(opens_at)}" if opens_at else "closed for a year and longer"
+    return f"shut: others are {queue.shut}" if queue.shut else "runs"
+
+
+def _line(queue: Queue) -> list[Any]:
+    windows = "; ".join(map(str, queue.windows))
+    defaults = ", ".join(f"{name} {value}" for name, value in queue.defaults.items())
+    return [queue.queue, standing(queue), windows, queue.gate, defaults]
+
+
+def _fields(queue: Queue) -> dict[str, Any]:
+    return {
+        "queue": queue.queue,
+        "now": standing(queue),
+        "runs": queue.runs,
+        "windows": [str(window) for window in queue.windows] or None,
+        "opens_at": queue.opens_at,
+        "gate": queue.gate or None,
+        "shut": queue.shut,
+        **queue.defaults,
+    }

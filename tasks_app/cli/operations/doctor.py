@@ -1,0 +1,111 @@
+"""``doctor``: is everything fit to run, and what to do if not. ``healthz``: the same for probes."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import settings
+from tasks_app.domain.config.setting_sources import unknown_variables
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import AWAY, NO, ConfigurationError, TasksError
+from tasks_app.domain.finding import Finding, Level, fail, ok, warn
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.health_files import ROLES, judge, probe
+
+_COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+@click.command()
+@output.as_json
+def doctor(*, json_: bool) -> None:
+    """Check settings, database, broker and workers; say what to do.
+
+    Exit 0: nothing fails, warnings or not. 1: a check fails. 3: database or broker is away.
+    """
+    findings = _examine()
+    if json_:
+        output.print_json(findings)
+    else:
+        for finding in findings:
+            click.echo(_line(finding))
+    if any(finding.away for finding in findings):
+        sys.exit(AWAY)
+    sys.exit(NO if any(finding.level is Level.FAIL for finding in findings) else 0)
+
+
+@click.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="Whose health.")
+@click.option("--node", help="Only this node: celery@host. Default: all on this machine.")
+@output.as_json
+def healthz(role: str, node: str | None, *, json_: bool) -> None:
+    """Tell whether worker, beat or database is alive: exit 0 or 1.
+
+    For worker and beat it reads the files of the database and schema that TASKS_APP_DATABASE_URL
+    and TASKS_APP_SCHEMA name; the database itself is asked. It may run every few seconds.
+    """
+    if not json_:
+        sys.exit(probe(role, node))
+    good, why = judge(role, node)
+    output.print_json({"role": role, "node": node, "healthy": good, "why": why})
+    sys.exit(0 if good else NO)
+
+
+def _examine() -> list[Finding]:
+    try:
+        given = settings()
+        _ = given.database
+    except ConfigurationError as error:
+        fact, _, advice = str(error).partition(". ")
+        return [fail("settings", fact, advice or "See docs/reference/settings.md.")]
+    from tasks_app.monitor.checks.checkup import examine  # noqa: PLC0415  not for a wrong setting
+    from tasks_app.runtime.handler_db.driver_internals import examine as examine_drivers  # noqa: PLC0415
+
+    return [*_settings(given), *examine_drivers(), *examine(given), *_celery(given)]
+
+
+def _settings(given: Settings) -> list[Finding]:
+    advice = "Nobody reads it: see docs/reference/settings.md."
+    findings = [warn("settings", f"{name} is unknown", advice) for name in unknown_variables()]
+    findings = findings or [ok("settings", "all valid")]
+    try:
+        load_handlers(given.modules)
+    except TasksError as error:
+        fact, _, advice = str(error).partition(". ")
+        findings.append(fail("handlers", fact, advice))
+    except Exception as error:
+        fact = f"a module of TASKS_APP_IMPORTS breaks ({type(error).__name__}: {error})"
+        findings.append(fail("handlers", fact, "Mend it: no worker of these settings starts."))
+    else:
+        findings.append(ok("handlers", f"{len(HANDLERS.names)} known here"))
+    return findings
+
+
+def _celery(given: Settings) -> list[Finding]:
+    """Check Celery, imported here only; the broker may stand in celeryconfig.py alone."""
+    try:
+        from tasks_app.broker import internals  # noqa: PLC0415
+        from tasks_app.broker.checks import broker as checkup  # noqa: PLC0415
+        from tasks_app.broker.config.configuration import configuration  # noqa: PLC0415
+
+        _ = configuration(given)  # says what is wrong, where the app would end the process
+        from tasks_app.celery import app  # noqa: PLC0415
+    except ConfigurationError as error:
+        return [fail("celery", str(error).rstrip("."), "Neither worker nor beat starts.")]
+    except Exception as error:
+        fact = f"celeryconfig breaks ({type(error).__name__}: {error})"
+        return [fail("celery", fact, "Mend it: neither worker nor beat starts.")]
+    if not (app.conf.broker_url or app.conf.broker_read_url):
+        advice = "Set TASKS_APP_BROKER_URL, unless you run tasks-app work only."
+        broker = [warn("broker", "none is configured", advice)]
+    else:
+        broker = [*checkup.examine_broker(app), *checkup.examine_access(app)]
+    return [*broker, *checkup.examine_celery(app), *internals.examine()]
+
+
+def _line(finding: Finding) -> str:
+    level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level], bold=True)
+    fact = f"{finding.fact}." if finding.advice else finding.fact
+    return f"{level} {finding.subject:<13} {fact} {finding.advice}".rstrip()

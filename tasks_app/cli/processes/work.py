@@ -1,0 +1,172 @@
+"""``work``: run tasks without Celery. ``scan``: one scan, by hand."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.database import settings, transaction
+from tasks_app.cli.processes.drained import find_left, tell
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import NO, ConfigurationError
+from tasks_app.domain.explain.words import count
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.operations.grants import check_may_run
+from tasks_app.pool.schema import check_schema
+from tasks_app.runtime.execution.run_counts import RUN_COUNTS, read_counts
+from tasks_app.runtime.flow_control.breakers import enter_breakers
+from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
+from tasks_app.runtime.json_log import JsonLines
+from tasks_app.runtime.schedules.declared import synchronise
+from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.runtime.worker.supervisor import Ended, supervise, work_command
+
+MOST = 64
+"""Processes of a worker, or threads in each."""
+
+
+def cores() -> int:
+    usable = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return min(MOST, len(usable(0)) if usable else os.cpu_count() or 1)
+
+
+@click.command()
+@output.as_json
+def scan(*, json_: bool) -> None:
+    """Scan once: rescue tasks whose lease is over, publish due ones. Beat does it every second."""
+    _ = settings().broker  # raises with advice when there is none
+    from tasks_app.broker.worker.processes import beat_leader  # noqa: PLC0415  Celery only where used
+    from tasks_app.celery import app  # noqa: PLC0415
+
+    with transaction() as connection:
+        _tell(check_schema(connection))
+    leader = beat_leader(app)
+    try:
+        done = leader.scan()
+    finally:
+        leader.database.dispose()
+    ids, again = count(done.published, "id"), count(done.republished, "message")
+    told = f"{ids} published, {again} published again"
+    if done.skipped:
+        told = "Somebody else is scanning just now."
+    names = ("skipped", "published", "republished")
+    output.answer(told, {name: getattr(done, name) for name in names}, json_=json_)
+
+
+@click.command()
+@click.option("--drain", is_flag=True, help="End when nothing is due.")
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, MOST),
+    default=cores,
+    show_default="one per core",
+    help="Processes.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, MOST),
+    help="Threads in each process. Default: TASKS_APP_THREADS.",
+)
+@click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    help="Only this queue. Default: those of the handlers.",
+)
+@click.option("--alone", is_flag=True, hidden=True, help="Run here, without a parent.")
+@click.option("--counts", type=click.Path(path_type=Path), hidden=True, help="Count in this file.")
+@output.as_json
+def work(
+    *,
+    drain: bool,
+    concurrency: int,
+    threads: int | None,
+    queues: tuple[str, ...],
+    alone: bool,
+    counts: Path | None,
+    json_: bool,
+) -> None:
+    """Run tasks straight from the pool: no Celery, no broker.
+
+    A parent process watches those that run the handlers: it replaces one that a task kills, and
+    kills one whose task runs past its hard limit.
+
+    With --drain it says what ran, what is still due, and why; exit 1 if anything is.
+    """
+    if json_ and not drain:
+        raise click.UsageError("--json prints what was drained: it needs --drain.")
+    given = settings()
+    threads = threads or given.threads
+    _load(given)
+    if not HANDLERS.names:
+        raise ConfigurationError(
+            "No handlers are known. Name the modules that declare them in TASKS_APP_IMPORTS."
+        )
+    if not alone:
+        with transaction() as connection:
+            _tell(check_schema(connection))
+            synchronise(connection, HANDLERS)  # a role without grants is refused here, once
+            enter_breakers(connection, HANDLERS)
+            check_may_run(connection)
+        arguments = ["work", "--alone", f"--threads={threads}", *["--drain"] * drain]
+        command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
+        healthy_for_s = given.healthy_for.total_seconds()
+        run = partial(supervise, children=concurrency, healthy_for_s=healthy_for_s, stay=not drain)
+        served = queues or HANDLERS.queues
+        sys.exit(_drain(run, command, served, json_=json_) if drain else run(command).status)
+    _log_to_stderr(given)
+    if counts is not None:
+        RUN_COUNTS.into(counts)
+    gc.freeze()  # what is loaded by now stays, so that no collection walks it
+    run_work(given, queues=queues, threads=threads, drain=drain, handle_signals=True)
+
+
+def _tell(notice: str | None) -> None:
+    if notice:
+        click.echo(notice, err=True)
+
+
+def _drain(
+    run: Callable[[list[str]], Ended], command: list[str], queues: Sequence[str], *, json_: bool
+) -> int:
+    """Run it to its end and print what ran; return the exit status."""
+    with transaction() as connection:
+        since = instant(connection)
+    with tempfile.NamedTemporaryFile(prefix="tasks_app-counts-") as file:
+        ended = run([*command, f"--counts={file.name}"])
+        ran = read_counts(Path(file.name))
+    with transaction() as connection:
+        left = find_left(connection, queues, since, ended)
+    tell(ran, left, json_=json_, stopped_by=ended.stopped_by)
+    return NO if left else ended.status
+
+
+def _load(given: Settings) -> None:
+    if not given.celery_app:
+        load_handlers(given.modules)
+        return
+    from tasks_app.broker.celery_tasks.adoption import load_tasks  # noqa: PLC0415  it imports Celery
+
+    load_tasks(given)
+
+
+def _log_to_stderr(given: Settings) -> None:
+    if given.log_format == "json":
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonLines())
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
+        return
+    logging.Formatter.converter = time.gmtime
+    logging.basicConfig(level=logging.INFO, format="%(asctime)sZ %(levelname)s %(message)s")

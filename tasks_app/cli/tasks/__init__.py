@@ -1,0 +1,3 @@
+"""Commands on tasks: create, look, change, explain."""
+
+from __future__ import annotations

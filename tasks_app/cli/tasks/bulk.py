@@ -1,0 +1,216 @@
+"""``cancel``, ``requeue``, ``edit``, ``rest``: what an operator does to tasks, one or many."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from tasks_app.cli import output
+from tasks_app.cli.arguments import json_object, options
+from tasks_app.cli.database import caller, connected, settings, transaction
+from tasks_app.domain.creation.patch import patch_of
+from tasks_app.domain.errors import NO
+from tasks_app.domain.explain.words import count
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.tasks.cancel import Cancelled
+from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
+from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
+from tasks_app.runtime.api.tasks import cancel_task, requeue_task
+from tasks_app.runtime.handlers.registry import load_handlers
+
+SHOWN = 20
+"""Ids on a line; the audit has all."""
+
+first = click.option(
+    "--first", type=click.IntRange(1), help="Act on this many, and say how to go on."
+)
+dry_run = click.option("--dry-run", is_flag=True, help="Only count the tasks; change nothing.")
+
+
+filters = options(
+    click.option("--name", help="Tasks of this name."),
+    click.option("--queue", help="Of this queue."),
+    click.option("--biz-key", help="Of this business object: order:42."),
+    click.option(
+        "--pool", type=click.Choice([str(pool) for pool in Pool]), help="Only those in this pool."
+    ),
+    click.option(
+        "--state",
+        type=click.Choice([str(s) for s in State], case_sensitive=False),
+        help="Only those in this state.",
+    ),
+    click.option("--fingerprint", help="Of the error, as `errors` lists it."),
+    click.option("--error-kind", help="Class of the last error."),
+    click.option("--error-text", help="Part of the last error."),
+    click.option("--older-than", help="Created, or finished, longer ago than this: 30m, 6h, 2d."),
+    click.option("--newer-than", help="Created, or finished, within this long."),
+    first,
+    dry_run,
+)
+"""Which tasks, and how many of them now."""
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int)
+@filters
+@output.as_json
+def cancel(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
+    """Cancel tasks by id, or all for which every given option holds.
+
+    Waiting ones are cancelled at once, running ones are told.
+    """
+    if ids and not _filters(given):
+        _each(ids, cancel_task, good={Cancelled.CANCELLED, Cancelled.REQUESTED}, json_=json_)
+    else:
+        _many("cancel", ids, given, json_=json_)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int)
+@filters
+@output.as_json
+def requeue(ids: tuple[int, ...], *, json_: bool, **given: Any) -> None:
+    """Return finished tasks to the pending pool. Failures begin at 0.
+
+    Their ids and idempotency keys stay. By id, or all of the error pool that the options select;
+    --pool completed: of that one.
+    """
+    if ids and not _filters(given):
+        _each(ids, requeue_task, good={Requeued.REQUEUED}, json_=json_)
+    else:
+        _many("requeue", ids, given, json_=json_)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=int)
+@click.option(
+    "--set", "settings_", multiple=True, metavar="PATH=JSON", help="customer.zip='\"1\"'."
+)
+@click.option("--merge", help="A JSON object; null in it removes a key (RFC 7396).")
+@filters
+@output.as_json
+def edit(
+    ids: tuple[int, ...],
+    settings_: tuple[str, ...],
+    merge: str | None,
+    *,
+    json_: bool,
+    **given: Any,
+) -> None:
+    """Change the payloads of waiting tasks. --pool error: of failed ones.
+
+    Each new payload must fit the handler's model, so TASKS_APP_IMPORTS must name the handlers.
+    A task whose payload is refused stays as it is, and its id is printed.
+    """
+    if bool(settings_) == bool(merge):
+        raise click.UsageError("Give --set, once or several times, or --merge.")
+    patch = json_object(merge) if merge else patch_of(dict(map(_setting, settings_)))
+    load_handlers(settings().modules)
+    _many("edit", ids, given, patch, json_=json_)
+
+
+@click.command()
+@click.argument("token", type=int)
+@first
+@dry_run
+@output.as_json
+def rest(token: int, first: int | None, *, dry_run: bool, json_: bool) -> None:
+    """Continue a bulk by its token. Tasks newer than its start are left out."""
+    load_handlers(settings().modules)
+    with connected() as engine:
+        done: Foreseen | Done | None
+        if dry_run:
+            done = foresee_rest(engine, token)
+        else:
+            done = run_bulk(engine, token, first=first, by=caller())
+    if done is None:
+        output.refuse(f"There is no bulk {token}. Run: tasks-app audit")
+    _tell(done, json_=json_)
+
+
+def _filters(given: dict[str, Any]) -> bool:
+    """Say whether any option selects tasks."""
+    return any(value is not None and value is not False for value in given.values())
+
+
+def _many(
+    action: str,
+    ids: Sequence[int],
+    given: dict[str, Any],
+    patch: Mapping[str, Any] | None = None,
+    *,
+    json_: bool,
+) -> None:
+    number, dry = given.pop("first"), given.pop("dry_run")
+    chosen = {**given, "ids": tuple(dict.fromkeys(ids))}
+    with connected() as engine:
+        if dry:
+            _tell(foresee_bulk(engine, action, patch=patch, **chosen), json_=json_)
+        token = start_bulk(engine, action, patch=patch, by=caller(), **chosen)
+        click.echo(f"bulk {token}", err=json_)
+        done = run_bulk(engine, token, first=number, by=caller())
+    assert done is not None  # noqa: S101  it was opened just now
+    _tell(done, json_=json_)
+
+
+def _tell(done: Foreseen | Done, *, json_: bool) -> NoReturn:
+    if json_:
+        output.print_json(_fields(done))
+        sys.exit(NO if done.left_out else 0)
+    if isinstance(done, Foreseen):
+        counts = sorted(done.counts.items())
+        output.print_table(("name", "state", "tasks"), [(*of, n) for of, n in counts])
+        number = done.counts.total()
+        meant = f"{count(number, 'task')} {'is' if number == 1 else 'are'} meant"
+        click.echo(f"{meant}. Nothing was changed.")
+    else:
+        told = [f"{number} {answer}" for answer, number in sorted(done.answers.items())]
+        click.echo(", ".join(told) or "nothing to do")
+        if 0 < len(done.ids) <= SHOWN:
+            click.echo(f"ids: {_ids(done.ids)}")
+    for why, ids in sorted(done.left_out.items()):
+        click.echo(f"{len(ids)} left as they are, {why}: {_ids(ids)}", err=True)
+    if isinstance(done, Done) and done.more:
+        click.echo(f"How these went: tasks-app audit {done.token}")
+        click.echo(f"To go on: tasks-app rest {done.token}")
+    sys.exit(NO if done.left_out else 0)
+
+
+def _fields(done: Foreseen | Done) -> dict[str, Any]:
+    if isinstance(done, Done):
+        names = ("token", "answers", "ids", "left_out", "more")
+        return {name: getattr(done, name) for name in names}
+    counts = [
+        {"name": name, "state": state, "number": number}
+        for (name, state), number in sorted(done.counts.items())
+    ]
+    return {"counts": counts, "left_out": done.left_out, "changed": False}
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids[:SHOWN])) + (" …" if len(ids) > SHOWN else "")
+
+
+def _setting(given: str) -> tuple[str, Any]:
+    path, equals, value = given.partition("=")
+    try:
+        return path, json.loads(value)
+    except ValueError:
+        problem = "is no JSON; put text in quotes" if equals else "has no ="
+        raise click.BadParameter(f"{path} {problem}", param_hint="--set") from None
+
+
+def _each(ids: Sequence[int], act: Callable[..., Any], good: set[Any], *, json_: bool) -> None:
+    with transaction() as connection:
+        by = caller()
+        answers = {one: act(connection, one, by=by) for one in sorted({*ids})}
+    told = "\n".join(f"{task_id}  {answer}" for task_id, answer in answers.items())
+    fields = [{"id": task_id, "answer": answer} for task_id, answer in answers.items()]
+    output.answer(told, fields, json_=json_)
+    if not set(answers.values()) <= good:
+        sys.exit(NO)

@@ -1,0 +1,178 @@
+"""``list``, ``show``, ``stats``: look at tasks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any
+
+import click
+
+from tasks_app.cli import listing, output
+from tasks_app.cli.arguments import fingerprint_digits
+from tasks_app.cli.database import transaction
+from tasks_app.domain.coordination.groups import GroupProgress
+from tasks_app.domain.explain.last_attempt import why_last
+from tasks_app.domain.tasks.records import Task
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.flow_control.pause import paused
+from tasks_app.pool.groups.browse import groups_of
+from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.pool.tasks import browse, checkpoint
+
+
+@click.command("list")
+@click.option("--pool", type=click.Choice([str(pool) for pool in Pool]), help="Only this pool.")
+@click.option(
+    "--state",
+    type=click.Choice([str(state) for state in State], case_sensitive=False),
+    help="Only this state.",
+)
+@click.option("--name", help="Only tasks of this name.")
+@click.option("--queue", help="Only this queue.")
+@click.option("--biz-key", help="Only this business object: order:42.")
+@click.option("--group", type=int, metavar="ID", help="Only members of this group.")
+@click.option("--fingerprint", help="Only failed tasks with this error, as `errors` lists it.")
+@click.option("--before", type=int, help="Only ids below this one.")
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many."
+)
+@listing.as_wide
+@output.as_json
+def list_(*, wide: bool, json_: bool, **filters: Any) -> None:
+    """List tasks, newest first, with their last error.
+
+    A task that waits or runs shows the error of its last attempt.
+    """
+    given = filters["fingerprint"]
+    filters["fingerprint"] = None if given is None else fingerprint_digits(given)
+    with transaction() as connection:
+        tasks, now = browse.find(connection, **filters), instant(connection)
+        going = [task.id for task in tasks if task.pool == Pool.PENDING and task.attempt]
+        causes = browse.last_causes(connection, going)
+    if json_:
+        output.print_json([{**asdict(task), "last_error": causes.get(task.id)} for task in tasks])
+        return
+    if not tasks:
+        click.echo("There is no such task.")
+        return
+    remarks = [_remark(task, causes.get(task.id)) for task in tasks]
+    more = f"\nOlder ones: --before {tasks[-1].id}" if len(tasks) == filters["most"] else ""
+    if wide:
+        lines = [[output.cell(getattr(task, name)) for name in _WIDE] for task in tasks]
+        click.echo(
+            "\n".join(listing.lay_out(_WIDE, lines, remarks, remark="remark", most=None)) + more
+        )
+        return
+    click.echo(
+        "\n".join(
+            listing.lay_out(
+                ("id", "state", "when", "failures", "name", "queue", "biz_key"),
+                [_line(task, now) for task in tasks],
+                remarks,
+                remark="remark",
+                most=listing.width(),
+                cut=("name", "queue", "biz_key"),
+            )
+        )
+        + more
+    )
+
+
+_WIDE = (
+    *("id", "pool", "state", "name", "queue", "priority", "biz_key", "unique_key", "attempt"),
+    *("failures", "max_attempts", "crashes", "created_at", "due_at", "started_at", "finished_at"),
+    *("expires_at", "cancel_requested_at", "owner", "lease_until", "run_ms"),
+)
+
+
+def _line(task: Task, now: datetime) -> list[str]:
+    charged = f"{task.failures} of {task.max_attempts}" if task.max_attempts else str(task.failures)
+    return [
+        *(str(task.id), str(task.state), _when(task, now), charged),
+        *(task.name, task.queue, task.biz_key or ""),
+    ]
+
+
+def _when(task: Task, now: datetime) -> str:
+    if task.state is State.RUNNING:
+        return f"began {listing.age(task.started_at, now)}"
+    if task.state is State.PENDING:
+        return f"due {listing.age(task.due_at, now)}"
+    return listing.age(task.finished_at, now)
+
+
+def _remark(task: Task, last_error: str | None) -> str:
+    return "; ".join(said for said in (task.error, task.parked, last_error) if said)
+
+
+@click.command()
+@click.argument("task_id", type=int)
+@output.as_json
+def show(task_id: int, *, json_: bool) -> None:
+    """Show one task of any pool, with its failed attempts."""
+    with transaction() as connection:
+        task = browse.get(connection, task_id)
+        attempts = browse.attempts(connection, task_id)
+        kept = checkpoint.read(connection, task_id)
+        groups = groups_of(connection, task_id, exists=task is not None)
+    if task is None:
+        awaited = groups.callback_of
+        it = "" if awaited is None else f", it is the callback of group {awaited.id}"
+        look = "list" if awaited is None else f"groups show {awaited.id}"
+        output.refuse(f"There is no task {task_id}{it}. Run: tasks-app {look}")
+    last = attempts[-1] if attempts else None
+    why = why_last(task, last) if task.state is State.FAILED else None
+    if json_:
+        found = None if kept is None else kept._asdict()
+        of = groups._asdict()
+        output.print_json(
+            {"task": task, "attempts": attempts, "progress": found, "why_last": why, **of}
+        )
+        return
+    output.print_fields((field.name, getattr(task, field.name)) for field in fields(task))
+    output.print_fields([("not tried again", why)])
+    output.print_fields(
+        (name, f"{each.id}, {_stands(each)}")
+        for name, each in groups._asdict().items()
+        if each is not None
+    )
+    if kept is not None:
+        done = None if kept.fraction is None else f"{kept.fraction:.0%} {kept.note or ''}".strip()
+        output.print_fields(
+            [("progress", done), ("checkpoint", kept.checkpoint), ("committed_at", kept.at)]
+        )
+    for attempt in attempts:
+        click.echo(
+            f"\nattempt {attempt.attempt} at {output.cell(attempt.ended_at)}: "
+            f"{attempt.event}, {output.cell(attempt.kind)}: {output.cell(attempt.message)}"
+        )
+        if attempt.traceback:
+            click.echo(output.cell(attempt.traceback.rstrip()))
+
+
+@click.command()
+@output.as_json
+def stats(*, json_: bool) -> None:
+    """Count tasks by name, queue and state."""
+    with transaction() as connection:
+        counts = browse.stats(connection)
+        pauses = paused(connection)
+    if json_:
+        output.print_json(list(counts))
+        return
+    output.print_table(
+        ("name", "queue", "state", "tasks", "oldest due"),
+        [(c.name, c.queue, c.state, c.number, c.oldest_due_at) for c in counts],
+    )
+    for stopped in pauses:
+        queue = "every queue" if stopped.queue == EVERY_QUEUE else f"queue {stopped.queue}"
+        reason = f": {stopped.reason}" if stopped.reason else ""
+        until = f" until {output.cell(stopped.resume_at)}" if stopped.resume_at else ""
+        click.echo(f"{queue} is paused since {output.cell(stopped.since)}{until}{reason}")
+
+
+def _stands(group: GroupProgress) -> str:
+    outcome = "goes on" if group.outcome is None else str(group.outcome)
+    return f"{group.left} of {group.total} have not ended ({outcome})"

@@ -1,0 +1,44 @@
+"""A shell in an empty folder, with handlers of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from tasks_app.embedded import Valkey
+from tests.cli.batch_shell import run  # noqa: F401  a fixture
+from tests.cli.shell import Shell
+
+HANDLERS = """
+import gc, os, signal
+from tasks_app import handler
+
+@handler("cli.echo")
+def echo(ctx, payload):
+    return {**payload, "frozen": gc.get_freeze_count()}
+
+@handler("cli.poison", retry="0s,0s")
+def poison(ctx):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def shell(
+    engine: Engine,
+    database_url: str,
+    broker: Valkey,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Shell:
+    """A shell whose environment names the test's database, broker and handlers."""
+    (tmp_path / "cli_handlers.py").write_text(HANDLERS)
+    return Shell(
+        monkeypatch,
+        tmp_path,
+        TASKS_APP_DATABASE_URL=database_url,
+        TASKS_APP_BROKER_URL=broker.url,
+        TASKS_APP_IMPORTS="cli_handlers",
+    )
