@@ -13,7 +13,6 @@ from benchmarks.run import Choice, run
 
 
 def main() -> int:
-    """Carry out one command; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped, too
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -56,7 +55,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--systems", help="names, separated by commas; default: all")
     parser.add_argument("--rounds", type=int, help="default: 5, 1 with --quick")
     parser.add_argument("--n", type=int, help="tasks, instead of the plan's number")
-    parser.add_argument("--minutes", type=float, help="begin nothing more after so many")
+    parser.add_argument("--minutes", type=float, help="begin nothing after this many minutes")
     parser.add_argument("--quick", action="store_true", help="the main rows, with a fifth of it")
     parser.add_argument("--output", type=Path, help="default: results/<date>-<commit>.jsonl")
 

@@ -1,4 +1,4 @@
-"""Whether all was done, once, and in which pool it lies: by the handlers' marks and by the rows."""
+"""Whether every task ran once, and in which pool it is: by the handlers' marks and by the rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Audit = dict[str, Any]
 
 
 class AuditError(Exception):
-    """The system did not do what it was given, or did it twice."""
+    """The system lost a task, or ran one twice."""
 
 
 def audit(run: Run, marks: Sequence[tuple[int, int, int]], *, effects: bool = False) -> Audit:

@@ -1,4 +1,4 @@
-"""How fast is this machine just now? CPU time of a fixed piece of work, on all cores at once.
+"""The speed of this machine now: CPU time of a fixed piece of work, on all cores at once.
 
 At once, because cores that share their silicon are slower together, as they are in a drain.
 """

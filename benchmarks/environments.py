@@ -50,15 +50,12 @@ class Ours:
         """It is there."""
 
     def play(self, *arguments: str) -> list[str]:
-        """Return a command of this interpreter."""
         return [sys.executable, "-m", "benchmarks.peers.ours.play", *arguments]
 
     def program(self, name: str, *arguments: str) -> list[str]:
-        """Return a command of this environment."""
         return [str(Path(sys.executable).parent / name), *arguments]
 
     def versions(self) -> dict[str, str]:
-        """Return those of this environment."""
         return _python_versions(sys.executable, ("celery", "SQLAlchemy", "psycopg", "kombu"))
 
 
@@ -71,7 +68,6 @@ class Virtual:
 
     @property
     def folder(self) -> Path:
-        """Where the venv is."""
         return FOLDER / "environments" / self.name
 
     def ensure(self) -> None:
@@ -87,16 +83,13 @@ class Virtual:
         _note_made(self.folder, pins)
 
     def play(self, *arguments: str) -> list[str]:
-        """Return a command of the venv's interpreter."""
         python = str(self.folder / "bin" / "python")
         return [python, "-m", f"benchmarks.peers.{self.name}.play", *arguments]
 
     def program(self, name: str, *arguments: str) -> list[str]:
-        """Return a command of the venv."""
         return [str(self.folder / "bin" / name), *arguments]
 
     def versions(self) -> dict[str, str]:
-        """Return those of the venv."""
         return _python_versions(str(self.folder / "bin" / "python"), self.packages)
 
 
@@ -109,7 +102,6 @@ class Npm:
 
     @property
     def folder(self) -> Path:
-        """Where the modules are."""
         return FOLDER / "environments" / self.name
 
     def ensure(self) -> None:
@@ -132,15 +124,12 @@ class Npm:
         shutil.copy(PEERS / self.name / "play.js", self.folder)  # beside its modules
 
     def play(self, *arguments: str) -> list[str]:
-        """Return a command of node."""
         return ["node", str(self.folder / "play.js"), *arguments]
 
     def program(self, name: str, *arguments: str) -> list[str]:
-        """Return a command of the modules."""
         return [str(self.folder / "node_modules" / ".bin" / name), *arguments]
 
     def versions(self) -> dict[str, str]:
-        """Return those of the modules and of node."""
         found = {"node": _output(["node", "--version"]).strip()}
         for package in self.packages:
             about = self.folder / "node_modules" / package / "package.json"
@@ -149,7 +138,7 @@ class Npm:
 
 
 def ask(command: list[str], variables: Mapping[str, str], patience_s: float = 120) -> Any:
-    """Run a play to its end and return what it says in its last line.
+    """Run a play to its end and return its last line, decoded.
 
     Raises:
         RuntimeError: it failed.

@@ -20,13 +20,12 @@ class Spread:
 
     @property
     def median(self) -> float:
-        """The middle one."""
         return median(self.values)
 
 
 @dataclass(slots=True)
 class Figures:
-    """All runs of some files of results; of the same row the later file counts."""
+    """All runs of some files of results; for the same row the later file counts."""
 
     sessions: list[dict[str, Any]] = field(default_factory=list)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -34,7 +33,6 @@ class Figures:
     left_out: dict[Key, str] = field(default_factory=dict)
 
     def read(self, lines: Iterable[str]) -> None:
-        """Add a file's lines."""
         runs: dict[Key, list[dict[str, Any]]] = {}
         for line in lines:
             record = json.loads(line)
@@ -57,12 +55,10 @@ class Figures:
         return Spread(values) if values else None
 
     def failures(self) -> list[dict[str, Any]]:
-        """Return the runs that failed."""
         return [run for runs in self.runs.values() for run in runs if "failed" in run]
 
 
 def read(paths: Iterable[Path]) -> Figures:
-    """Read files of results, the newest last."""
     figures = Figures()
     for path in paths:
         figures.read(path.read_text(encoding="utf-8").splitlines())

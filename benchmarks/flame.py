@@ -38,7 +38,7 @@ Stacks = Counter[tuple[str, ...]]
 
 
 def sampled(path: Path) -> Stacks:
-    """Read what py-spy wrote: one stack per line, without those that sleep."""
+    """Read py-spy's output: one stack per line, without sleeping threads."""
     stacks: Stacks = Counter()
     for line in path.read_text().splitlines():
         frames, _, number = line.rpartition(" ")
@@ -49,7 +49,7 @@ def sampled(path: Path) -> Stacks:
 
 
 def _own(stack: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out what stands below the first frame of ours: it is the same in every stack."""
+    """Leave out what is below our first frame: it is the same in every stack."""
     ours = (n for n, frame in enumerate(stack) if "tasks_app/" in frame)
     return stack[next(ours, max(0, len(stack) - 6)) :]
 
@@ -108,7 +108,7 @@ def _label(left: int, top: int, words: str) -> str:
 
 
 def shares(stacks: Stacks, most: int = 40) -> list[tuple[float, str]]:
-    """Return which part of the samples each frame of ours is in, and the wait for answers."""
+    """Return the share of samples with each of our frames, and with the wait for replies."""
     total = sum(stacks.values()) or 1
     within: Counter[str] = Counter()
     for stack, number in stacks.items():
@@ -151,27 +151,23 @@ class Drain:
         )
 
     def count(self, source: str) -> int:
-        """Count rows."""
         with self.engine.connect() as connection:
             return int(connection.execute(text(f"SELECT count(*) FROM {source}")).scalar_one())
 
     def hold(self) -> None:
-        """Pause the queue."""
         with self.engine.begin() as connection:
             pause(connection, "default")
 
     def let_go(self) -> None:
-        """Let the queue run again."""
         with self.engine.begin() as connection:
             resume(connection, "default")
 
     def create(self, number: int) -> None:
-        """Create no-op tasks in one transaction."""
         with self.engine.begin() as connection:
             create_tasks(connection, [NewTask("noop")] * number)
 
     def wait(self, source: str, number: int) -> None:
-        """Wait until a table has so many rows."""
+        """Wait until a table has this many rows."""
         while self.count(source) != number:
             time.sleep(0.05)
 
@@ -202,7 +198,7 @@ class Drain:
 
 
 def profile(number: int, folder: Path) -> dict[str, Stacks]:
-    """Drain so many tasks under the sampler."""
+    """Drain this many tasks under the sampler."""
     sampler = os.environ.get("PY_SPY") or shutil.which("py-spy")
     if sampler is None:
         raise SystemExit("py-spy is missing. Run: pip install py-spy")
@@ -245,7 +241,6 @@ def profile(number: int, folder: Path) -> dict[str, Stacks]:
 
 
 def main() -> None:
-    """Measure, draw, tell."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flame", description=__doc__)
     parser.add_argument("--n", type=int, default=200_000)
     number = parser.parse_args().n

@@ -52,7 +52,7 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether it is within the tolerance; what was never recorded does not hold."""
+        """Whether it is within the tolerance; a figure without a record is not."""
         return self.recorded is not None and self.measured <= self.recorded * self.tolerance
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Finding:
 
 
 def judge(recorded: Mapping[str, float], measured: Mapping[str, float]) -> list[Finding]:
-    """Compare every figure that the gate knows; one that is missing is an error."""
+    """Compare every figure of the gate; a missing one is an error."""
     return [
         Finding(name, recorded.get(name), measured[name], tolerance)
         for name, tolerance in TOLERANCES.items()
@@ -92,7 +92,6 @@ def gate(*, record: bool = False, slower: float = 1.0, path: Path = RECORD) -> i
 
 
 def measure(burn_ns: int = 0) -> Figures:
-    """Return all figures."""
     tries: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
@@ -126,6 +125,6 @@ def _recorded(path: Path) -> dict[str, Any]:
 
 
 def _burn_ns(known: Mapping[str, Any], slower: float) -> int:
-    """Return by how much a task must be longer to cost ``slower`` times what was recorded."""
+    """Return by how many ns a task must be longer to cost ``slower`` times the record."""
     cpu_us = known.get("figures", {}).get("noop_cpu", 0) * calibrate()
     return int((slower - 1) * cpu_us * 1e3)

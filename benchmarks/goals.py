@@ -1,4 +1,4 @@
-"""What must be, and what is aimed at: as ratios to the best peer, or as absolute figures."""
+"""Goals that must be met, and aims: as ratios to the best peer, or as absolute figures."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from uuid import uuid4
 from alembic import command
 from sqlalchemy import Connection, create_engine, text
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary
@@ -39,7 +38,7 @@ FILL = """
 
 
 class Load:
-    """Everybody who is at work, and the longest wait of each kind."""
+    """Producers, workers and open transactions, and the longest wait of each kind."""
 
     def __init__(self, url: str, hold_s: float) -> None:
         self._engine = create_engine(url, pool_size=10)
@@ -53,7 +52,7 @@ class Load:
             thread.start()
 
     def end(self) -> None:
-        """Let them go home."""
+        """Stop them."""
         self._over.set()
         for thread in self._threads:
             thread.join()

@@ -31,13 +31,12 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What the results call it."""
         return self.label or self.system
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Systems that are measured in turn, so that the machine's moods hit all alike."""
+    """Systems that are measured in turn, so that changes in the machine's speed hit all alike."""
 
     name: str
     title: str

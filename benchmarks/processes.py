@@ -61,7 +61,7 @@ class Service:
 
 
 def left_over(variable: str) -> list[int]:
-    """Return the processes of a run that was killed: they have this variable, and live on."""
+    """Return the processes that a killed run left behind: they have this variable."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -32,13 +32,11 @@ def newest() -> list[Path]:
 
 
 def write(inputs: Sequence[Path]) -> Path:
-    """Generate the page from files of results."""
     PAGE.write_text(page(read(inputs), TEMPLATE.read_text(encoding="utf-8")), encoding="utf-8")
     return PAGE
 
 
 def page(figures: Figures, template: str) -> str:
-    """Return the page."""
     parts = {
         "goals": _table(goal_rows(figures)),
         "scenarios": "\n".join(line for part in SCENARIOS for line in _scenario(part, figures)),

@@ -18,8 +18,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, create_engine, text
 
-from tasks_app.domain.creation.new_task import NewTask
-from tasks_app.domain.creation.validation import validate
+from tasks_app.domain.creation.new_task import NewTask, validate
 from tasks_app.domain.tasks.run import Settlement
 from tasks_app.domain.tasks.states import Event
 from tasks_app.embedded import temporary

@@ -53,7 +53,7 @@ class Servers:
         return name
 
     def drop(self, database: str) -> None:
-        """Remove a database with whoever is still connected."""
+        """Remove a database and all connections to it."""
         self.ask(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
 
     def settle_down(self, database: str) -> None:

@@ -1,4 +1,4 @@
-"""Your first own task, in twelve lines.
+"""A first task of your own, in twelve lines.
 
 While ``tasks-app demo`` runs, its worker carries it out. In a second terminal:
 

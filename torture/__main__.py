@@ -24,7 +24,6 @@ from torture.world import World
 
 
 def main() -> int:
-    """Carry out what is asked for."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     options = _options()
     options.surroundings = Surroundings(options.postgres, options.pgbouncer, options.rabbitmq)
@@ -139,7 +138,9 @@ def _options() -> argparse.Namespace:
         "--quiet", type=float, default=60.0, help="seconds that the rest may stand still"
     )
     parser.add_argument(
-        "--failpoints", default="", help="such as 'claim.committed=kill@0.01; effect.before=cut'"
+        "--failpoints",
+        default="",
+        help="for example 'claim.committed=kill@0.01; effect.before=cut'",
     )
     parser.add_argument(
         "--postgres", type=int, choices=FOLDERS, default=NEWEST, help="which version"
@@ -160,7 +161,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="matrix: how many of each kind")
     parser.add_argument("--first-seed", type=int, help="matrix: replay")
     parser.add_argument("--jobs", type=int, default=1, help="matrix: runs side by side")
-    parser.add_argument("--minutes", type=float, help="matrix: begin nothing more after so many")
+    parser.add_argument(
+        "--minutes", type=float, help="matrix: begin nothing after this many minutes"
+    )
     parser.add_argument(
         "--output", type=Path, help="write the report there; a run of all adds to it"
     )

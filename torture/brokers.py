@@ -1,4 +1,4 @@
-"""What can be done to a broker and to the messages in it, whichever it is; here to a Valkey."""
+"""Faults of a broker and of the messages in it: the protocol, and Valkey."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import redis
 
 from tasks_app.broker.config.transports import transport_settings
-from tasks_app.embedded.valkey import Valkey
+from tasks_app.embedded.servers.valkey import Valkey
 
 QUEUE = "default"
 SOME = 20
@@ -17,7 +17,7 @@ SOME = 20
 
 
 class Broker(Protocol):
-    """What is done to messages is done in the tasks' queue; none of it goes through the proxy."""
+    """Changes messages in the tasks' queue, past the proxy."""
 
     @property
     def url(self) -> str:
@@ -27,13 +27,13 @@ class Broker(Protocol):
         """SIGKILL it."""
 
     def wipe(self) -> None:
-        """Forget what it had written down; it must be down."""
+        """Delete its files; it must be down."""
 
     def start(self) -> object:
         """Start it again at its address."""
 
     def forget(self) -> None:
-        """Let everything in it be gone while it lives."""
+        """Delete everything in it while it runs."""
 
     def waiting(self) -> list[Any]:
         """Return copies of some messages that wait."""
@@ -62,7 +62,6 @@ class ValkeyBroker:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return self._server.url
 
     def forget(self) -> None:

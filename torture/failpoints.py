@@ -41,7 +41,6 @@ class Failpoint:
 
     @property
     def written(self) -> str:
-        """As :func:`read` reads it."""
         return f"{self.point}={self.action}:{self.argument:g}@{self.chance:g}"
 
     def __str__(self) -> str:
@@ -66,7 +65,7 @@ def read(text: str) -> list[Failpoint]:
 
 
 def set_up(environment: dict[str, str] | os._Environ[str] = os.environ) -> list[Failpoint]:
-    """Install what the environment asks for; nothing without it."""
+    """Install the failpoints that the environment names."""
     failpoints = read(environment.get("TORTURE_FAILPOINTS", ""))
     folder = Path(environment.get("TORTURE_FOLDER", "."))
     seed = environment.get("TORTURE_SEED", "0")
@@ -84,7 +83,6 @@ class Dice:
         self._rng = random.Random()
 
     def falls(self, chance: float) -> bool:
-        """Whether it happens this time."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._rng = random.Random(f"{self._seed} {self._pid}")
@@ -133,7 +131,7 @@ def _raise(_: float) -> None:
 
 
 def _hog(seconds: float) -> None:
-    """Hold the interpreter's lock: no other thread of this process does anything meanwhile."""
+    """Hold the interpreter's lock: no other thread of this process runs meanwhile."""
     ctypes.PyDLL(None).sleep(int(seconds))
 
 

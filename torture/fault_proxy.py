@@ -17,7 +17,7 @@ CHUNK = 65_536
 
 
 class FaultProxy:
-    """Forwards to ``upstream`` until told otherwise."""
+    """Forwards to ``upstream`` until a fault is set."""
 
     def __init__(self, upstream: tuple[str, int], *, only: bytes | None = None) -> None:
         """With ``only``, what is to be lost is lost on a connection that has carried that."""
@@ -39,7 +39,6 @@ class FaultProxy:
 
     @property
     def port(self) -> int:
-        """Where clients connect."""
         return int(self._listener.getsockname()[1])
 
     def lose_reply_to(self, needle: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What is done to processes. Each is over when its function returns; the world then heals."""
+"""Faults of processes. Each fault is over when its function returns; then the world heals."""
 
 from __future__ import annotations
 

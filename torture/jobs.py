@@ -1,4 +1,4 @@
-"""A batch job and groups that run while it hurts: each row once, each group called once."""
+"""A batch job and groups that run during the faults: each row once, each callback once."""
 
 from __future__ import annotations
 

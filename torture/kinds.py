@@ -171,7 +171,7 @@ def kinds_on(surroundings: Surroundings, *, batches: bool = False) -> tuple[Kind
 def together(
     surroundings: Surroundings, *, engine: bool, rarer: float, batches: bool = False
 ) -> tuple[list[tuple[str, Hurt]], str]:
-    """Return what to draw from, and all failpoints, each so many times rarer than alone."""
+    """Return the kinds to draw from, and all failpoints, each this many times rarer than alone."""
     kinds = kinds_on(surroundings, batches=batches)
     around = [
         (kind.name, kind.hurt)

@@ -37,7 +37,7 @@ class Held:
 def produce(
     world: World, transactions: int, longest_s: float, rng: random.Random
 ) -> tuple[set[int], set[int]]:
-    """Begin and end so many transactions; return the ids that were committed, and rolled back."""
+    """Begin and end this many transactions; return the ids committed, and those rolled back."""
     held: list[Held] = []
     committed: set[int] = set()
     rolled_back: set[int] = set()

@@ -67,7 +67,6 @@ def try_kinds(
 
 
 def chosen(words: str, surroundings: Surroundings, *, batches: bool = False) -> list[Kind]:
-    """Return the kinds whose name holds one of the words; all without any."""
     wanted = [word.strip() for word in words.split(",") if word.strip()]
     kinds = kinds_on(surroundings, batches=batches)
     return [kind for kind in kinds if not wanted or any(word in kind.name for word in wanted)]
@@ -101,7 +100,6 @@ def _try(kind: Kind, seed: int, surroundings: Surroundings, *, batches: bool) ->
 
 
 def page(lines: Sequence[Line], surroundings: Surroundings) -> str:
-    """Write the report as Markdown."""
     passed = sum(line.passed for line in lines)
     seeds = sorted({line.seed for line in lines})
     return f"""# Torture: each kind of fault alone
@@ -140,6 +138,6 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def seeds(number: int, first: int | None) -> list[int]:
-    """Return so many seeds: from ``first`` on, or drawn."""
+    """Return this many seeds: from ``first`` on, or drawn."""
     start = random.SystemRandom().randrange(10**6) if first is None else first
     return list(range(start, start + number))

@@ -1,4 +1,4 @@
-"""What is done to the servers, and to the lines between them and us."""
+"""Faults of the servers, and of the connections to them."""
 
 from __future__ import annotations
 

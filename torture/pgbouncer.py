@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tasks_app.embedded.cluster import ROLE
 from tasks_app.embedded.memory import write_private
-from tasks_app.embedded.ports import HOST
-from tasks_app.embedded.postgres import DATABASE
-from tasks_app.embedded.process import Recipe
-from tasks_app.embedded.server import Server
-from tasks_app.embedded.started import Answer
+from tasks_app.embedded.servers.cluster import ROLE
+from tasks_app.embedded.servers.ports import HOST
+from tasks_app.embedded.servers.postgres import DATABASE
+from tasks_app.embedded.servers.process import Recipe
+from tasks_app.embedded.servers.server import Answer, EmbeddedServer
 
 if TYPE_CHECKING:
     from tasks_app.embedded.home import Home
@@ -29,7 +28,7 @@ def pgbouncer_program() -> str | None:
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
-class PgBouncer(Server):
+class PgBouncer(EmbeddedServer):
     """PgBouncer on a free loopback port, before whatever listens on ``upstream``."""
 
     title = "PgBouncer"
@@ -45,7 +44,6 @@ class PgBouncer(Server):
 
     @property
     def url(self) -> str:
-        """The SQLAlchemy URL of the database behind it."""
         return f"postgresql+psycopg://{ROLE}:{self._password}@{HOST}:{self.port}/{DATABASE}"
 
     def _prepare(self, home: Home) -> None:

@@ -29,8 +29,8 @@ PLACES: dict[str, str] = {
     "dispatch.published": "tasks_app.runtime.dispatch.dispatcher:Dispatcher._publish",
     "lead.taken": "tasks_app.runtime.leader.leadership:Leadership._ask",
     "message.received": "tasks_app.runtime.execution.executor:Executor.execute",
-    "claim.before": "tasks_app.runtime.inflight.fetcher:Claims._by_id",
-    "claim.committed": "tasks_app.runtime.inflight.fetcher:Claims._by_id",
+    "claim.before": "tasks_app.runtime.inflight.fetcher:Fetcher._by_id",
+    "claim.committed": "tasks_app.runtime.inflight.fetcher:Fetcher._by_id",
     "handler.before": "tasks_app.runtime.execution.invocation:Invocation.make",
     "handler.returned": "tasks_app.runtime.execution.invocation:Invocation.make",
     "settle.before": "tasks_app.runtime.execution.settler:settle_group",
@@ -39,11 +39,11 @@ PLACES: dict[str, str] = {
     "effect.settled": "tasks_app.runtime.handler_db.handler_connections:succeed",
     "effect.sent": "tasks_app.runtime.handler_db.end_of_run:EndOfRun._send",
     "effect.committed": "tasks_app.runtime.db.sync_transaction:PlainTransaction.conclude",
-    "renew.before": "tasks_app.runtime.worker.housekeeper:renew",
-    "renew.committed": "tasks_app.runtime.worker.housekeeper:Housekeeper._renew",
-    "beat.committed": "tasks_app.runtime.worker.housekeeper:heartbeats.beat",
-    "release.before": "tasks_app.runtime.worker.housekeeper:release",
-    "release.committed": "tasks_app.runtime.worker.housekeeper:Housekeeper._release",
+    "renew.before": "tasks_app.runtime.worker.lease_renewer:renew",
+    "renew.committed": "tasks_app.runtime.worker.lease_renewer:LeaseRenewer.renew",
+    "beat.committed": "tasks_app.runtime.worker.lease_renewer:heartbeats.beat",
+    "release.before": "tasks_app.runtime.worker.claim_returner:release",
+    "release.committed": "tasks_app.runtime.worker.claim_returner:ClaimReturner.release",
     "finish.before": "tasks_app.runtime.execution.executor:ledger.finish",
     "finish.committed": "tasks_app.runtime.execution.executor:Executor._finish_message",
     "reap.before": "tasks_app.runtime.worker.reaper:claims_of",
@@ -55,8 +55,8 @@ PLACES: dict[str, str] = {
     "fire.before": "tasks_app.runtime.schedules.scheduler:fire.lock_due",
     "fire.entered": "tasks_app.runtime.schedules.scheduler:fire.enter",
     "fire.committed": "tasks_app.runtime.schedules.scheduler:Scheduler._pass",
-    "chunk.before": "tasks_app.batch.partition_run:PartitionRun._advance",
-    "chunk.told": "tasks_app.batch.partition_run:PartitionRun._advance",
+    "chunk.before": "tasks_app.batch.execution.partition_run:PartitionRun._advance",
+    "chunk.told": "tasks_app.batch.execution.partition_run:PartitionRun._advance",
     "chunk.committed": "tasks_app.runtime.db.sync_transaction:PlainTransaction.keep",
     "step.entered": "tasks_app.batch.step_tasks:StepTasks.begin",
     "maintain.before": "tasks_app.runtime.leader.maintainer:add_partition",
@@ -72,12 +72,11 @@ class Place:
 
     @property
     def call(self) -> Any:
-        """What stands there now."""
         return getattr(self.owner, self.attribute)
 
 
 def place(point: str) -> Place:
-    """ReturnedClaim where a point is.
+    """Return where a point is.
 
     Raises:
         KeyError: there is no such point.

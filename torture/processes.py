@@ -1,4 +1,4 @@
-"""Workers and beats as process groups, started as the README says, killed as nobody would."""
+"""Workers and beats as process groups, started as the README says."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class Service:
             )
 
     def revive(self) -> None:
-        """Start it again if it ended by itself, as whatever runs services does.
+        """Start it again if it ended by itself, as a service manager does.
 
-        Celery ends a worker, say, one of whose first children is killed before it was ready.
+        Celery, for instance, ends a worker if one of its first children is killed before it is
+        ready.
         """
         if self._process is not None and self._process.poll() is not None:
             self.revivals += 1
@@ -72,7 +73,6 @@ class Service:
         self._signal_group(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
         self._signal_group(signal.SIGCONT)
 
     def terminate(self) -> None:
@@ -81,7 +81,7 @@ class Service:
             self._process.terminate()
 
     def end(self) -> None:
-        """SIGTERM, and SIGKILL for what does not listen."""
+        """SIGTERM, then SIGKILL for what is left."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -90,7 +90,6 @@ class Service:
                 self.kill()
 
     def children(self) -> list[psutil.Process]:
-        """Return the child processes that live."""
         try:
             return psutil.Process(self._process.pid).children() if self._process else []
         except psutil.NoSuchProcess:

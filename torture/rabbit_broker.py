@@ -23,7 +23,6 @@ class RabbitBroker:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return self._node.url
 
     def forget(self) -> None:
@@ -56,7 +55,7 @@ class RabbitBroker:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Leave it no memory: it blocks whoever publishes."""
+        """Leave it no memory: it blocks publishers."""
         self._node.control("set_vm_memory_high_watermark", "0")
         yield
         self._node.control("set_vm_memory_high_watermark", "0.4")

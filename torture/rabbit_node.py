@@ -48,16 +48,13 @@ class Node:
         self._process: subprocess.Popen[bytes] | None = None
 
     def url_of(self, _number: int) -> str:
-        """Return the URL of its one virtual host."""
         return self.url
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def start(self) -> None:
-        """Start the node and wait until it listens."""
         server = rabbitmq_program("rabbitmq-server") or "rabbitmq-server"
         with (self._folder / "out").open("ab") as out:
             self._process = subprocess.Popen(
@@ -90,7 +87,6 @@ class Node:
             os.killpg(self._process.pid, number)
 
     def control(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` on this node."""
         program = rabbitmq_program("rabbitmqctl") or "rabbitmqctl"
         return subprocess.run(
             [program, "-q", "-n", self._name, *arguments],

@@ -42,7 +42,7 @@ ROLLED_BACK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to do; the seed replays it."""
+    """The parameters of a run; the seed replays it."""
 
     seed: int
     tasks: int
@@ -70,7 +70,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a run."""
+    """The result of a run."""
 
     checks: list[Check]
     world: World
@@ -80,7 +80,6 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
 
@@ -89,7 +88,6 @@ Draw = Callable[[World], str]
 
 
 def run(plan: Plan, folder: Path, draw: Draw, tell: Callable[[str], None] = print) -> Report:
-    """Carry out a plan; the processes log into ``folder``."""
     with servers_of(plan, folder) as world:
         with at_work(plan, world):
             recovery_s, committed = _hurt(plan, world, folder, draw, tell)
@@ -105,7 +103,7 @@ def running(plan: Plan, folder: Path) -> Iterator[World]:
 
 @contextmanager
 def servers_of(plan: Plan, folder: Path) -> Iterator[World]:
-    """Yield a world with its servers, in which nobody works yet."""
+    """Yield a world with its servers and no services yet."""
     with ExitStack() as stack:
         servers = stack.enter_context(plan.surroundings.servers())
         # Ours has the settings that it needs, whatever becomes of the role's.
@@ -137,7 +135,7 @@ def at_work(plan: Plan, world: World) -> Iterator[None]:
 def _hurt(
     plan: Plan, world: World, folder: Path, draw: Draw, tell: Callable[[str], None]
 ) -> tuple[float, int]:
-    """Create and hurt, then wait; return the seconds of calm it took, and how many there were."""
+    """Create tasks and faults, then wait; return the seconds until quiet, and how many tasks."""
     with world.engine.begin() as connection:
         timetable.begin(connection, plan.spread_s)
         if plan.jobs:
@@ -296,7 +294,7 @@ def _revive(world: World) -> None:
 def _until_quiet(plan: Plan, world: World) -> int:
     """Wait until nothing is pending; return how many tasks were committed.
 
-    Whoever ends none in ``quiet_s`` is stuck; a busy machine is only slow.
+    A run that ends no task in ``quiet_s`` is stuck; on a busy machine it is only slow.
     """
     fewest, deadline = sys.maxsize, time.monotonic() + plan.quiet_s
     while (left := _left(plan, world.engine)) != 0:

@@ -1,4 +1,4 @@
-"""What the servers of a run are: which PostgreSQL, what stands before it, which broker."""
+"""The servers of a run: which PostgreSQL, with or without PgBouncer, and which broker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import psycopg
 from sqlalchemy import make_url
 
-from tasks_app.embedded import Postgres, cluster, programs, temporary
-from tasks_app.embedded.cluster import ROLE
-from tasks_app.embedded.ports import HOST
+from tasks_app.embedded import Postgres, temporary
+from tasks_app.embedded.servers import cluster, programs
+from tasks_app.embedded.servers.cluster import ROLE
+from tasks_app.embedded.servers.ports import HOST
 from torture.brokers import Broker, ValkeyBroker
 from torture.fault_proxy import FaultProxy
 from torture.pgbouncer import PgBouncer, pgbouncer_program
@@ -22,12 +23,12 @@ FOLDERS = {18: "pginstall18", 16: "pginstall"}
 """Where the wheel has each PostgreSQL."""
 NEWEST = max(FOLDERS)
 ROLE_BEHIND_A_POOLER = (f"ALTER ROLE {ROLE} SET client_connection_check_interval = 500",)
-"""As docs/operations.md says."""
+"""As docs/operations/configuration.md says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Those of one run, all up."""
+    """The servers of one run, all up."""
 
     postgres: Postgres
     broker: Broker
@@ -42,7 +43,7 @@ class Servers:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a run stands on."""
+    """A choice of servers for a run."""
 
     postgres: int = NEWEST
     pgbouncer: bool = False
@@ -50,7 +51,6 @@ class Surroundings:
 
     @property
     def words(self) -> str:
-        """Name the servers."""
         pooler = " behind a PgBouncer in transaction mode" if self.pgbouncer else ""
         return (
             f"a PostgreSQL {self.postgres}{pooler}, a {'RabbitMQ' if self.rabbitmq else 'Valkey'}"
@@ -58,7 +58,7 @@ class Surroundings:
 
     @property
     def options(self) -> str:
-        """Return what asks for them."""
+        """Return the command line's options for them."""
         asked = {
             f" --postgres {self.postgres}": self.postgres != NEWEST,
             " --pgbouncer": self.pgbouncer,
@@ -67,7 +67,7 @@ class Surroundings:
         return "".join(option for option, is_asked in asked.items() if is_asked)
 
     def why_not(self) -> str | None:
-        """Return what is missing on this machine; None: nothing."""
+        """Return what this machine lacks for them; None: nothing."""
         if self.pgbouncer and pgbouncer_program() is None:
             return "PgBouncer is not installed here. Install it, or leave --pgbouncer away."
         if self.rabbitmq and rabbitmq_program("rabbitmq-server") is None:

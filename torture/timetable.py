@@ -1,4 +1,4 @@
-"""Schedules that fire while it hurts: each of their instants makes exactly one task."""
+"""Schedules that fire during the faults: each of their instants makes exactly one task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPAN = text("SELECT min(starts_at), max(ends_at) FROM task_schedule")
 
 
 def begin(connection: Connection, lasts_s: float) -> None:
-    """Let them fire from the second after the next on, until so long from now."""
+    """Let them fire from the second after the next one, for this long from now."""
     now = datetime.now(UTC).replace(microsecond=0)
     for number in range(SCHEDULES):
         create_schedule(
@@ -53,7 +53,7 @@ def note_tasks(connection: Connection) -> None:
 
 
 def judge_instants(connection: Connection) -> list[Check]:
-    """Compare the tasks of schedules with the instants that a clock on the wall counts."""
+    """Compare the tasks of schedules with the instants of the wall clock."""
     first, last = connection.execute(_SPAN).one()
     wanted = SCHEDULES * ((last - first) // EVERY + 1)
     fired = connection.execute(_FIRED, {"first": first, "last": last}).one()

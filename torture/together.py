@@ -9,7 +9,7 @@ from torture.verdict import Check
 
 
 def section(plan: Plan, report: Report, seconds: float, command: str) -> str:
-    """Write what came of a run as Markdown, to stand behind the table of the kinds."""
+    """Write a run's result as Markdown; it follows the table of the kinds."""
     workers = "`tasks-app work`, no broker" if plan.engine else "Celery workers, two beats"
     injected = sum(report.world.counts.values())
     return f"""

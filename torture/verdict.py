@@ -1,4 +1,4 @@
-"""What must hold when everything is quiet again, counted in the database."""
+"""What must be true when everything is quiet again, counted in the database."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Check:
 
 
 def judge(connection: Connection, committed: int, *, cancels: bool = False) -> list[Check]:
-    """Compare what was committed with what came of it; ``cancels``: an operator cancelled some."""
+    """Compare committed tasks with their effects; ``cancels``: an operator cancelled some."""
     f = connection.execute(_FACTS).one()
     terminal = f.succeeded + f.cancelled + f.otherwise + f.failed
     wanted = committed - f.cancelled * cancels
@@ -56,7 +56,7 @@ def judge(connection: Connection, committed: int, *, cancels: bool = False) -> l
 
 
 def remarks(connection: Connection) -> list[tuple[str, object]]:
-    """Return figures that tell how hard it was."""
+    """Return figures that show how hard the run was."""
     f = connection.execute(_FACTS).one()
     return [
         ("times on board of a vanished worker", f.crashes),

@@ -1,4 +1,4 @@
-"""What can be hurt in a run: processes, servers, and the lines between them."""
+"""What faults can hit in a run: processes, servers, and the connections between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Hurt = Callable[["World"], object]
 
 @dataclass
 class World:
-    """One run's."""
+    """The processes, servers and proxies of one run."""
 
     workers: list[Service]
     beats: list[Service]
@@ -39,7 +39,7 @@ class World:
 
     @property
     def services(self) -> list[Service]:
-        """All that was started of ours."""
+        """All workers and beats."""
         return [*self.workers, *self.beats]
 
     @property
@@ -53,6 +53,5 @@ class World:
             connection.execute(statement.encode())
 
     def hurt(self, name: str, fault: Hurt) -> None:
-        """Carry out a fault and count it."""
         self.counts[name] += 1
         fault(self)

@@ -94,7 +94,7 @@ def _zombie(url: str, task_id: int, write: str) -> None:
 
 
 def trials(number: int, at_once: int, seed: int) -> Counter[str]:
-    """Carry out so many; return how they ended, by the write."""
+    """Carry out this many trials; return how they ended, by the write."""
     rng = random.Random(seed)
     ended: Counter[str] = Counter()
     with temporary() as stack:
@@ -148,7 +148,7 @@ def _take_away(engine: Engine, ids: list[int], rng: random.Random) -> None:
 
 
 def _settle_the_rest(engine: Engine, ended: Counter[str]) -> None:
-    """Nothing of the round may be over: all that the zombies wrote was refused."""
+    """Check that no task of the round is over: every write of the zombies was refused."""
     with engine.begin() as connection:
         left = connection.execute(text("SELECT count(*) FROM task_completed")).scalar_one()
         ended["tasks that a zombie ended"] += int(left)

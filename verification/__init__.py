@@ -1,3 +1,3 @@
-"""An explicit-state model of how a task walks, and a checker that visits every state of it."""
+"""An explicit-state model of a task's life, and a checker that visits every state of it."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from verification.report import Total, run_configurations, run_mutants
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for on the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m verification", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="run what has this in its name")
     parser.add_argument("--quick", action="store_true", help="a part that takes under a minute")
@@ -19,14 +19,12 @@ def arguments() -> argparse.Namespace:
 
 
 def is_wanted(asked: argparse.Namespace, name: str, *, quick: bool) -> bool:
-    """Whether the command line asks for this one."""
     if asked.names:
         return any(part in name for part in asked.names)
     return quick or not asked.quick
 
 
 def summary(held: Total, caught: Total) -> str:
-    """The last words."""
     return (
         f"{held.runs - held.unexpected} of {held.runs} configurations hold, "
         f"{caught.runs - caught.unexpected} of {caught.runs} mutants are caught: "
@@ -36,7 +34,7 @@ def summary(held: Total, caught: Total) -> str:
 
 
 def main() -> int:
-    """0 if the design is as good as it says."""
+    """Return 0 if every configuration holds and every mutant is caught."""
     asked = arguments()
     real = [c for c in configurations.ALL if is_wanted(asked, c.name, quick=c.quick)]
     broken = [m for m in mutants.ALL if is_wanted(asked, m.name, quick=m.quick)]

@@ -22,7 +22,7 @@ from verification.writes import commit_batch, settle
 
 
 def child_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """What the main thread of one child can do next."""
+    """Yield what the main thread of one child can do next."""
     match world.children[number].phase:
         case "claimed":
             yield from handler_starts(setup, world, number)
@@ -111,13 +111,12 @@ def handler_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step
 
 
 def connection_is_lost(child: Child, fence: Fence, *, suspected: bool) -> Child:
-    """What it wrote is rolled back; the housekeeper gives it back, and says so if it was alone."""
+    """Its writes roll back; the housekeeper releases it, and counts a crash if it ran alone."""
     suspects = (*child.suspects, fence) if suspected else child.suspects
     return next_task(child._replace(returns=(*child.returns, fence), suspects=suspects))
 
 
 def handler_kills(setup: RunSetup, world: World, number: int, fence: Fence) -> Step[World]:
-    """A poison task does what it always does."""
     if setup.kinds[fence.id].kills == "worker":
         worker = setup.workers[number]
         return progress(
@@ -184,7 +183,7 @@ def batch_goes_on(setup: RunSetup, world: World, number: int) -> Iterator[Step[W
 
 
 def run_alone(child: Child, members: tuple[Fence, ...]) -> Child:
-    """After a batch was rolled back; a child that shall end gives them back."""
+    """After a batch was rolled back each runs alone; a child that stops gives them back."""
     if child.asked_to_stop:
         return next_task(child._replace(returns=(*child.returns, *members)))
     return next_task(child._replace(todo=members, alone_now=True))
@@ -193,7 +192,7 @@ def run_alone(child: Child, members: tuple[Fence, ...]) -> Child:
 def batch_fails(
     setup: RunSetup, world: World, number: int, members: tuple[Fence, ...]
 ) -> Step[World]:
-    """The last member raises: all is rolled back, and nothing is said of anybody yet."""
+    """The last member raises: all is rolled back, and nobody is charged yet."""
     child = world.children[number]
     if setup.rules.batch_that_fails_is_run_one_by_one:
         after = run_alone(child, members)
@@ -206,7 +205,7 @@ def batch_fails(
 
 
 def commit_is_answered(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """The one settle of this task is carried out; or it fails, or nobody hears of it."""
+    """The one settle of this task is carried out; or it fails, or its reply is lost."""
     child = world.children[number]
     (fence,) = child.running
     committed = settle(setup, world, fence, "ok")
@@ -229,7 +228,7 @@ def commit_is_answered(setup: RunSetup, world: World, number: int) -> Iterator[S
 
 
 def after_failed_commit(setup: RunSetup, child: Child, fence: Fence) -> Child:
-    """What the child does about a settle of which it does not know whether it was applied."""
+    """What the child does if it does not know whether a settle was applied."""
     rules, kind = setup.rules, setup.kinds[fence.id]
     if kind.at_most_once and not kind.in_session:
         if rules.running_id_stays_until_answered:

@@ -56,12 +56,12 @@ def claim_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[Wor
 
 
 def is_async(setup: RunSetup, child: Child) -> bool:
-    """Whether this child runs tasks side by side just now."""
+    """Whether this child runs tasks concurrently now."""
     return all(setup.kinds[fence.id].concurrent for fence in child.running)
 
 
 def may_top_up(setup: RunSetup, world: World, child: Child, task: int) -> bool:
-    """H7: who must be alone is alone in the child, not only in its claim statement."""
+    """H7: a task that must be alone is alone in the child, not only in its claim statement."""
     if not setup.kinds[task].concurrent:
         return False
     if not setup.rules.alone_means_alone_in_the_child:
@@ -84,7 +84,7 @@ def is_claimable(setup: RunSetup, row: Row, kind: Kind) -> bool:
 
 
 def must_be_alone(setup: RunSetup, row: Row, kind: Kind) -> bool:
-    """H7 and P5: at_most_once tasks, and tasks that were on board of a crash."""
+    """H7 and P5: at_most_once tasks, and tasks that a crashed child held."""
     if kind.at_most_once and setup.rules.at_most_once_is_claimed_alone:
         return True
     return row.crashes >= (1 if setup.rules.once_crashed_is_claimed_alone else 2)
@@ -93,7 +93,6 @@ def must_be_alone(setup: RunSetup, row: Row, kind: Kind) -> bool:
 def carry_out_claim(
     setup: RunSetup, world: World, sent: LateClaim
 ) -> tuple[World, tuple[Fence, ...]]:
-    """The claim statement: the world after its COMMIT, and whom it took."""
     rows, kinds = world.rows, setup.kinds
     there = [task for task in sent.ids if is_claimable(setup, rows[task], kinds[task])]
     in_company = [task for task in there if not must_be_alone(setup, rows[task], kinds[task])]
@@ -114,7 +113,7 @@ def carry_out_claim(
 
 
 def claim(setup: RunSetup, world: World, number: int, sent: LateClaim) -> Iterator[Step[World]]:
-    """A message comes and its ids are claimed; usually the child hears of it."""
+    """A message comes and its ids are claimed; usually the reply arrives."""
     child = world.children[number]
     claimed, won = carry_out_claim(setup, world, sent)
     phase: Phase = "claimed" if child.phase == "idle" else child.phase
@@ -130,7 +129,7 @@ def claim(setup: RunSetup, world: World, number: int, sent: LateClaim) -> Iterat
 def claim_goes_wrong(
     setup: RunSetup, world: World, number: int, sent: LateClaim
 ) -> Iterator[Step[World]]:
-    """The claim, but not the reply; or the other way round, too late for its sender."""
+    """The claim without its reply; or a claim too late for its sender."""
     child, who, ids = world.children[number], f"c{number}", names(sent.ids)
     poorer = spend(setup, world, "claim reply lost")
     if poorer is not None:
@@ -165,5 +164,4 @@ def given_up(setup: RunSetup, child: Child, sent: LateClaim) -> Child:
 
 
 def names(ids: Iterator[int] | tuple[int, ...]) -> str:
-    """T0 T1 T2."""
     return " ".join(f"T{task}" for task in ids)

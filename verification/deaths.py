@@ -1,7 +1,7 @@
 """Processes die: a child, a parent, a whole worker; and the parent's timer kills.
 
 A dead child is not a dead backend: what it had sent may still be carried out. Its replacement
-starts the moment it is reaped, and its slot stays as a grave until somebody buries it.
+starts the moment its exit is collected, and its slot stays as a grave until the reaper frees it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from verification.dispatch_world import (
 from verification.explorer import Step
 from verification.receiving import (
     broker_steps,
-    burial_and_rescue_steps,
+    reaping_and_rescue_steps,
     receiving_steps,
     worker_and_time_steps,
 )
@@ -31,11 +31,9 @@ class DispatchModel:
         self._setup = setup
 
     def initial(self) -> DispatchWorld:
-        """Committed tasks are pending, nobody has looked yet."""
         return first_dispatch_world(self._setup)
 
     def steps(self, world: DispatchWorld) -> Iterator[Step[DispatchWorld]]:
-        """Everything that anybody may do next."""
         for step in self._all_steps(world):
             yield step._replace(after=tidy(step.after))
 
@@ -45,7 +43,7 @@ class DispatchModel:
             yield from scanner_steps(setup, world, number)
         for number in range(setup.children):
             yield from receiving_steps(setup, world, number)
-        yield from burial_and_rescue_steps(setup, world)
+        yield from reaping_and_rescue_steps(setup, world)
         yield from broker_steps(setup, world)
         yield from worker_and_time_steps(setup, world)
 
@@ -60,14 +58,12 @@ class DispatchModel:
         return None
 
     def finished(self, world: DispatchWorld) -> bool:
-        """Every task that can end has ended."""
         return all(
             task.state == "done" or kind in NEED_NOT_END
             for task, kind in zip(world.tasks, self._setup.kinds, strict=True)
         )
 
     def picture(self, world: DispatchWorld) -> str:
-        """Rows, ledger, broker."""
         rows = "; ".join(f"T{n} {words(task)}" for n, task in enumerate(world.tasks))
         ledger = ", ".join(f"#{row.dispatch} {row.ids}" for row in world.ledger) or "empty"
         broker = ", ".join(f"#{m.dispatch} {m.ids}" for m in world.broker) or "empty"
@@ -75,7 +71,6 @@ class DispatchModel:
 
 
 def words(task: Task) -> str:
-    """Pending, parked."""
     if task.waiting:
         return f"{task.state}, not due"
     return f"{task.state}, parked" if task.parked else task.state

@@ -23,7 +23,7 @@ NO_LEDGER_ROW = 0
 
 
 class Task(NamedTuple):
-    """One row, as far as scan and ledger look at it."""
+    """One row, as far as scan and ledger read it."""
 
     state: TaskState = "pending"
     raised: bool = False
@@ -37,7 +37,7 @@ class Task(NamedTuple):
 
 
 class LedgerRow(NamedTuple):
-    """One dispatch: a message that is, as far as we know, in the broker or in a child's hands."""
+    """One dispatch: a message that should be in the broker or held by a child."""
 
     dispatch: int
     ids: tuple[int, ...]
@@ -46,7 +46,7 @@ class LedgerRow(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What the broker carries."""
+    """A message in the broker."""
 
     dispatch: int
     ids: tuple[int, ...]
@@ -119,14 +119,13 @@ class DispatchSetup:
 
     @property
     def most_messages(self) -> int:
-        """What the broker may hold: the ledger's room, and what faults add."""
+        """Messages that the broker may hold: the ledger's capacity, and what faults add."""
         extra = sum(self.faults.get(name, 0) for name in ("duplicate", "hint", "impatience"))
         extra += self.faults.get("leadership lapses", 0) + self.faults.get("scanner crash", 0)
         return self.ledger_room + extra
 
 
 def first_dispatch_world(setup: DispatchSetup) -> DispatchWorld:
-    """Committed tasks are pending, nobody has looked yet."""
     return DispatchWorld(
         tasks=tuple(
             Task(
@@ -160,19 +159,16 @@ def spend_one(setup: DispatchSetup, world: DispatchWorld, fault: str) -> Dispatc
 
 
 def with_task(world: DispatchWorld, number: int, task: Task) -> DispatchWorld:
-    """The same world with one task changed."""
     tasks = world.tasks
     return world._replace(tasks=(*tasks[:number], task, *tasks[number + 1 :]))
 
 
 def with_scanner(world: DispatchWorld, number: int, scanner: Scanner) -> DispatchWorld:
-    """The same world with one scanner changed."""
     scanners = world.scanners
     return world._replace(scanners=(*scanners[:number], scanner, *scanners[number + 1 :]))
 
 
 def with_hands(world: DispatchWorld, number: int, hands: Hands | None) -> DispatchWorld:
-    """The same world with one child changed."""
     children = world.children
     return world._replace(children=(*children[:number], hands, *children[number + 1 :]))
 

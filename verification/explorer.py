@@ -35,17 +35,17 @@ class Step(NamedTuple, Generic[W]):
 
 
 def progress(what: str, after: W) -> Step[W]:
-    """Something that a healthy system does by itself."""
+    """A step that a healthy system takes by itself."""
     return Step(what, is_fault=False, after=after)
 
 
 def fault(what: str, after: W) -> Step[W]:
-    """Something that nobody may rely on: a failure, an operator's whim, an unlucky moment."""
+    """A step that may not happen: a failure, an operator's action, an unlucky moment."""
     return Step(what, is_fault=True, after=after)
 
 
 class Model(Protocol[W]):
-    """What the explorer asks of a model."""
+    """The interface of a model."""
 
     def initial(self) -> W:
         """The world before anything happened."""
@@ -72,7 +72,7 @@ class Moment(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a visit of all states found."""
+    """The result of a visit of all states."""
 
     states: int
     edges: int
@@ -94,7 +94,6 @@ class Explorer(Generic[W]):
         self._edges = 0
 
     def explore(self) -> Verdict:
-        """Visit every state; stop at the first broken promise."""
         started = time.perf_counter()
         complaint, trace = self._search()
         if complaint is None:
@@ -103,7 +102,7 @@ class Explorer(Generic[W]):
         return Verdict(len(self._worlds), self._edges, seconds, complaint, trace)
 
     def _meet(self, world: W, came_from: int) -> int:
-        """The world's number; a new one is put into the list of worlds to visit."""
+        """Return the world's number; a new world joins the list of worlds to visit."""
         number = self._number.get(world)
         if number is None:
             number = self._number[world] = len(self._worlds)
@@ -149,7 +148,7 @@ class Explorer(Generic[W]):
         return complaint, (*trace, *self._what_becomes_of(nearest))
 
     def _what_becomes_of(self, trap: int) -> tuple[Moment, ...]:
-        """How it goes on by itself, until nothing new can happen: for the reader's sake."""
+        """How it continues without faults until nothing new can happen, for the reader."""
         ways = self._healthy_ways_from(self._worlds[trap])
         if len(ways) > LOOK_ON:
             return ()
@@ -186,5 +185,4 @@ class Explorer(Generic[W]):
 
 
 def explore(model: Model[W], limit: int = STATE_LIMIT) -> Verdict:
-    """Visit every state of a model and judge it."""
     return Explorer(model, limit).explore()

@@ -1,4 +1,4 @@
-"""The model of gates: if one has room, and a task that may run stands before it, one runs soon."""
+"""The model of gates: if a gate has room and a task that may run waits at it, one runs soon."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ class GateModel:
         self._setup = setup
 
     def initial(self) -> GateWorld:
-        """All tasks are due."""
         return first_gate_world(self._setup)
 
     def steps(self, world: GateWorld) -> Iterator[Step[GateWorld]]:
-        """Everything that anybody may do next."""
         setup = self._setup
         for number in range(len(world.tasks)):
             yield from claim_steps(setup, world, number)
@@ -57,7 +55,6 @@ class GateModel:
         return None
 
     def finished(self, world: GateWorld) -> bool:
-        """Every task that can end has ended."""
         return all(
             task.place == "done" or task.bar in WHIMS or self._is_behind_one(world, number)
             for number, task in enumerate(world.tasks)
@@ -75,20 +72,17 @@ class GateModel:
         )
 
     def picture(self, world: GateWorld) -> str:
-        """Where the tasks are, and what the gates wait for."""
         rows = "; ".join(f"T{n} {words(task)}" for n, task in enumerate(world.tasks))
         gates = "; ".join(f"gate {n}: {outlook(state)}" for n, state in enumerate(world.gates))
         return f"{rows}; {gates}"
 
 
 def words(task: Task) -> str:
-    """Held by gate 0, stands still."""
     place = f"held by gate {task.by}" if task.place == "held" else task.place
     return f"{place}, {task.bar}" if task.bar else place
 
 
 def outlook(gate: GateState) -> str:
-    """Who is about to look."""
     waits = [f"a look {gate.look}"] if gate.look else []
     waits += [f"{gate.words} words"] if gate.words else []
     waits += ["a second look"] if gate.looks else []

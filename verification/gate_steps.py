@@ -65,7 +65,7 @@ def end_steps(setup: GateSetup, world: GateWorld, number: int) -> Steps:
 
 
 def waking_steps(setup: GateSetup, world: GateWorld, gate: int) -> Steps:
-    """Whoever looks who waits: after the end of a run, and after a hold."""
+    """Wake those who wait: after the end of a run, and after a hold."""
     state = world.gates[gate]
     waits = any(task.place == "held" and task.by == gate for task in world.tasks)
     if state.words:
@@ -88,7 +88,7 @@ def waking_steps(setup: GateSetup, world: GateWorld, gate: int) -> Steps:
 
 
 def looking_steps(setup: GateSetup, world: GateWorld, gate: int) -> Steps:
-    """The time of a gate has come, a second after it woke somebody, or long after."""
+    """A gate's next check is due: a second after it woke a task, or long after."""
     state = world.gates[gate]
     if state.look and not is_locked(setup, world, (gate,)):
         after = wake(setup, _idle(setup, world, gate), gate, ALL)
@@ -100,7 +100,7 @@ def looking_steps(setup: GateSetup, world: GateWorld, gate: int) -> Steps:
 
 
 def wake(setup: GateSetup, world: GateWorld, gate: int, most: int) -> GateWorld:
-    """Let those go on who are held, the first first; so many that may run, and who is between."""
+    """Wake the held tasks in order: as many as may run, and those in between."""
     woken = 0
     for number, task in enumerate(world.tasks):
         if task.place != "held" or task.by != gate or woken == min(most, 1):
@@ -119,7 +119,7 @@ def wake(setup: GateSetup, world: GateWorld, gate: int, most: int) -> GateWorld:
 
 
 def _idle(setup: GateSetup, world: GateWorld, gate: int) -> GateWorld:
-    """Note that a look finds a place free for one who waits, and nobody on his way to it."""
+    """Note that a check finds a place free for a waiting task, and no task on its way to it."""
     state = world.gates[gate]
     on_their_way = world.words_lost or any(
         other.words or other.looks or (other.look == "soon" and other is not state)
@@ -139,7 +139,6 @@ def _idle(setup: GateSetup, world: GateWorld, gate: int) -> GateWorld:
 
 
 def leaving_steps(setup: GateSetup, world: GateWorld, number: int) -> Steps:
-    """What stands still, or is cancelled."""
     task, kind = world.tasks[number], setup.kinds[number]
     waits = task.place in ("visible", "held", "later")
     if waits and "stand still" in kind.may and task.bar in ("", "stands still"):
@@ -157,7 +156,6 @@ def leaving_steps(setup: GateSetup, world: GateWorld, number: int) -> Steps:
 
 
 def sweeping_steps(setup: GateSetup, world: GateWorld, number: int) -> Steps:
-    """What has expired is swept."""
     task, kind = world.tasks[number], setup.kinds[number]
     waits = task.place in ("visible", "held", "later")
     if waits and "expire" in kind.may and task.bar != "expired":
@@ -172,7 +170,7 @@ def sweeping_steps(setup: GateSetup, world: GateWorld, number: int) -> Steps:
 
 
 def _barred(setup: GateSetup, world: GateWorld, number: int, bar: Bar) -> GateWorld:
-    """What a look found before is of no account any more."""
+    """Discard what an earlier check found."""
     for gate in setup.kinds[number].gates:
         world = with_gate(world, gate, idle=0)
     return with_task(world, number, bar=bar)

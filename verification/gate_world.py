@@ -1,7 +1,7 @@
 """Everything there is in the model of gates: tasks that stand before them, and who looks at what.
 
 A gate lets one run at a time. Everybody else is held, out of sight, until somebody wakes him: the
-end of a run, whoever holds a task and looks once more, or a look when the gate's time has come.
+end of a run, a claim that has held a task and checks once more, or the gate's timed check.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from verification.rules import GateRules
 Place = Literal["later", "visible", "held", "deciding", "running", "done"]
 Bar = Literal["", "stands still", "expired", "nobody has a hand free"]
 Soon = Literal["", "soon", "late"]
-"""When a gate is looked at: not at all, in a second, or after so long that nobody waits for it."""
+"""When a gate is checked: never, in a second, or so late that no task waits for it."""
 
 
 class Task(NamedTuple):
-    """One row, as far as gates look at it."""
+    """One row, as far as gates read it."""
 
     place: Place = "visible"
     bar: Bar = ""
@@ -29,12 +29,11 @@ class Task(NamedTuple):
 
     @property
     def may_run(self) -> bool:
-        """Whether nothing but gates is in its way."""
         return not self.bar
 
 
 class GateState(NamedTuple):
-    """One gate's row, and what its neighbours are about to do."""
+    """One gate's row, and what processes are about to do with it."""
 
     look: Soon = ""
     words: int = 0
@@ -56,7 +55,7 @@ class GateWorld(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A task, the gates that it has to pass, and what may become of it."""
+    """A task, the gates that it has to pass, and its possible ends."""
 
     gates: tuple[int, ...] = (0,)
     bar: Bar = ""
@@ -80,7 +79,6 @@ class GateSetup:
 
 
 def first_gate_world(setup: GateSetup) -> GateWorld:
-    """Nobody has looked at anything yet."""
     number = 1 + max(gate for kind in setup.kinds for gate in kind.gates)
     return GateWorld(
         tuple(Task(bar=kind.bar) for kind in setup.kinds),
@@ -91,21 +89,19 @@ def first_gate_world(setup: GateSetup) -> GateWorld:
 
 
 def with_task(world: GateWorld, number: int, **changes: object) -> GateWorld:
-    """The world with one task changed."""
     tasks = list(world.tasks)
     tasks[number] = tasks[number]._replace(**changes)  # type: ignore[arg-type]
     return world._replace(tasks=tuple(tasks))
 
 
 def with_gate(world: GateWorld, number: int, **changes: object) -> GateWorld:
-    """The world with one gate changed."""
     gates = list(world.gates)
     gates[number] = gates[number]._replace(**changes)  # type: ignore[arg-type]
     return world._replace(gates=tuple(gates))
 
 
 def admits(setup: GateSetup, world: GateWorld, gate: int, number: int) -> bool:
-    """Whether this gate has room for this task; of an order key that is the first that is left."""
+    """Whether this gate has room for this task; an order key has room for its first task only."""
     for other, (task, kind) in enumerate(zip(world.tasks, setup.kinds, strict=True)):
         if gate in kind.gates and other != number:
             if task.place == "running":
@@ -117,7 +113,7 @@ def admits(setup: GateSetup, world: GateWorld, gate: int, number: int) -> bool:
 
 
 def is_locked(setup: GateSetup, world: GateWorld, gates: tuple[int, ...]) -> bool:
-    """Whether a claim that decides has one of these gates in its hands."""
+    """Whether a deciding claim has locked one of these gates."""
     return any(
         task.place == "deciding" and set(kind.gates) & set(gates)
         for task, kind in zip(world.tasks, setup.kinds, strict=True)

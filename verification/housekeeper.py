@@ -11,7 +11,6 @@ from verification.writes import count_a_crash, release, settle
 
 
 def housekeeper_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """What one child's housekeeper can do next; burials are told in their own room."""
     child = world.children[number]
     if housekeeper_is_blocked(setup, world, child):
         return
@@ -35,9 +34,9 @@ def is_renewed(setup: RunSetup, world: World, task: int) -> bool:
 
 def housekeeper_is_blocked(setup: RunSetup, world: World, child: Child) -> bool:
     """Only a mutant's housekeeper waits for a row lock; ours asks again later."""
-    if setup.rules.burial_never_blocks_the_housekeeper or world.held_row is None:
+    if setup.rules.reaper_never_blocks_the_housekeeper or world.held_row is None:
         return False
-    return child.burial is not None and child.burial.waits_for(world.held_row)
+    return child.reaping is not None and child.reaping.waits_for(world.held_row)
 
 
 def renews(setup: RunSetup, child: Child, task: int, token: int, owner: int) -> bool:
@@ -56,7 +55,7 @@ def renews(setup: RunSetup, child: Child, task: int, token: int, owner: int) -> 
 
 
 def unstarted_claims_are_taken_back(setup: RunSetup, world: World, number: int) -> Step[World]:
-    """One task has run for a second: others may have what was claimed with it."""
+    """One task has run for a second: unstarted tasks of its claim go back to the pool."""
     child = world.children[number]
     kept = () if setup.rules.give_back_under_the_mutex else child.todo
     after = child._replace(todo=kept, returns=(*child.returns, *child.todo))

@@ -12,7 +12,7 @@ from verification.writes import settle
 
 
 def leaving_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """What comes of SIGTERM; and of an outage in the middle of a run."""
+    """The effects of SIGTERM, and of an outage in the middle of a run."""
     child = world.children[number]
     if child.phase == "gone" or child.is_orphan:
         return
@@ -27,7 +27,7 @@ def leaving_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[W
 
 
 def sigterm(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """Nothing more starts; what has not started goes back, what runs may end."""
+    """Nothing more starts; unstarted tasks go back, running ones may end."""
     poorer = spend(setup, world, "sigterm")
     child = world.children[number]
     if poorer is None or child.phase in {"hung", "outcome unknown", "leaving"}:
@@ -41,7 +41,7 @@ def sigterm(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]
 
 
 def grace_is_over(setup: RunSetup, world: World, number: int) -> Step[World]:
-    """What still runs is let go under the fence, uncharged; nobody knows what it has done."""
+    """A run that is not over is released under the fence, uncharged; its effects are unknown."""
     child = world.children[number]
     fence = child.running[0]
     what = f"the grace of c{number} is over, T{fence.id} is let go"
@@ -53,15 +53,15 @@ def grace_is_over(setup: RunSetup, world: World, number: int) -> Step[World]:
 
 
 def has_nothing_left(setup: RunSetup, child: Child) -> bool:
-    """Whether everything that it held has been answered; a mutant leaves what did not start."""
+    """Whether all that it held is settled or released; a mutant leaves what did not start."""
     held = (*child.outbox, *child.returns)
     if setup.rules.leaving_gives_back_the_unstarted:
         held = (*held, *child.todo)
-    return not held and child.burial is None
+    return not held and child.reaping is None
 
 
 def all_connections_are_lost(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """The housekeeper meets it, too: so no task is suspected of having ended its own."""
+    """The housekeeper loses its connection, too: so no task is suspected of the loss."""
     child = world.children[number]
     if child.phase != "running" or not setup.kinds[child.running[0].id].in_session:
         return

@@ -1,4 +1,4 @@
-"""The design without one of its rules about crashes, burials, slots and rescue."""
+"""The design without one of its rules about crashes, reapings, slots and rescue."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ DEATHS = (
         ("claims T0", "the database was away", "T0 is rescued"),
     ),
     Mutant(
-        "a burial charges the neighbours",
+        "the reaper charges the neighbours",
         "P3",
-        without(NEIGHBOUR, "burial_charges_only_the_running"),
+        without(NEIGHBOUR, "reaper_charges_only_the_running"),
         "P3: an innocent neighbour was charged a failure (T0)",
         ("T1 kills c0", "releases the other rows"),
     ),
     Mutant(
-        "a burial leaves the neighbours to the lease",
+        "the reaper leaves the neighbours to the lease",
         "P3",
-        without(NEIGHBOUR, "burial_releases_the_others"),
+        without(NEIGHBOUR, "reaper_releases_the_others"),
         "P3: 1 crashes were counted on an innocent neighbour (T0)",
         ("T1 kills c0", "releases the other", "the lease of T0 lapses", "T0 is rescued"),
     ),
@@ -93,7 +93,7 @@ DEATHS = (
     Mutant(
         "two reapers, and no fence at the charge",
         "P3",
-        without(CHARGED_ONCE, "burial_charges_under_the_fence"),
+        without(CHARGED_ONCE, "reaper_charges_under_the_fence"),
         "P3: 2 failures were charged for 1 deaths",
         ("is killed", "reads the slot", "charges what", "claims T", "charges what"),
         quick=True,
@@ -114,16 +114,16 @@ DEATHS = (
         ("under way", "claims T0", "is killed", "charges what", "a late claim", "charges what"),
     ),
     Mutant(
-        "a burial charges before it releases",
+        "the reaper charges before it releases",
         "P3",
-        without(HELD_ROW, "burial_releases_before_it_charges"),
+        without(HELD_ROW, "reaper_releases_before_it_charges"),
         "P3: 1 crashes were counted on an innocent neighbour (T0)",
         ("gets T0 T1", "T1 kills c0", "locks T1", "the lease of T0 lapses", "T0 is rescued"),
     ),
     Mutant(
         "the housekeeper waits for the lock of the one it charges",
         "P3",
-        without(HELD_ROW, "burial_never_blocks_the_housekeeper"),
+        without(HELD_ROW, "reaper_never_blocks_the_housekeeper"),
         "P3: 1 crashes were counted on an innocent neighbour (T0)",
         ("T1 kills", "reads the slot", "locks T1", "the lease of T0 lapses", "T0 is rescued"),
         quick=True,
@@ -131,7 +131,7 @@ DEATHS = (
     Mutant(
         "a living child is reaped",
         "P3",
-        without(replace(CHARGED_ONCE, faults={"hasty burial": 1}), "only_the_dead_are_reaped"),
+        without(replace(CHARGED_ONCE, faults={"hasty reaping": 1}), "only_the_dead_are_reaped"),
         "P3: 1 failures were charged for 0 deaths",
         ("lives, yet", "charges what"),
     ),

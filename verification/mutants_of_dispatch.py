@@ -22,7 +22,7 @@ DISPATCHES = (
         "P2",
         dispatching_without(ONE_SCANNER, "no_published_mark"),
         "P2: stuck",
-        ("writes a ledger row for T1", "is killed", "buries", "T0 is done"),
+        ("writes a ledger row for T1", "is killed", "reaps", "T0 is done"),
         quick=True,
     ),
     Mutant(
@@ -68,14 +68,14 @@ DISPATCHES = (
         quick=True,
     ),
     Mutant(
-        "a burial leaves the dead one's message in the ledger",
+        "the reaper leaves the dead one's message in the ledger",
         "P3",
         dispatching_without(
             replace(ONE_ROOM, faults={"child crash": 1}, ledger_clock_runs=False),
-            "burials_clear_the_ledger",
+            "reaper_clears_the_ledger",
         ),
         "P2: stuck",
-        ("is killed", "buries"),
+        ("is killed", "reaps"),
     ),
     Mutant(
         "what is given back stays hidden",

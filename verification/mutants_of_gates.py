@@ -46,7 +46,7 @@ GATES = (
         quick=True,
     ),
     Mutant(
-        "a wake-up goes to whoever is first",
+        "a wake-up goes to the first in the line",
         "P2",
         guarding_without(SHARED, "wake_ups_go_to_who_may_run"),
         "P2: gate 0 had room for two seconds",

@@ -1,4 +1,4 @@
-"""What people do: cancel and requeue. And what a failover does to the last commit."""
+"""Operators cancel and requeue; a failover loses the last commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from verification.world import HalfDone, RunSetup, World, spend, with_row
 
 
 def operator_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
-    """A person may cancel or requeue any task, at any moment."""
     for task, row in enumerate(world.rows):
         if row.state in TERMINAL:
             yield from requeue(setup, world, task)
@@ -26,7 +25,7 @@ def operator_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
 
 
 def cancel(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:
-    """Lock the row, then look: a pending task moves, a running one is told (H8)."""
+    """Lock the row, then read it: a pending task moves, a running one is told (H8)."""
     poorer = spend(setup, world, "cancel")
     if poorer is None:
         return
@@ -67,7 +66,7 @@ def requeue(setup: RunSetup, world: World, task: int) -> Iterator[Step[World]]:
 
 
 def row_lock_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
-    """A person opens a transaction, touches a row, and goes to lunch."""
+    """A person's open transaction locks a row for a long time."""
     if world.held_row is not None:
         what = f"the open transaction on T{world.held_row} ends"
         yield progress(what, world._replace(held_row=None))
@@ -81,7 +80,7 @@ def row_lock_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
 
 
 def failover_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
-    """A replica takes over that never saw the last commit, or the last few."""
+    """A replica takes over that lacks the last commit, or the last few."""
     poorer = spend(setup, world, "failover")
     if poorer is None:
         return

@@ -1,6 +1,6 @@
-"""P2 to P6 as questions about one step: what was, what is.
+"""P2 to P6 as checks of one step: the world before and after it.
 
-That every task can still end (the other half of P2) is the explorer's question, not one of these.
+That every task can still end (the other half of P2) is checked by the explorer.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def innocent_was_charged(setup: RunSetup, task: int, row: Row) -> str | None:
 
 
 def more_failures_than_deaths(setup: RunSetup, world: World) -> str | None:
-    """P3: a burial charges once, however many reapers come."""
+    """P3: the reaper charges once, however many reapers come."""
     if not setup.charges_are_deaths:
         return None
     deaths = spent(setup, world, "child crash")

@@ -1,4 +1,4 @@
-"""The other side of the broker: children take messages, work on them, die; burials, rescue."""
+"""The other side of the broker: children take messages, work on them, die; reapings, rescue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ Steps = Iterator[Step[DispatchWorld]]
 
 
 def receiving_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
-    """What one child can do next."""
     hands = world.children[number]
     if hands is None:
         if world.workers_live and not world.deaf:
@@ -44,7 +43,7 @@ def receiving_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> 
 
 
 def takes_a_message(world: DispatchWorld, number: int) -> Steps:
-    """The broker keeps no order worth relying on."""
+    """The broker guarantees no order."""
     for place, message in enumerate(world.broker):
         rest = (*world.broker[:place], *world.broker[place + 1 :])
         hands = Hands(message.dispatch, message.ids)
@@ -55,7 +54,7 @@ def takes_a_message(world: DispatchWorld, number: int) -> Steps:
 def claims_next(
     setup: DispatchSetup, world: DispatchWorld, number: int, hands: Hands
 ) -> Step[DispatchWorld]:
-    """Compare-and-set; what is not there to take is a cheap drop, what cannot run is parked."""
+    """Compare-and-set; an id that cannot be claimed is dropped, one that cannot run is parked."""
     task, rest = hands.left[0], hands._replace(left=hands.left[1:])
     row, kind = world.tasks[task], setup.kinds[task]
     if kind == "unknown" and row.state == "pending":
@@ -98,15 +97,15 @@ def goes_on(
         yield progress(f"c{number} gives back {hands.left}", after)
 
 
-def burial_and_rescue_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Siblings reap the dead; what nobody holds and nobody buries, the lease returns."""
+def reaping_and_rescue_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
+    """Siblings reap the dead; what nobody holds and nobody reaps, the lease returns."""
     for place, grave in enumerate(world.graves):
         after = world._replace(graves=(*world.graves[:place], *world.graves[place + 1 :]))
-        if setup.rules.burials_clear_the_ledger:
+        if setup.rules.reaper_clears_the_ledger:
             after = without_ledger_row(after, grave.dispatch)
         if grave.running is not None and world.tasks[grave.running].state == "running":
             after = rescheduled(setup, after, grave.running)
-        yield progress("a sibling buries the dead child", after)
+        yield progress("a sibling reaps the dead child", after)
     held = {hands.running for hands in (*world.children, *world.graves) if hands is not None}
     for number, task in enumerate(world.tasks):
         if task.state == "running" and number not in held:
@@ -139,7 +138,7 @@ def broker_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
 
 
 def worker_and_time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Workers leave and come back, producers commit, parked rows are looked at again."""
+    """Workers leave and come back, producers commit, parked rows are scanned again."""
     poorer = spend_one(setup, world, "workers leave")
     if poorer is not None and world.workers_live:
         nobody = (None,) * len(world.children)
@@ -168,7 +167,7 @@ def worker_and_time_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
 
 
 def deafness_steps(setup: DispatchSetup, world: DispatchWorld) -> Steps:
-    """Consumers hear nothing; an idle child sees messages that nobody takes, and says so."""
+    """Consumers get nothing; an idle child sees messages that nobody takes, and reports it."""
     poorer = spend_one(setup, world, "workers go deaf")
     if poorer is not None and world.workers_live and not world.deaf:
         yield fault("the workers hear nothing from the broker", poorer._replace(deaf=True))

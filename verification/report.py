@@ -1,4 +1,4 @@
-"""Run configurations and mutants, and say in words what was found."""
+"""Run configurations and mutants, and print the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDTH = 100
 
 
 class Total(NamedTuple):
-    """What a whole run came to."""
+    """The sums of a whole run."""
 
     runs: int = 0
     unexpected: int = 0
@@ -28,7 +28,6 @@ class Total(NamedTuple):
     seconds: float = 0.0
 
     def plus(self, verdict: Verdict, *, as_expected: bool) -> Total:
-        """The total with one run more."""
         return Total(
             self.runs + 1,
             self.unexpected + (not as_expected),
@@ -39,7 +38,6 @@ class Total(NamedTuple):
 
 
 def visit(setup: RunSetup | DispatchSetup | GateSetup) -> Verdict:
-    """Visit every state of one setup."""
     if isinstance(setup, RunSetup):
         return explore(RunModel(setup))
     if isinstance(setup, GateSetup):
@@ -48,7 +46,7 @@ def visit(setup: RunSetup | DispatchSetup | GateSetup) -> Verdict:
 
 
 def is_caught(mutant: Mutant, verdict: Verdict) -> bool:
-    """Whether the checker complains, of the right thing, and came there the right way."""
+    """Whether the checker finds the expected broken promise by the expected steps."""
     if verdict.complaint is None or mutant.complaint not in verdict.complaint:
         return False
     moments = iter(moment.what for moment in verdict.trace)
@@ -56,7 +54,6 @@ def is_caught(mutant: Mutant, verdict: Verdict) -> bool:
 
 
 def run_configurations(configurations: Iterable[Configuration]) -> Total:
-    """Every real configuration must hold."""
     total = Total()
     for configuration in configurations:
         verdict = visit(configuration.setup)

@@ -23,7 +23,7 @@ from verification.writes import settle
 
 
 def rescue_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
-    """Leases, one task after the other; and all at once, when the database was away."""
+    """Leases end one by one; or all at once, after the database was away."""
     yield from outage_steps(setup, world)
     for task, row in enumerate(world.rows):
         if row.state != "RUNNING":
@@ -59,7 +59,7 @@ def lease_lapses(setup: RunSetup, world: World, task: int) -> Iterator[Step[Worl
     """Nobody renews it: it lapses. Somebody renews it: it lapses only by a fault.
 
     The dead are reaped within moments, and a renewed lease has most of its time left: that it
-    lapses while its holder waits for burial is a fault, too.
+    lapses while its holder waits for reaping is a fault, too.
     """
     lapsed = world.rows[task]._replace(lease_is_good=False)
     if not is_renewed(setup, world, task) and not will_be_reaped(setup, world, task):
@@ -76,7 +76,7 @@ def will_be_reaped(setup: RunSetup, world: World, task: int) -> bool:
     for grave in world.graves:
         if grave.owner == world.rows[task].owner:
             must_wait = any(fence.id == world.held_row for fence in grave.running)
-            return not must_wait or setup.rules.burial_releases_before_it_charges
+            return not must_wait or setup.rules.reaper_releases_before_it_charges
     return False
 
 
@@ -109,7 +109,7 @@ def half_done_rescue(setup: RunSetup, world: World, note: HalfDone) -> Step[Worl
 
 
 def late_statement_steps(setup: RunSetup, world: World) -> Iterator[Step[World]]:
-    """What the dead, or the impatient, had sent is carried out after all, or never."""
+    """A statement whose sender died or gave up is carried out late, or never."""
     for sent in world.late:
         rest = world._replace(late=world.late - {sent})
         if isinstance(sent, LateClaim):

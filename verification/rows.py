@@ -1,7 +1,7 @@
 """A task's row, and the few ways in which a statement may change it.
 
 Everything here is a pure function from one row to the next. Who sends the statement, and when
-it arrives, is told in the other rooms.
+it arrives, is in the other modules.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Kind(NamedTuple):
 
     @property
     def runs_are_counted(self) -> bool:
-        """Only where a promise speaks of how often it ran; else it would multiply states."""
+        """Only where a promise limits the number of runs: counting multiplies the states."""
         return self.at_most_once or self.kills != "nobody"
 
 
 class Fence(NamedTuple):
-    """What a run remembers of its claim; every write of the run carries it."""
+    """A run's proof of its claim; every write of the run carries it."""
 
     id: int
     attempt: int
@@ -77,12 +77,10 @@ class Row(NamedTuple):
 
 
 def new_row(kind: Kind) -> Row:
-    """A row just created."""
     return Row(due=not kind.not_due_yet)
 
 
 def fence_holds(rules: RunRules, row: Row, fence: Fence) -> bool:
-    """Whether a write that carries this fence finds the row."""
     match rules.fence:
         case "token":
             return row.state == "RUNNING" and row.token == fence.token
@@ -131,7 +129,6 @@ def lost_while_running(rules: RunRules, kind: Kind, row: Row) -> Row:
 
 
 def settled(rules: RunRules, kind: Kind, row: Row, outcome: Outcome) -> Row:
-    """The row after its outcome was written."""
     match outcome:
         case "ok":
             own_commit = kind.in_session and rules.effect_and_outcome_are_one_commit
@@ -145,7 +142,7 @@ def settled(rules: RunRules, kind: Kind, row: Row, outcome: Outcome) -> Row:
 
 
 def started(kind: Kind, row: Row) -> Row:
-    """The same row with one run more, where somebody counts them."""
+    """The same row with one more run, where runs are counted."""
     if not kind.runs_are_counted or row.state in TERMINAL:
         return row
     return row._replace(runs=min(RUNS_COUNTED, row.runs + 1))

@@ -14,7 +14,7 @@ Fence = Literal["token", "attempt", "state", "id"]
 
 @dataclass(frozen=True, slots=True)
 class RunRules:
-    """What claim, child, housekeeper, burial, rescue and operators keep to."""
+    """Rules of claim, child, housekeeper, reaper, rescue and operators."""
 
     # --- the fence: every write of a run carries (id, attempt, lease_token, RUNNING)
     fence: Fence = "token"
@@ -64,7 +64,7 @@ class RunRules:
     lost_connection_counts_a_crash: bool = True
     """P3: a task that ends its own connection each time must not come back for ever."""
     outages_acquit: bool = True
-    """P3: whoever lost a connection when all were lost is suspected of nothing."""
+    """P3: a run that lost its connection when all were lost is not suspected."""
 
     # --- housekeeper
     housekeeper_renews_every_held_claim: bool = True
@@ -88,24 +88,24 @@ class RunRules:
     leaving_ends_at_most_once_as_unknown: bool = True
     """P5: when the grace is over what runs is let go, but not such a task."""
 
-    # --- parent and burial
+    # --- parent and reaping
     parent_kills_past_the_hard_limit: bool = True
     """A handler that never returns would be renewed for ever."""
     only_the_dead_are_reaped: bool = True
     """Never before the process is gone."""
-    burial_charges_only_the_running: bool = True
+    reaper_charges_only_the_running: bool = True
     """P3: the other rows of that owner are released uncharged."""
-    burial_charges_under_the_fence: bool = True
+    reaper_charges_under_the_fence: bool = True
     """P3: two reapers, or one that asks twice, charge once."""
     slot_knows_the_running_token: bool = True
     """P3: id and owner are not enough: a late claim of the dead carries both."""
     no_running_id_counts_a_crash: bool = True
     """H5: else a task that kills before its id is written comes back for ever."""
-    burial_releases_the_others: bool = True
+    reaper_releases_the_others: bool = True
     """P3: left to the lease, the innocent would be counted as crashed."""
-    burial_releases_before_it_charges: bool = True
+    reaper_releases_before_it_charges: bool = True
     """P3: the charge may have to wait for a row lock, the neighbours must not."""
-    burial_never_blocks_the_housekeeper: bool = True
+    reaper_never_blocks_the_housekeeper: bool = True
     """P3: a housekeeper that waits for a row lock renews nothing; it asks again later."""
 
     # --- rescue and operators
@@ -124,7 +124,7 @@ class RunRules:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRules:
-    """What scanners, ledger and children keep to on the way through the broker."""
+    """Rules of scanners, ledger and children on the way through the broker."""
 
     # --- scan
     no_published_mark: bool = True
@@ -158,7 +158,7 @@ class DispatchRules:
     claims_compare_and_set: bool = True
     """P2: a message that comes twice does no harm."""
     finished_messages_leave_the_ledger: bool = True
-    burials_clear_the_ledger: bool = True
+    reaper_clears_the_ledger: bool = True
     """A dead child's message does not keep its room."""
     giving_back_clears_the_ledger: bool = True
     """What a child gives back is visible to the next scan at once."""
@@ -172,7 +172,7 @@ class DispatchRules:
 
 @dataclass(frozen=True, slots=True)
 class GateRules:
-    """What claims, ends of runs and looks keep to at the gates."""
+    """Rules of claims, ends of runs and checks at the gates."""
 
     claims_lock_their_gates: bool = True
     """P7: who counts what runs locks the gate first."""

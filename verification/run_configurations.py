@@ -83,7 +83,7 @@ RUNS = (
         "two reapers, one of whom dies or is not answered",
         RunSetup(
             (WRITES, MAILS),
-            faults={"child crash": 2, "burial reply lost": 1},
+            faults={"child crash": 2, "reaping reply lost": 1},
             charges_are_deaths=True,
             dead_leave_no_statements=True,
         ),
@@ -92,7 +92,7 @@ RUNS = (
         "two reapers and a late claim of the dead",
         RunSetup(
             (WRITES,),
-            faults={"child crash": 1, "claim comes late": 1, "burial reply lost": 1},
+            faults={"child crash": 1, "claim comes late": 1, "reaping reply lost": 1},
             charges_are_deaths=True,
         ),
         quick=True,

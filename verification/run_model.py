@@ -1,10 +1,9 @@
-"""The run model: rows, children with housekeepers and slots, burials, leases, operators."""
+"""The run model: rows, children with housekeepers and slots, reapings, leases, operators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from verification.burial import burial_steps
 from verification.child import child_steps
 from verification.claim import claim_steps
 from verification.deaths import death_steps
@@ -13,6 +12,7 @@ from verification.housekeeper import housekeeper_steps
 from verification.leaving import leaving_steps
 from verification.operators import failover_steps, operator_steps, row_lock_steps
 from verification.promises import broken_promise
+from verification.reaping import reaping_steps
 from verification.rescue import late_statement_steps, rescue_steps, time_steps
 from verification.rows import TERMINAL, Row
 from verification.world import LateClaim, LateSettle, RunSetup, World, first_world
@@ -26,18 +26,16 @@ class RunModel:
         self._remembers_commits = setup.failover_forgets if "failover" in setup.faults else 0
 
     def initial(self) -> World:
-        """All tasks pending, all children idle."""
         return first_world(self._setup)
 
     def steps(self, world: World) -> Iterator[Step[World]]:
-        """Everything that anybody may do next."""
         for step in self._all_steps(world):
             after = step.after
             if writes_a_locked_row(world, after):
                 continue
             if after.late:
                 after = without_hopeless_statements(after)
-            if self._setup.rules.burial_charges_under_the_fence:
+            if self._setup.rules.reaper_charges_under_the_fence:
                 after = without_idle_graves(after)
             if self._remembers_commits and after.rows != world.rows:
                 known = (*world.before_last_commits, world.rows)[-self._remembers_commits :]
@@ -51,7 +49,7 @@ class RunModel:
             yield from child_steps(setup, world, number)
             yield from housekeeper_steps(setup, world, number)
             yield from leaving_steps(setup, world, number)
-            yield from burial_steps(setup, world, number)
+            yield from reaping_steps(setup, world, number)
         yield from rescue_steps(setup, world)
         yield from late_statement_steps(setup, world)
         yield from time_steps(setup, world)
@@ -65,7 +63,6 @@ class RunModel:
         return broken_promise(self._setup, before, step.what, step.after)
 
     def finished(self, world: World) -> bool:
-        """Every task lies in a terminal pool."""
         return all(row.state in TERMINAL for row in world.rows)
 
     def picture(self, world: World) -> str:
@@ -74,7 +71,7 @@ class RunModel:
 
 
 def writes_a_locked_row(before: World, after: World) -> bool:
-    """Whoever wants that row skips it or waits; so far nothing happens."""
+    """Any other writer of that row skips it or waits, so nothing happens yet."""
     held = before.held_row
     return held is not None and after.rows[held] != before.rows[held]
 
@@ -91,16 +88,16 @@ def without_hopeless_statements(world: World) -> World:
 
 
 def without_idle_graves(world: World) -> World:
-    """A burial that can find no row any more, now or later, is as good as over."""
-    reapers = [child for child in world.children if child.burial is not None]
+    """A reaping that can find no row any more, now or later, is as good as over."""
+    reapers = [child for child in world.children if child.reaping is not None]
     if not world.graves and not reapers:
         return world
     named = {row.owner for row in world.rows if row.state == "RUNNING"}
     named.update(sent.owner for sent in world.late if isinstance(sent, LateClaim))
     children = tuple(
         child
-        if child.burial is None or child.burial.grave.owner in named
-        else child._replace(burial=None)
+        if child.reaping is None or child.reaping.grave.owner in named
+        else child._replace(reaping=None)
         for child in world.children
     )
     graves = tuple(grave for grave in world.graves if grave.owner in named)

@@ -21,7 +21,6 @@ Steps = Iterator[Step[DispatchWorld]]
 
 
 def scanner_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> Steps:
-    """What one scanner can do next."""
     scanner = world.scanners[number]
     if scanner.seen:
         yield writes_ledger_row(setup, world, number, scanner.seen)
@@ -37,7 +36,6 @@ def scanner_steps(setup: DispatchSetup, world: DispatchWorld, number: int) -> St
 
 
 def can_reach(world: DispatchWorld, scanner: Scanner) -> bool:
-    """Whether a publish would succeed."""
     return world.broker_is_up and scanner.reaches_the_broker
 
 
@@ -47,7 +45,7 @@ def may_publish(setup: DispatchSetup, world: DispatchWorld) -> bool:
 
 
 def visible_ids(setup: DispatchSetup, world: DispatchWorld, watermark: int) -> list[int]:
-    """What a pass from the front of the index finds, less what the ledger hides."""
+    """The ids that a scan from the front of the index finds, without those in the ledger."""
     rules = setup.rules
     hidden = {task for row in world.ledger for task in row.hides}
     ids = []
@@ -135,7 +133,7 @@ def writes_ledger_row(
 def publishes(
     setup: DispatchSetup, world: DispatchWorld, number: int, message: Message
 ) -> Step[DispatchWorld]:
-    """The message goes out; or it cannot, and the room is given back (H13)."""
+    """The message goes out; or it cannot, and its ledger row is removed (H13)."""
     scanner = world.scanners[number]
     if can_reach(world, scanner):
         sent = world._replace(broker=(*world.broker, message))
@@ -151,7 +149,7 @@ def publishes(
 
 
 def gives_up_the_lead(setup: DispatchSetup, world: DispatchWorld, number: int) -> DispatchWorld:
-    """H13: another one may do better; this one probes the broker before it leads again."""
+    """H13: another may reach the broker; this one probes the broker before it leads again."""
     if setup.rules.leader_that_cannot_publish_resigns and world.leader == number:
         world = world._replace(leader=None)
     warned = world.scanners[number]._replace(unpublished=None, must_probe=True)
@@ -230,5 +228,4 @@ def scanner_faults(setup: DispatchSetup, world: DispatchWorld, number: int) -> S
 
 
 def listed(ids: tuple[int, ...]) -> str:
-    """T0 T1 T2."""
     return " ".join(f"T{task}" for task in ids) or "nothing"

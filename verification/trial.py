@@ -1,4 +1,4 @@
-"""What is put on trial: setups that must hold, and mutants of them that must fail."""
+"""Setups that must hold, and mutants of them that must fail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Mutant:
 
 
 def without(setup: RunSetup, *rules: str) -> RunSetup:
-    """The same configuration with some rules left out."""
     return replace(setup, rules=replace(setup.rules, **switched_off(rules)))
 
 
@@ -48,5 +47,4 @@ def guarding_without(setup: GateSetup, *rules: str) -> GateSetup:
 
 
 def switched_off(rules: tuple[str, ...]) -> dict[str, Any]:
-    """Every one of these rules is False."""
     return dict.fromkeys(rules, False)

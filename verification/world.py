@@ -1,4 +1,4 @@
-"""Everything there is in the run model at one moment, and what a configuration fixes."""
+"""The state of the run model at one moment, and the parameters of a configuration."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Collected(NamedTuple):
 
 
 class Grave(NamedTuple):
-    """The slot of a dead incarnation: what it says of whose fault the death was."""
+    """The slot of a dead child: it tells which task ran."""
 
     worker: int
     owner: int
     running: tuple[Fence, ...]
 
 
-class Burial(NamedTuple):
-    """How far a housekeeper is with reaping a dead one. It read the slot once, at the start."""
+class Reaping(NamedTuple):
+    """A housekeeper's progress in reaping a dead child. It read the slot once, at the start."""
 
     grave: Grave
     half_way: bool = False
@@ -71,7 +71,7 @@ class Child(NamedTuple):
     left_open: tuple[int, ...] = ()
     """Tasks whose writes stand uncommitted on the kept connection; only mutants have such."""
     asked_to_stop: bool = False
-    burial: Burial | None = None
+    reaping: Reaping | None = None
     is_orphan: bool = False
 
 
@@ -150,12 +150,10 @@ class RunSetup:
         return tuple(self.faults)
 
     def children_of(self, worker: int) -> Iterator[int]:
-        """The numbers of one worker's children."""
         return (number for number, its in enumerate(self.workers) if its == worker)
 
 
 def first_world(setup: RunSetup) -> World:
-    """All tasks pending, all children idle."""
     return World(
         rows=tuple(new_row(kind) for kind in setup.kinds),
         children=tuple(Child(owner=number + 1) for number in range(len(setup.workers))),
@@ -167,13 +165,11 @@ def first_world(setup: RunSetup) -> World:
 
 
 def with_row(world: World, number: int, row: Row) -> World:
-    """The same world with one row changed."""
     rows = world.rows
     return world._replace(rows=(*rows[:number], row, *rows[number + 1 :]))
 
 
 def with_child(world: World, number: int, child: Child) -> World:
-    """The same world with one child changed."""
     children = world.children
     return world._replace(children=(*children[:number], child, *children[number + 1 :]))
 
@@ -191,7 +187,6 @@ def spend(setup: RunSetup, world: World, fault: str) -> World | None:
 
 
 def spent(setup: RunSetup, world: World, fault: str) -> int:
-    """How often a fault has struck."""
     if fault not in setup.faults:
         return 0
     return setup.faults[fault] - world.faults_left[setup.fault_names.index(fault)]
@@ -211,7 +206,6 @@ def holds(setup: RunSetup, world: World, fence: Fence) -> bool:
 
 
 def fences_of(child: Child) -> Iterator[Fence]:
-    """Every fence that a child remembers."""
     yield from child.todo
     yield from child.running
     yield from child.done
@@ -226,8 +220,8 @@ def tokens_in_use(world: World) -> set[int]:
     for child in world.children:
         used.add(child.token)
         used.update(fence.token for fence in fences_of(child))
-        if child.burial is not None:
-            used.update(fence.token for fence in child.burial.grave.running)
+        if child.reaping is not None:
+            used.update(fence.token for fence in child.reaping.grave.running)
     for grave in world.graves:
         used.update(fence.token for fence in grave.running)
     for sent in world.late:
@@ -236,11 +230,10 @@ def tokens_in_use(world: World) -> set[int]:
 
 
 def owners_in_use(world: World) -> set[int]:
-    """Every owner name that anybody still remembers."""
     used = {row.owner for row in world.rows}
     used.update(child.owner for child in world.children)
     used.update(grave.owner for grave in world.graves)
-    used.update(c.burial.grave.owner for c in world.children if c.burial is not None)
+    used.update(c.reaping.grave.owner for c in world.children if c.reaping is not None)
     used.update(sent.owner for sent in world.late if isinstance(sent, LateClaim))
     return used
 

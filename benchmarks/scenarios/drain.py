@@ -30,7 +30,7 @@ def drain(
     ideal_s: float | None = None,
     keys: str | None = None,
 ) -> dict[str, Any]:
-    """Measure one drain, of a database with so many other rows if any, and audit it.
+    """Measure one drain, of a database with this many other rows, and audit it.
 
     ``ideal_s`` is what a task would cost if nothing but its handler took time; ``keys`` names what
     else each task is created with.

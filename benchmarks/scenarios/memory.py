@@ -19,7 +19,7 @@ EVERY_S = 0.5
 
 
 def memory(stage: Stage, system: System, n: int) -> dict[str, Any]:
-    """Watch the children's own memory; that of files, such as the marks', does not count."""
+    """Watch the children's own memory; mapped files, for instance the marks, do not count."""
     with stage.run(system, n) as run:
         run.play("enqueue", n=n, handler="noop", patience_s=PATIENCE_S * 5)
         run.servers.settle_down(run.database)

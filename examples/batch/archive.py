@@ -1,4 +1,4 @@
-"""Old rows go to an archive, in small commits beside the business of the day.
+"""Old rows move to an archive, in small commits, while others work with the table.
 
     export TASKS_APP_IMPORTS=batch.archive PYTHONPATH=examples
     tasks-app batch start archive '{"before": "2025-01-01"}'
@@ -34,19 +34,19 @@ MESSAGE = table("message", column("id"), column("sent"), column("pinned"))
 
 
 class Cut(BaseModel):
-    """From when on rows stay."""
+    """Rows older than this move."""
 
     before: date
 
 
 def old(params: Cut) -> Query:
-    """Return what is to go."""
+    """Return the rows to move."""
     rows = select(MESSAGE.c.id).where(MESSAGE.c.sent < params.before, ~MESSAGE.c.pinned)
     return Query(rows, "id")
 
 
 def move(ctx: ChunkContext, rows: Sequence[Any]) -> int:
-    """Move a chunk; the condition is asked again, for somebody may have pinned a row meanwhile."""
+    """Move a chunk. It checks the condition again: somebody may have pinned a row meanwhile."""
     moved = ctx.connection.execute(MOVE, {"ids": [row.id for row in rows]})
     return int(moved.rowcount)
 

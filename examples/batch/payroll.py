@@ -67,7 +67,7 @@ class Employee(BaseModel):
 
 @handler("payslip.write", queue="default")
 def write_payslip(ctx: TaskContext, payload: Employee) -> None:
-    """Write one payslip; a task of its own, so that it can be retried and looked at alone."""
+    """Write one payslip, in a task of its own, which is retried and looked at alone."""
     ctx.connection.execute(
         text("""
             INSERT INTO payslip (month, employee, net)
@@ -132,7 +132,7 @@ payroll = BatchJob(
 
 
 def write_file(path: Path, lines: int) -> None:
-    """Write a payroll; one line in 50,000 is damaged, as they are."""
+    """Write a payroll file, with one damaged line in 50,000."""
     with path.open("w") as out:
         out.write("employee,name,gross\n")
         for number in range(1, lines + 1):

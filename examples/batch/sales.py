@@ -88,7 +88,7 @@ sales = BatchJob(
 
 
 def fill(connection: Connection, rows: int, day: date) -> None:
-    """Make the tables, with so many orders."""
+    """Make the tables, with this many orders."""
     for statement in SCHEMA.split(";"):
         connection.execute(text(statement))
     connection.execute(FILL, {"rows": rows, "day": day})

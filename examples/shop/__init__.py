@@ -1,3 +1,3 @@
-"""A shop that lives on tasks_app. Read handlers.py, then sales.py; the rest is the theatre."""
+"""A shop that lives on tasks_app. Read handlers.py, then sales.py; the rest runs the demo."""
 
 from __future__ import annotations

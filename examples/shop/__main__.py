@@ -1,4 +1,4 @@
-"""``python -m shop``: the demo, whatever the environment says of other databases."""
+"""``python -m shop``: the demo, whatever databases the environment names."""
 
 from __future__ import annotations
 

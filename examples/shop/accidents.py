@@ -18,7 +18,7 @@ class Machine(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """The database, which nobody breaks."""
+        """The database, which stays up."""
 
     def kill_worker(self) -> None:
         """End the worker and all its children with SIGKILL."""
@@ -27,17 +27,17 @@ class Machine(Protocol):
         """Start a worker."""
 
     def messages(self) -> int:
-        """Return how many messages lie in the broker."""
+        """Return how many messages are in the broker."""
 
     def empty_broker(self) -> None:
         """Make the broker forget everything."""
 
     def cry(self, what: str) -> None:
-        """Tell whoever watches."""
+        """Tell the people who watch."""
 
 
 class Accidents:
-    """One after the other, each at its worst moment; but none waits for that for ever."""
+    """One after the other, each at its worst moment, or after some time without one."""
 
     def __init__(self, machine: Machine, diary: Diary) -> None:
         self._machine = machine
@@ -46,7 +46,7 @@ class Accidents:
         self.are_over = False
 
     def step(self, elapsed_s: float) -> None:
-        """Let go wrong what is due."""
+        """Cause the accident that is due, if one is."""
         if self._dead_since is None:
             waited_s = elapsed_s - pace.WORKER_DIES_AT_S
             if waited_s >= 0 and self._kill(late=waited_s > pace.WORST_MOMENT_S):
@@ -58,7 +58,7 @@ class Accidents:
                 self._forget(late=dead_s > pace.WORST_MOMENT_S)
         elif dead_s >= pace.WORKER_RETURNS_AFTER_S and not self.are_over:
             self._machine.start_worker()
-            self._machine.cry("another worker is started, as whoever supervises it would do")
+            self._machine.cry("another worker is started, as a supervisor would do")
             self.are_over = True
 
     def _kill(self, *, late: bool) -> bool:
@@ -68,7 +68,9 @@ class Accidents:
             return False
         self._machine.kill_worker()
         self._diary.in_hand = in_hand
-        self._machine.cry(f"kill -9: the worker and its children are dead, {in_hand} tasks in hand")
+        self._machine.cry(
+            f"kill -9: the worker and its children are dead; tasks in hand: {in_hand}"
+        )
         return True
 
     def _forget(self, *, late: bool) -> None:

@@ -22,7 +22,7 @@ def counts_table(columns: Sequence[str], *more: str) -> Table:
 
 
 def counts_of(line: Line, columns: Sequence[str]) -> list[str]:
-    """Return the cells of a line; nothing is a dot, so that the eye finds the numbers."""
+    """Return the cells of a line; zero is a dot, so that the eye finds the numbers."""
     return [f"  {line.name}", *(str(getattr(line, column) or "·") for column in columns)]
 
 

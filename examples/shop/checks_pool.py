@@ -36,7 +36,7 @@ def poison_is_put_away(evidence: Evidence) -> Verdict:
 
 
 def nobody_else_is_charged(evidence: Evidence) -> Verdict:
-    """A task's failures are its own exceptions: a neighbour's death costs it nothing."""
+    """A task's failures are its own exceptions: the death of a neighbour costs it nothing."""
     charged = evidence.number(
         """SELECT count(*) FROM task t WHERE NOT t.id = ANY(:poison) AND t.failures <> (
             SELECT count(*) FROM attempt a WHERE a.task_id = t.id AND a.event IN ('retry', 'fail')
@@ -69,19 +69,19 @@ def refused_mail_is_in_the_error_pool(evidence: Evidence) -> Verdict:
 
 
 def accidents_happened(evidence: Evidence) -> Verdict:
-    """Else the rest would prove little."""
+    """Without accidents the other checks would prove little."""
     in_hand, forgotten = evidence.diary.in_hand, evidence.diary.forgotten
     crashed = evidence.number("SELECT count(*) FROM task WHERE crashes > 0")
     return Verdict(
         in_hand is not None and forgotten is not None,
         "Half way the worker was killed and the broker was emptied",
-        f"{in_hand} tasks in hand, {crashed} came back by their lease,"
+        f"tasks in hand: {in_hand}; {crashed} came back by their lease,"
         f" {forgotten} messages forgotten",
     )
 
 
 def nothing_is_lost(evidence: Evidence) -> Verdict:
-    """Each task that was created lies in one terminal pool, once, and nothing else does."""
+    """Each created task is in one terminal pool, once, and nothing else is there."""
     rows = evidence.rows("SELECT id, pool FROM task")
     created = set(evidence.diary.created)
     by_tasks = evidence.number("SELECT count(*) FROM demo_shop.parcels")

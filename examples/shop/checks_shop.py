@@ -70,7 +70,7 @@ def payslips_are_mailed(evidence: Evidence) -> Verdict:
 
 
 def only_unpaid_orders_are_cancelled(evidence: Evidence) -> Verdict:
-    """Each unpaid one once; a paid one never, whichever way it was paid."""
+    """Each unpaid order once; a paid one never, however it was paid."""
     orders = evidence.rows(
         "SELECT o.id, o.paid_at, o.cancelled_at, count(c.id) AS times FROM demo_shop.orders o"
         " LEFT JOIN demo_shop.cancellations c ON c.order_id = o.id GROUP BY o.id"

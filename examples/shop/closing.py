@@ -42,7 +42,7 @@ def judge(stage: Stage, diary: Diary, console: Console) -> bool:
 
 
 def spoil(stage: Stage) -> None:
-    """Take one grant of points away behind everybody's back."""
+    """Delete one grant of points, so that a check must fail."""
     with stage.engine.begin() as connection:
         first = select(func.min(Points.id)).scalar_subquery()
         connection.execute(delete(Points).where(Points.id == first))

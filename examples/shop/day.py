@@ -1,4 +1,4 @@
-"""One day of the shop, the same each time: who orders, pays, changes his mind, and when."""
+"""One day of the shop, the same each time: who orders, pays and cancels, and when."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED_ORDER = 1
 
 
 class CardDeclinedError(Exception):
-    """Raised inside an order's transaction: then neither the order nor its tasks ever were."""
+    """Raised inside an order's transaction: neither the order nor its tasks ever exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Event:
 
 
 class Day:
-    """The plan of a day, carried out step by step; the diary tells what came of it."""
+    """The plan of a day, executed step by step; the diary records the results."""
 
     def __init__(self, engine: Engine, mail: MailServer, diary: Diary, orders: int) -> None:
         self.diary = diary
@@ -47,7 +47,7 @@ class Day:
 
     @property
     def is_over(self) -> bool:
-        """Whether all has happened that was planned."""
+        """Whether everything planned has happened."""
         return not self._plan
 
     def open(self) -> None:
@@ -70,7 +70,7 @@ class Day:
             self._customers = [person.id for person in people]
 
     def step(self, elapsed_s: float) -> None:
-        """Let happen what is due."""
+        """Let the next events happen, if they are due."""
         while self._plan and self._plan[0].at_s <= elapsed_s:
             self._plan.pop(0).act()
 

@@ -108,12 +108,12 @@ def run(options: Options) -> int:
 
 
 def _somebody_watches() -> bool:
-    """Whether there is a terminal on both ends: else nobody would ever press Ctrl-C."""
+    """Whether there is a terminal on both ends: without one nobody can press Ctrl-C."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _prepare(stage: Stage, bell: Bell, options: Options) -> Day:
-    """Set the stage for a new day; the workers come last."""
+    """Prepare a new day; the workers start last."""
     stage.build((*_names(), HELLO))
     stage.tell_of_earlier_runs()
     bell.wait(0)
@@ -124,7 +124,7 @@ def _prepare(stage: Stage, bell: Bell, options: Options) -> Day:
 
 
 def _live(day: Day, stage: Stage, console: Console, bell: Bell, options: Options) -> None:
-    """Live through the day, until the last task is over or our patience is."""
+    """Run the day until the last task is over, or the time-out."""
     begin, moved_s, moved = time.monotonic(), 0.0, 0
     accidents = Accidents(stage, day.diary)
     with make_view(console, live=not options.no_ui) as view:

@@ -1,4 +1,4 @@
-"""What the shop knows of its own day, noted after each commit: the checks go by it."""
+"""What the shop knows of its own day, noted after each commit: the checks use it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Line:
 
     @property
     def unfinished(self) -> int:
-        """How many still lie in the pending pool."""
+        """How many are still in the pending pool."""
         return self.later + self.due + self.running
 
 
@@ -83,7 +83,7 @@ def earlier(connection: Connection) -> tuple[int, int | None]:
 
 
 def another_task(connection: Connection, names: Sequence[str]) -> str | None:
-    """Return a name that is none of these, or None: the pools have no other, or are not there."""
+    """Return a name that is not among these. None: there is no other, or no pool."""
     if connection.execute(text("SELECT to_regclass('task_all')")).scalar_one() is None:
         return None
     name: str | None = connection.execute(text(_ANOTHER), {"names": list(names)}).scalar_one()

@@ -1,4 +1,7 @@
-"""A real SMTP server with moods. It counts what it accepts, by what a mail is about and its key."""
+"""A real SMTP server that fails now and then.
+
+It counts what it accepts, by what a mail is about and its key.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
-from tasks_app.embedded.ports import HOST, choose_port
+from tasks_app.embedded.servers.ports import HOST, choose_port
 
 NOBODY = "nobody@nowhere.example"
 """Refused for ever."""
@@ -36,11 +39,11 @@ class MailServer:
 
     @property
     def is_up(self) -> bool:
-        """Whether somebody answers at the door."""
+        """Whether the port is open."""
         return self._controller is not None
 
     def up(self) -> None:
-        """Open the door."""
+        """Open the port."""
         if self._controller is None:
             self._controller = Controller(
                 self, hostname=HOST, port=self.port, server_hostname="mail.example"
@@ -48,7 +51,7 @@ class MailServer:
             self._controller.start()
 
     def down(self) -> None:
-        """Close it; nobody is waited for."""
+        """Close it, without waiting for anybody."""
         if self._controller is not None:
             self._controller.stop(no_assert=True)
             self._controller = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks_app.embedded import EmbeddedError, Stack, Started, Urls, read_state, up
-from tasks_app.embedded.process import Recipe, ServerProcess
+from tasks_app.embedded.servers.process import Recipe, ServerProcess
 
 PATIENCE_S = 8.0
 

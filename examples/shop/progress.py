@@ -1,4 +1,4 @@
-"""What one sees while the day goes by: a table that refreshes, or plain lines."""
+"""What people see during the day: a table that refreshes, or plain lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that must run before the curtain rises, each announced when it is ready."""
+"""Everything that must run before the day begins, each announced when it is ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shop.pace import SHORTENED, WORKER_PACE
 from shop.processes import Bell, DiedError, Processes, Servers
 from shop.tables import build_shop, drop_shop
 from tasks_app.embedded import Started, Urls
-from tasks_app.embedded.ports import HOST, choose_port
+from tasks_app.embedded.servers.ports import HOST, choose_port
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
@@ -68,10 +68,10 @@ class Stage:
         self._make_tables(urls)
         begin = time.monotonic()
         self.mail.up()
-        self._ready("mail server", begin, f"smtp://{self.mail.address}, with moods")
+        self._ready("mail server", begin, f"smtp://{self.mail.address}, which fails now and then")
 
     def tell_of_earlier_runs(self) -> None:
-        """Say what the pool holds already: it stays, and is listed beside what comes."""
+        """Say what the pool holds already: it stays, and is listed with the new tasks."""
         with self.engine.connect() as connection:
             number, newest = earlier(connection)
         if number:

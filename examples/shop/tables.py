@@ -1,7 +1,7 @@
 """The shop's own tables, in a schema of their own; the next day starts with empty ones.
 
 No unique constraint protects points, coupons and cancellations: that they are there exactly once
-is the doing of tasks_app alone, and checks.py counts them.
+is due to tasks_app alone, and checks.py counts them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Base(DeclarativeBase):
 
 
 class Customer(Base):
-    """Who buys."""
+    """A customer of the shop."""
 
     __tablename__ = "customers"
 
@@ -32,7 +32,7 @@ class Customer(Base):
 
 
 class Order(Base):
-    """What somebody wants; paid, cancelled, or still open."""
+    """An order: paid, cancelled, or still open."""
 
     __tablename__ = "orders"
 
@@ -66,7 +66,7 @@ class Coupon(Base):
 
 
 class Cancellation(Base):
-    """An order called off, and why."""
+    """A cancelled order, and why."""
 
     __tablename__ = "cancellations"
 
@@ -76,7 +76,7 @@ class Cancellation(Base):
 
 
 class Parcel(Base):
-    """Goods on their way."""
+    """Goods that a carrier has."""
 
     __tablename__ = "parcels"
 
@@ -97,7 +97,7 @@ class Picture(Base):
 
 
 class Employee(Base):
-    """Who works here."""
+    """Somebody who works in the shop."""
 
     __tablename__ = "employees"
 

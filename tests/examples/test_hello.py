@@ -1,4 +1,4 @@
-"""The first own task that the README shows."""
+"""The first task that the tutorial shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mail server's moods, as the shop's handlers meet them."""
+"""The mail server's failures, as the shop's handlers meet them."""
 
 from __future__ import annotations
 

@@ -38,6 +38,13 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
 
 
+def names_of(node: ast.AST) -> list[str]:
+    """A test may be imported from the support module that several test files share."""
+    if isinstance(node, ast.ImportFrom):
+        return [imported.name for imported in node.names]
+    return [getattr(node, "name", "")]
+
+
 @each
 def test_the_tests_that_it_names_are_there(mutant: Mutant, project: Path) -> None:
     assert mutant.tests
@@ -46,9 +53,7 @@ def test_the_tests_that_it_names_are_there(mutant: Mutant, project: Path) -> Non
         within: ast.AST = parsed(project / file)
         for name in names:
             found = [
-                n
-                for n in ast.iter_child_nodes(within)
-                if getattr(n, "name", "") == name.partition("[")[0]
+                n for n in ast.iter_child_nodes(within) if name.partition("[")[0] in names_of(n)
             ]
             assert found, f"{test} is not there"
             within = found[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torture.mutants.change import mutant
 
-RUN = "tasks_app/batch/partition_run.py"
+RUN = "tasks_app/batch/execution/partition_run.py"
 ADVANCE = "tasks_app/pool/batch/partition_progress.py"
 JOBS = "tests/batch/test_runs.py::test_"
 CHUNKS = "tests/batch/test_chunks.py::test_"
@@ -29,7 +29,7 @@ BATCHES = (
         "            counts = self._rows.do(rows, sifts=self._sifts)\n",
         """\
             place = self._reader.after(rows) if rows else self._after
-            self._task.commit_by(lambda connection: self._advance(connection, place, Counts()))
+            self._task.commit_by(lambda connection: self._advance(connection, place, RowCounts()))
             counts = self._rows.do(rows, sifts=self._sifts)
 """,
         f"{CHUNKS}the_chunks_before_the_one_that_fails_stay_and_are_not_read_again",
@@ -71,15 +71,15 @@ BATCHES = (
         "rows counted again with a chunk that is tried again",
         "A row is counted in the commit that it is done in, and in no other.",
         RUN,
-        "            done = Counts(*map(add, self._done, counts))\n",
-        "            self._done = done = Counts(*map(add, self._done, counts))\n",
+        "            done = RowCounts(*map(add, self._done, counts))\n",
+        "            self._done = done = RowCounts(*map(add, self._done, counts))\n",
         f"{CHUNKS}a_checkpoint_that_cannot_be_written_takes_its_rows_back",
     ),
     mutant(
         "rows counted with each chunk behind them",
         "A row is counted in the commit that it is done in, and in no other.",
         RUN,
-        "self._done = done if self._step.at_end else Counts()",
+        "self._done = done if self._step.at_end else RowCounts()",
         "self._done = done",
         f"{JOBS}each_row_is_done_once",
     ),
@@ -111,7 +111,7 @@ BATCHES = (
     mutant(
         "row left out and written, too",
         "Of a row that is left out nothing stands.",
-        "tasks_app/batch/chunk_rows.py",
+        "tasks_app/batch/execution/chunk.py",
         "with self._ctx.session.begin_nested():",
         "if True:",
         f"{CHUNKS}rows_that_fail_are_left_out_with_their_reasons",
@@ -119,14 +119,14 @@ BATCHES = (
     mutant(
         "one row more than may be left out",
         "No more than skip_limit rows are left out.",
-        "tasks_app/batch/left_out.py",
+        "tasks_app/batch/execution/chunk.py",
         "if left_out > self._step.skip_limit:",
         "if left_out > self._step.skip_limit + 1:",
         f"{CHUNKS}partitions_side_by_side_leave_out_no_more_than_the_limit_together",
     ),
     mutant(
         "skip limit that two may pass at once",
-        "The limit is that of the step, whoever else leaves out rows.",
+        "The limit is that of the step, whichever partition leaves out rows.",
         "tasks_app/pool/batch/skips.py",
         "step = :step FOR NO KEY UPDATE",
         "step = :step",
@@ -135,7 +135,7 @@ BATCHES = (
     mutant(
         "chunk that its handler rolled back",
         "What is counted stands.",
-        "tasks_app/batch/chunk_rows.py",
+        "tasks_app/batch/execution/chunk.py",
         "if self._ctx.connection.get_transaction() is not within:",
         "if False:",
         f"{CHUNKS}a_handler_that_rolls_back_fails_the_run",
@@ -143,7 +143,7 @@ BATCHES = (
     mutant(
         "halving that loses a half",
         "Of a part that fails both halves are tried.",
-        "tasks_app/batch/sift.py",
+        "tasks_app/batch/execution/chunk.py",
         "parts += [part[middle:], part[:middle]]",
         "parts += [part[:middle]]",
         "tests/batch/test_sift.py::test_all_rows_but_the_bad_ones_are_done_once_and_in_order",
@@ -151,7 +151,7 @@ BATCHES = (
     mutant(
         "taker that does not wait for others' rows",
         "Marked rows are done when none waits, also in nobody else's hands.",
-        "tasks_app/batch/mark_reader.py",
+        "tasks_app/batch/execution/reading.py",
         "            return False\n        if self._marker is None:",
         "            return False\n        return True\n        if self._marker is None:",
         "tests/batch/test_sources.py::test_rows_that_others_have_in_hand_are_waited_for",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 LIMITS = "tests/broker/config/test_pool_limits.py::test_"
-KEEPER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
+LEADER = "tests/runtime/leader/test_leader.py::TestABrokerThatRefuses::test_"
 POOLS = "tests/broker/publish/test_two_pools.py::"
 REFUSALS = "tests/broker/checks/test_celery_refusals.py::test_"
 SETTINGS = "tests/broker/config/test_celery_settings.py::test_"
@@ -46,16 +46,16 @@ BROKER = (
     mutant(
         "a message is read before its kind is known",
         "Nothing but JSON is read, whatever accept_content lets in.",
-        "tasks_app/broker/guard/refusal.py",
+        "tasks_app/broker/guard/foreign_tasks.py",
         "    if message.content_type != JSON or not (is_name",
         "    if not (is_name",
         f"{REFUSALS}what_is_no_json_is_not_even_read",
     ),
     mutant(
-        "a sprint knows no default limit",
+        "the fast path knows no default limit",
         "TASKS_APP_TIMEOUT bounds the shortest tasks, too.",
         "tasks_app/runtime/execution/fast_path.py",
-        "or allowance.limit_s(spec))",
+        "or limits.limit_s(spec))",
         "or spec.timeout)",
         "tests/runtime/execution/test_fast_path.py::test_a_limit_for_all_holds_within_a_row",
     ),
@@ -65,7 +65,7 @@ BROKER = (
         "tasks_app/runtime/leader/leader.py",
         "            trouble = self._publish()\n",
         "            self._give_up(trouble := self._publish())\n",
-        f"{KEEPER}it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done",
+        f"{LEADER}it_stops_neither_schedules_nor_rescue_nor_the_word_that_they_are_done",
     ),
     mutant(
         "a broker that refuses everybody changes the leader",
@@ -73,7 +73,7 @@ BROKER = (
         "tasks_app/runtime/leader/leader.py",
         "        if not isinstance(trouble, RefusedError):\n",
         "        if trouble is not None:\n",
-        f"{KEEPER}who_leads_stays_when_nobodys_messages_are_taken",
+        f"{LEADER}who_leads_stays_when_nobodys_messages_are_taken",
     ),
     mutant(
         "who leads next enters before it asks",
@@ -81,12 +81,12 @@ BROKER = (
         "tasks_app/runtime/leader/leader.py",
         "                self._dispatcher.doubt()\n",
         "                pass\n",
-        f"{KEEPER}who_leads_next_asks_before_it_enters_anything",
+        f"{LEADER}who_leads_next_asks_before_it_enters_anything",
     ),
     mutant(
         "a stranger's message is taken",
         "A message of another pool is refused.",
-        "tasks_app/broker/guard/foreign_messages.py",
+        "tasks_app/broker/guard/other_pools.py",
         "if named is None or own is None or named == own:",
         "if True:",
         f"{POOLS}TestOneMessage::test_another_pools_is_refused",
@@ -94,7 +94,7 @@ BROKER = (
     mutant(
         "a message without a name is refused",
         "A message of the version before is taken: workers are replaced one by one.",
-        "tasks_app/broker/guard/foreign_messages.py",
+        "tasks_app/broker/guard/other_pools.py",
         "if named is None or own",
         "if own",
         f"{POOLS}TestOneMessage::test_ours_is_taken_and_so_is_one_of_the_version_before",

@@ -8,7 +8,8 @@ LIVENESS = "tasks_app/runtime/handler_db/connection_liveness.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 CALLS = "tasks_app/runtime/execution/invocation.py"
 VERDICTS = "tasks_app/runtime/execution/failure_policy.py"
-CLERK = "tasks_app/runtime/worker/housekeeper.py"
+RENEWER = "tasks_app/runtime/worker/lease_renewer.py"
+RETURNER = "tasks_app/runtime/worker/claim_returner.py"
 IDLE = "tests/runtime/handler_db/test_connection_liveness.py::"
 FIRST = f"{IDLE}TestTheFirstStatement::"
 LATE = "tests/runtime/execution/test_late_starts.py::"
@@ -102,9 +103,9 @@ CONNECTIONS = (
     mutant(
         "idle connections that died acquit nobody",
         "Who lost its connection when others that were idle died is not suspected.",
-        CLERK,
-        "suspect = suspect and idle_s > ACQUITS_S  # noqa: PLW2901",
-        "suspect = suspect and idle_s >= 0  # noqa: PLW2901",
+        RETURNER,
+        "suspect = suspect and idle_s > ACQUITS_S",
+        "suspect = suspect and idle_s >= 0",
         f"{IDLE}test_who_loses_its_connection_when_idle_ones_die_is_not_suspected",
     ),
     mutant(
@@ -119,15 +120,15 @@ CONNECTIONS = (
     mutant(
         "a lease counts from the answer",
         "A lease counts from when its claim was sent.",
-        "tasks_app/runtime/inflight/fetcher.py",
-        "began + self._settings.lease.total_seconds())",
-        "max(began, time.monotonic()) + self._settings.lease.total_seconds())",
+        "tasks_app/runtime/inflight/claimant.py",
+        "began + self._lease.total_seconds())",
+        "max(began, time.monotonic()) + self._lease.total_seconds())",
         f"{LATE}test_a_claim_counts_from_when_it_was_sent",
     ),
     mutant(
         "renewals do not count",
         "What was renewed may begin later.",
-        CLERK,
+        RENEWER,
         "            self._inflight.renewed(renewal.ids, held_until)\n",
         "            assert held_until\n",
         f"{LATE}test_who_renews_may_wait_for_longer_than_a_lease",
@@ -144,7 +145,7 @@ CONNECTIONS = (
         "who only looks knows no time",
         "A leader of an idle pool notices a jump of the clock, too.",
         "tasks_app/runtime/leader/leader.py",
-        "        self._rescuer.heard(seen.at_s, asked_at)\n",
+        "        self.duties.rescuer.heard(seen.at_s, asked_at)\n",
         "        assert asked_at\n",
         "tests/runtime/leader/test_leader.py::test_a_leader_that_only_looked_notices_that_the_clock_jumps",
     ),

@@ -41,7 +41,7 @@ ENDS_OF_RUNS = (
         "Who lost his claim rolls back.",
         CONNECTIONS,
         "                if not succeed(self, permit.settlement, permit.called):\n"
-        "                    raise FenceLostError\n",
+        "                    raise OutcomeRefusedError\n",
         "                succeed(self, permit.settlement, permit.called)\n",
         f"{ENDS}a_member_that_lost_his_claim_rolls_back[sync]",
     ),
@@ -50,7 +50,7 @@ ENDS_OF_RUNS = (
         "Who lost his claim rolls back.",
         CONNECTIONS,
         "            if not await asucceed(self, permit.settlement, permit.called):\n"
-        "                raise FenceLostError\n",
+        "                raise OutcomeRefusedError\n",
         "            await asucceed(self, permit.settlement, permit.called)\n",
         f"{ENDS}a_member_that_lost_his_claim_rolls_back[async]",
     ),
@@ -74,7 +74,7 @@ ENDS_OF_RUNS = (
         "settled again after a COMMIT without an answer",
         "Its effects may be gone: it is given back, never settled a second time.",
         ENDINGS,
-        "            self.keep(task, self._verdicts.on_commit(task, ending.spec, error))\n",
+        "            self.keep(task, self._policy.on_commit(task, ending.spec, error))\n",
         "            self.keep(task, ending.settlement)\n",
         f"{EFFECTS}TestTheConnectionIsLost::"
         "test_a_commit_that_never_arrived_is_not_settled_without_its_effects",
@@ -83,7 +83,7 @@ ENDS_OF_RUNS = (
         "an end that was broken off goes on",
         "Nobody knows which answers are still to come.",
         END,
-        "            pgconn.finish()  # nobody knows what is still to come\n",
+        "            pgconn.finish()  # what is still to come is not known\n",
         "",
         f"{ENDS}of_an_end_that_is_broken_off_nobody_reads_the_rest",
     ),
@@ -129,7 +129,7 @@ ENDS_OF_RUNS = (
     ),
     mutant(
         "a COMMIT of libpq's is not seen",
-        "A run whose transaction is gone has failed for good, whoever ended it.",
+        "A run whose transaction is gone has failed for good, regardless of who ended it.",
         "tasks_app/runtime/handler_db/handler_driver.py",
         "        if self._was_open and self.pgconn.transaction_status == _IDLE:\n"
         "            self.ended = True\n        return",

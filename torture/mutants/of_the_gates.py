@@ -5,7 +5,7 @@ from __future__ import annotations
 from torture.mutants.change import mutant
 
 ROOMS = "tasks_app/pool/flow_control/capacity.py"
-KEEPER = "tasks_app/runtime/flow_control/admission.py"
+ADMISSION = "tasks_app/runtime/flow_control/admission.py"
 RACES = "tests/pool/flow_control/test_races_of_gates.py::test_"
 LIMITS = "tests/pool/flow_control/test_limits.py::test_"
 RUNS = "tests/runtime/flow_control/test_gates.py::test_"
@@ -34,7 +34,7 @@ GATES = (
     ),
     mutant(
         "a limit that counts nobody",
-        "What runs counts, whoever runs it.",
+        "What runs counts, regardless of who runs it.",
         "tasks_app/domain/flow_control/admission.py",
         "max(0.0, limit.most - running)",
         "max(0.0, limit.most)",
@@ -75,7 +75,7 @@ GATES = (
     mutant(
         "nobody is woken",
         "Whose run ends wakes who waits behind it.",
-        KEEPER,
+        ADMISSION,
         "self._ended.update(gate for some in gates for gate in some)",
         "pass",
         f"{RUNS}tasks_of_one_key_run_one_at_a_time_lowest_id_first",
@@ -83,7 +83,7 @@ GATES = (
     mutant(
         "who holds rows does not look again",
         "Who holds a row looks once more after his COMMIT.",
-        KEEPER,
+        ADMISSION,
         "        self._wake(admission.behind, now=now)\n        return claimed",
         "        return claimed",
         f"{RUNS}who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile",
@@ -91,7 +91,7 @@ GATES = (
     mutant(
         "strict order without turns",
         "Producers of a strict key take turns until they commit.",
-        "tasks_app/pool/tasks/create.py",
+        "tasks_app/pool/tasks/insert.py",
         "SELECT pg_advisory_xact_lock(k.hash) FROM",
         "SELECT pg_advisory_xact_lock_shared(k.hash) FROM",
         "tests/pool/tasks/test_strict_order.py::"
@@ -147,7 +147,7 @@ GATES = (
         "test_outside_its_windows_nothing_of_a_queue_is_claimed",
     ),
     mutant(
-        "a wake-up for whoever is first",
+        "a wake-up for the first in the line",
         "A wake-up goes to a task that may run now.",
         WAKE,
         '{READY} AND {runs("p.queue")} AND {is_free()} AS may_run',
@@ -210,6 +210,38 @@ GATES = (
         "or self.barred or near",
         "or near",
         f"{SWEEPS}a_quiet_leader_notices_that_a_task_has_expired",
+    ),
+    mutant(
+        "a leader that leaves what old code parked",
+        "What code of 0.1.0 parked is found again, though no kind says why it waits.",
+        "tasks_app/runtime/leader/sweeper.py",
+        "            find_again(connection, MOST, now=now)\n",
+        "            pass\n",
+        f"{SWEEPS}a_quiet_leader_finds_what_code_of_0_1_0_parked",
+    ),
+    mutant(
+        "a quiet leader that does not see what old code parked",
+        "A pool in which code of 0.1.0 has parked a task is not quiet.",
+        "tasks_app/pool/dispatch/idle_check.py",
+        "OR EXISTS (SELECT FROM {PENDING} p WHERE {PARKED_BY_OLD_CODE}) AS barred",
+        "AS barred",
+        f"{SWEEPS}a_quiet_leader_finds_what_code_of_0_1_0_parked",
+    ),
+    mutant(
+        "a wake-up by kind alone",
+        "A gate wakes those that are parked for it, and no others of its kind.",
+        WAKE,
+        "p.parked_kind = g.kind AND p.parked_for = g.key",
+        "p.parked_kind = g.kind",
+        f"{WAKES}a_gate_wakes_nobody_of_another_key",
+    ),
+    mutant(
+        "a gate that forgets what old code parked",
+        "A gate is looked at while code of 0.1.0 has tasks wait before it.",
+        WAKE,
+        "{PARKED_BY_OLD_CODE} AND p.parked = t.gate",
+        "false",
+        f"{WAKES}a_gate_is_looked_at_while_code_of_0_1_0_has_tasks_wait",
     ),
     mutant(
         "a head that is swept and holds its key",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torture.mutants.change import mutant
 
-PAGES = "tasks_app/pool/batch/pages.py"
-WRITTEN = "tasks_app/pool/batch/key_text.py"
+PAGES = "tasks_app/pool/batch/sources/pages.py"
+WRITTEN = "tasks_app/pool/batch/sources/as_text.py"
 ODD = "tests/batch/test_odd_keys.py::test_each_row_is_done_once"
 FEEDING = "tests/batch/test_feeding.py::test_"
 DEFERRED = "tests/batch/test_deferred.py::test_"
@@ -50,7 +50,7 @@ KEYS = (
     mutant(
         "days that Python does not know",
         "What Python cannot hold is given as text.",
-        "tasks_app/pool/batch/fetch.py",
+        "tasks_app/pool/batch/sources/as_text.py",
         "        rows = _or_text(cursor)\n",
         "        raise\n",
         f"{ODD}[1-days beyond all bounds]",
@@ -74,7 +74,7 @@ KEYS = (
     mutant(
         "half of the rest without an end",
         "Who is given half of the rest ends where the giver does.",
-        "tasks_app/batch/steal.py",
+        "tasks_app/batch/execution/stealing.py",
         "        divide.end_at(connection, list(made.values()), until)\n",
         "",
         f"{FEEDING}who_is_given_half_of_the_rest_ends_there_too",
@@ -82,7 +82,7 @@ KEYS = (
     mutant(
         "list of the handler's that counts",
         "What a handler does with its list changes nothing.",
-        "tasks_app/batch/chunk_rows.py",
+        "tasks_app/batch/execution/chunk.py",
         "self._step.chunk(self._ctx, list(rows))",
         "self._step.chunk(self._ctx, rows)",
         f"{FEEDING}a_handler_may_do_with_its_list_what_it_likes",
@@ -90,23 +90,23 @@ KEYS = (
     mutant(
         "deferred triggers that wait for the COMMIT",
         "What a COMMIT would refuse is refused where the chunk can be tried again.",
-        "tasks_app/batch/partition_run.py",
-        "                deferred.check(self._task.connection)\n",
+        "tasks_app/batch/execution/partition_run.py",
+        "                partition_progress.check_deferred(self._task.connection)\n",
         "",
         f"{DEFERRED}rows_that_a_commit_would_refuse_are_left_out",
     ),
     mutant(
         "constraints that wait for the COMMIT",
         "What a COMMIT would refuse is refused where the row can be found.",
-        "tasks_app/batch/chunk_rows.py",
-        "                    deferred.foresee(self._ctx.connection)\n",
+        "tasks_app/batch/execution/chunk.py",
+        "                    partition_progress.try_deferred(self._ctx.connection)\n",
         "",
         f"{DEFERRED}rows_that_a_commit_would_refuse_are_left_out",
     ),
     mutant(
         "constraints that are not deferred again",
         "Rows may be written before what they hang on, as long as the chunk writes both.",
-        "tasks_app/pool/batch/deferred.py",
+        "tasks_app/pool/batch/partition_progress.py",
         "        savepoint.rollback()\n",
         "        savepoint.commit()\n",
         f"{DEFERRED}rows_may_be_written_before_what_they_hang_on",
@@ -138,15 +138,15 @@ KEYS = (
     mutant(
         "blank line of one column",
         "A blank line is NULL where a record is one field.",
-        "tasks_app/batch/files.py",
-        "if self.look.is_narrow or not record.is_blank:",
+        "tasks_app/batch/files/reader.py",
+        "if self.head.is_narrow or not record.is_blank:",
         "if not record.is_blank:",
         f"{FILES}a_column_of_nulls_is_extracted_and_read",
     ),
     mutant(
         "lines that end with CR alone",
         "A file that is read as one line is refused.",
-        "tasks_app/batch/file_records.py",
+        "tasks_app/batch/files/records.py",
         'if file.format is Format.CSV and b"\\r" in',
         'if False and b"\\r" in',
         f"{FILES}what_is_no_text_of_lines_is_refused_at_the_plan",
@@ -154,7 +154,7 @@ KEYS = (
     mutant(
         "files that are packed",
         "What is no text is refused at the plan.",
-        "tasks_app/batch/file_records.py",
+        "tasks_app/batch/files/records.py",
         '    if "\\0" in text or raw.startswith(_BZIP2):\n',
         "    if False:\n",
         f"{FILES}what_is_no_text_of_lines_is_refused_at_the_plan",
@@ -162,7 +162,7 @@ KEYS = (
     mutant(
         "header that is blank",
         "The first line that is not blank is the header.",
-        "tasks_app/batch/file_records.py",
+        "tasks_app/batch/files/records.py",
         "(each for each in records if not each.is_blank)",
         "(each for each in records)",
         f"{FILES}the_first_line_that_is_not_blank_is_the_header",

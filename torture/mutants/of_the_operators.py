@@ -37,7 +37,7 @@ OPERATORS = (
     mutant(
         "up: folder",
         "The next command finds the servers that were just started.",
-        "tasks_app/cli/stack.py",
+        "tasks_app/cli/processes/servers.py",
         """$(tasks-app urls{_option(folder)})"'""",
         """$(tasks-app urls)"'""",
         "tests/cli/test_commands.py::test_up_urls_down_in_a_folder",
@@ -119,7 +119,7 @@ OPERATORS = (
         "migrations: in turn",
         "Two that migrate at once do not meet in one migration.",
         "tasks_app/runtime/migration.py",
-        "            schema.take_turn(turn, say)\n",
+        "            schema.take_turn(turn, say, refused=turn.rollback)\n",
         "",
         f"{MIGRATION}test_a_second_one_waits_without_being_waited_for",
     ),
@@ -192,8 +192,8 @@ OPERATORS = (
         "explain: the broker",
         "Who asks while messages do not go out hears that, since when, and why.",
         "tasks_app/domain/explain/waiting.py",
-        "    *(no_worker, no_handler, unpublished, no_scan),",
-        "    *(no_worker, no_handler, no_scan),",
+        "    *(no_connection, no_worker, no_handler, unpublished, no_scan),",
+        "    *(no_connection, no_worker, no_handler, no_scan),",
         f"{EXPLAIN}TestWaiting::test_messages_that_do_not_go_out",
     ),
     mutant(
@@ -215,9 +215,9 @@ OPERATORS = (
     mutant(
         "requeue: the same id twice",
         "An id that is given twice is one.",
-        "tasks_app/cli/bulk.py",
-        "requeue_task(connection, one, by=by) for one in sorted({*ids})",
-        "requeue_task(connection, one, by=by) for one in sorted(ids)",
+        "tasks_app/cli/tasks/bulk.py",
+        "act(connection, one, by=by) for one in sorted({*ids})",
+        "act(connection, one, by=by) for one in sorted(ids)",
         "tests/cli/test_commands.py::test_an_id_that_is_given_twice_is_one",
     ),
     mutant(

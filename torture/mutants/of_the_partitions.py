@@ -6,7 +6,7 @@ from torture.mutants.change import mutant
 
 SPANS = "tasks_app/domain/partition/coverage.py"
 CHECK = "tasks_app/domain/partition/check.py"
-PREDICATE = "tasks_app/pool/batch/predicate.py"
+PREDICATE = "tasks_app/pool/batch/sources/predicate.py"
 DIVIDE = "tasks_app/pool/batch/divide.py"
 JUDGED = "tests/domain/partition/test_check.py::test_"
 OWNED = "tests/batch/test_sources.py::test_each_row_once_whatever_splits_it"
@@ -18,7 +18,7 @@ PARTITIONS = (
     mutant(
         "page that begins with the last row of the one before",
         "A page is what lies behind the last key.",
-        "tasks_app/pool/batch/pages.py",
+        "tasks_app/pool/batch/sources/pages.py",
         'at > self._place_named("after")',
         'at >= self._place_named("after")',
         ONCE,
@@ -26,7 +26,7 @@ PARTITIONS = (
     mutant(
         "rows of equal keys passed over",
         "Rows of equal keys are told apart by a unique column.",
-        "tasks_app/pool/batch/pages.py",
+        "tasks_app/pool/batch/sources/pages.py",
         "        for name in unique\n",
         "        for name in ([] if order else unique)\n",
         f"{OWNED}[todo-Even(parts=3, rows=None, size=None, over1]",
@@ -34,7 +34,7 @@ PARTITIONS = (
     mutant(
         "rows that a page's end leaves out",
         "What orders rows is unique, or nothing is read by it.",
-        "tasks_app/pool/batch/pages.py",
+        "tasks_app/pool/batch/sources/pages.py",
         "        self._check_end(self._places[size - 1 :])\n",
         "",
         "tests/batch/test_sources.py::test_rows_that_nothing_tells_apart_are_refused_before_one_is_left_out",
@@ -42,7 +42,7 @@ PARTITIONS = (
     mutant(
         "checksum that only a first run compares",
         "A place in a file is one in the file as it was.",
-        "tasks_app/batch/file_reader.py",
+        "tasks_app/batch/files/reader.py",
         "if not self._is_verified:",
         "if after is None and not self._is_verified:",
         "tests/batch/test_sources.py::test_a_file_that_was_changed_between_two_runs_is_not_read_on",
@@ -154,7 +154,7 @@ PARTITIONS = (
     mutant(
         "segment that ends a byte early",
         "A segment ends behind the end of a line.",
-        "tasks_app/batch/segments.py",
+        "tasks_app/batch/files/segments.py",
         "Range(self.low, self.at),",
         "Range(self.low, self.at - 1),",
         f"{FILES}every_record_of_a_csv_file_is_read_once",
@@ -162,7 +162,7 @@ PARTITIONS = (
     mutant(
         "border within a quoted field",
         "A line's end between quotes is none.",
-        "tasks_app/batch/segments.py",
+        "tasks_app/batch/files/segments.py",
         "may_cut=ends",
         "may_cut=True",
         f"{FILES}a_record_longer_than_a_segment_is_not_divided",
@@ -170,7 +170,7 @@ PARTITIONS = (
     mutant(
         "last record of a segment",
         "A record that ends where the segment does is its own.",
-        "tasks_app/batch/files.py",
+        "tasks_app/batch/files/reader.py",
         "if record.end > high:",
         "if record.end >= high:",
         f"{FILES}every_record_of_a_csv_file_is_read_once",
@@ -178,7 +178,7 @@ PARTITIONS = (
     mutant(
         "checksum that nobody compares",
         "A segment that was changed is not read.",
-        "tasks_app/batch/file_reader.py",
+        "tasks_app/batch/files/reader.py",
         "if not self._is_verified:",
         "if False:",
         "tests/batch/test_sources.py::test_a_file_that_was_changed_since_it_was_split_is_not_read",

@@ -159,7 +159,7 @@ POOL = (
     ),
     mutant(
         "a rescue that counts nothing",
-        "A task that takes workers with it ends in the error pool, after so many times.",
+        "A task that takes workers with it ends in the error pool, after max_crashes.",
         RESCUE,
         "least(p.crashes + 1, 32767)::smallint AS crashes",
         "p.crashes AS crashes",
@@ -261,16 +261,16 @@ POOL = (
     mutant(
         "a unique_key that is looked up and not locked",
         "Two producers of one key make one task.",
-        "tasks_app/pool/tasks/insert.py",
-        '{_ON_CONFLICT if "unique_key" in columns else ""} RETURNING id',
+        "tasks_app/pool/tasks/create.py",
+        '{ON_CONFLICT if "unique_key" in columns else ""} RETURNING id',
         "RETURNING id",
         "tests/pool/tasks/test_create.py::test_a_second_producer_of_a_key_waits_and_sees_the_first_ones"
         "_task_after_its_commit",
         also=(
             Change(
                 "tasks_app/pool/tasks/create.py",
-                "    insert = Statement(*insertion(row, now))\n",
-                "    insert = Statement(*insertion(row, now))\n"
+                "    insert = Statement(*_insertion(row, now))\n",
+                "    insert = Statement(*_insertion(row, now))\n"
                 "    if held := row.unique_key and (yield from met_in_the_pool(row, now)):\n"
                 "        return held\n",
             ),

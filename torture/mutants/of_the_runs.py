@@ -160,7 +160,7 @@ RUNS = (
     ),
     mutant(
         "only SQLAlchemy knows whether a run did something",
-        "libpq says whether a transaction is open, whoever began it.",
+        "libpq says whether a transaction is open, regardless of who began it.",
         DRIVER,
         "        return self.needs_look and self.pgconn.transaction_status != _IDLE",
         "        return False",

@@ -7,8 +7,9 @@ from torture.mutants.change import Change, mutant
 DISPATCHER = "tasks_app/runtime/dispatch/dispatcher.py"
 RUNNER = "tasks_app/runtime/execution/runner.py"
 BATCHES = "tasks_app/runtime/execution/batch_commit.py"
-CLERK = "tasks_app/runtime/worker/housekeeper.py"
-UNDERTAKER = "tasks_app/runtime/worker/reaper.py"
+RETURNER = "tasks_app/runtime/worker/claim_returner.py"
+SHELL = "tasks_app/runtime/execution/run_shell.py"
+REAPER = "tasks_app/runtime/worker/reaper.py"
 SCAN = "tests/runtime/dispatch/test_dispatcher.py::"
 BATCH = "tests/runtime/execution/test_batch_commit.py::"
 
@@ -42,10 +43,11 @@ RUNTIME = (
         "publish before the ledger's commit",
         "A message goes out when its ledger row is committed, not before.",
         DISPATCHER,
-        "        HOOKS.tell(swept)\n        self._admission.hold(verdicts, now=now)\n"
-        "        out = self._publish(fresh, late)\n",
-        "            out = self._publish(fresh, late)\n        HOOKS.tell(swept)\n"
-        "        self._admission.hold(verdicts, now=now)\n",
+        "        HOOKS.tell(entered.swept)\n"
+        "        self._admission.hold(entered.verdicts, now=now)\n"
+        "        out = self._publish(entered.fresh, late)\n",
+        "            out = self._publish(entered.fresh, late)\n        HOOKS.tell(entered.swept)\n"
+        "        self._admission.hold(entered.verdicts, now=now)\n",
         f"{SCAN}test_the_ledger_row_is_committed_before_its_message_goes_out",
     ),
     mutant(
@@ -60,7 +62,7 @@ RUNTIME = (
         "a watermark",
         "A whole pass begins at the front: rows that commit late are found.",
         DISPATCHER,
-        "                self._bookmarks.forget()\n",
+        "                self._positions.forget()\n",
         "                pass\n",
         f"{SCAN}test_a_row_that_commits_late_is_found_behind_higher_ids",
     ),
@@ -68,15 +70,15 @@ RUNTIME = (
         "bookmarks that go on behind what there was no room for",
         "A pass goes on behind the last row that is in a message, no farther.",
         DISPATCHER,
-        "self._bookmarks.move(found, groups[-1][-1])",
-        "self._bookmarks.move(found, found.ids[-1])",
+        "self._positions.move(found, groups[-1][-1])",
+        "self._positions.move(found, found.ids[-1])",
         f"{SCAN}test_a_pass_in_between_leaves_nothing_behind_that_there_was_no_room_for",
     ),
     mutant(
         "no message goes out again",
         "The broker may lose any message.",
         DISPATCHER,
-        "late = [] if fill_up else ledger.overdue(connection, list(lanes), wait, now=now)",
+        "late = [] if fill_up else ledger.overdue(connection, list(rooms), wait, now=now)",
         "late: list[Dispatch] = []",
         f"{SCAN}TestOverdue::test_a_message_goes_out_again_under_its_id_and_waits_twice_as_long",
     ),
@@ -92,8 +94,8 @@ RUNTIME = (
         "messages for a queue that nobody serves",
         "A weekend without workers does not fill the broker.",
         "tasks_app/pool/dispatch/ledger.py",
-        "        WHERE publish_at <= {NOW} AND queue = ANY(CAST(:queues AS text[]))\n",
-        "        WHERE publish_at <= {NOW}\n",
+        "        WHERE {which} AND d.queue = ANY(CAST(:queues AS text[]))\n",
+        "        WHERE {which}\n",
         "tests/pool/dispatch/test_ledger.py::test_nothing_is_published_again_for_a_queue_that_nobody_serves",
     ),
     mutant(
@@ -115,8 +117,8 @@ RUNTIME = (
         also=(
             Change(
                 RUNNER,
-                "        except BaseException as error:\n            self._endings.give_up",
-                "        except Exception as error:\n            self._endings.give_up",
+                "        except BaseException as error:\n            self._completion.give_up",
+                "        except Exception as error:\n            self._completion.give_up",
             ),
         ),
     ),
@@ -133,31 +135,31 @@ RUNTIME = (
         "the slot is written after decoding",
         "Whose fault a death is must be known before the payload is touched.",
         RUNNER,
-        "            return self._calls.make(run, spec, context, limit)\n",
-        "            lane = self._calls.lane(spec)\n"
-        "            self._calls._arguments(task, spec, lane, context)\n"
-        "            self._slot.start(task.run, 0.0)\n"
-        "            return self._calls.make(run, spec, context, limit)\n",
+        "            return self._invocation.make(run, spec, context, limit)\n",
+        "            lane = self._invocation.lane(spec)\n"
+        "            self._invocation._arguments(run.task, spec, lane, context)\n"
+        "            self._shell._slot.start(run.task.run, 0.0)\n"
+        "            return self._invocation.make(run, spec, context, limit)\n",
         "tests/runtime/test_outcomes.py::TestPayload::"
         "test_the_slot_names_a_task_before_its_payload_is_read",
         also=(
             Change(
-                RUNNER,
-                "        self._slot.start(announced, self._allowance.hard_timeout_s(task, spec))\n",
+                SHELL,
+                "        self._slot.start(announced, hard_timeout_s)\n",
                 "",
             ),
         ),
     ),
     mutant(
-        "a burial charges the neighbours",
+        "the reaper charges the neighbours",
         "Only the task that ran is charged.",
-        UNDERTAKER,
+        REAPER,
         "guilty = [task for task in claims if task.run in ran or view.untold]",
         "guilty = list(claims)",
         "tests/runtime/worker/test_reaper.py::test_only_the_task_that_ran_is_charged",
         also=(
             Change(
-                UNDERTAKER,
+                REAPER,
                 "innocent = [task for task in claims if not (task.run in ran or view.untold)]",
                 "innocent: list[ClaimedTask] = []",
             ),
@@ -166,7 +168,7 @@ RUNTIME = (
     mutant(
         "the living are reaped",
         "Nobody is reaped before his process is gone.",
-        UNDERTAKER,
+        REAPER,
         "            if not view.dead:\n                continue\n",
         "",
         "tests/runtime/worker/test_reaper.py::test_a_living_child_is_left_alone",
@@ -174,18 +176,18 @@ RUNTIME = (
     mutant(
         "what a lock held up is forgotten",
         "A give-back that had to skip a row asks for it again.",
-        CLERK,
-        "                if fence.task_id not in held:\n"
-        "                    self._inflight.drop(fence)",
-        "                self._inflight.drop(fence)",
+        RETURNER,
+        "            if fence.task_id not in held:\n                self._inflight.drop(fence)",
+        "            self._inflight.drop(fence)",
         "tests/runtime/worker/test_housekeeper.py::"
         "test_a_locked_row_is_given_back_when_it_can_be_and_not_forgotten",
     ),
     mutant(
         "a claim without an answer is left to its lease",
         "It is given back by its token, until that is answered.",
-        "tasks_app/runtime/inflight/fetcher.py",
-        "        self._inflight.write_later(lambda connection: release_token(connection, token))\n",
+        "tasks_app/runtime/inflight/claimant.py",
+        "            self._inflight.write_later(lambda connection: "
+        "release_token(connection, token))\n",
         "",
         "tests/runtime/worker/test_housekeeper.py::test_a_claim_whose_reply_is_lost_is_given_back_uncharged",
     ),

@@ -27,8 +27,8 @@ from tasks_app import (
     create_tasks,
     pause_queue,
 )
-from tasks_app.domain.flow_control.circuit_breaker import Mode
-from tasks_app.domain.flow_control.limits import Kind, Limit
+from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
+from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.flow_control.limits import set_limit
 
@@ -62,7 +62,7 @@ def enqueue(n: int, handler: str, first: int = 0, keys: str = "none") -> None:
     if "limit_key" in options(0):
         with engine.begin() as connection:
             for target, most in LIMITS:
-                set_limit(connection, Limit(Kind.KEY, target, most))
+                set_limit(connection, Limit(GateKind.KEY, target, most))
     for start in range(first, first + n, AT_ONCE):
         indices = range(start, min(first + n, start + AT_ONCE))
         with engine.begin() as connection:  # a Connection sends no hints: the scan must find them
@@ -80,11 +80,11 @@ def stand_still(n: int, how: str) -> None:
             other = datetime.now(UTC) + timedelta(hours=12)
             change_queue(connection, "default", windows=[f"{other:%H}:00-{other:%H}:01"])
         elif how == "limited":
-            set_limit(connection, Limit(Kind.KEY, "tenant:*", 0))
+            set_limit(connection, Limit(GateKind.KEY, "tenant:*", 0))
             options = TaskOptions(limit_key="tenant:1")
         elif how == "broken":
             breaker.synchronise(connection, {Breaker("bank"): ["noop"]}, ["noop"])
-            breaker.override(connection, "bank", Mode.OPEN)
+            breaker.override(connection, "bank", BreakerMode.OPEN)
     for _ in range(0, n, AT_ONCE):
         with engine.begin() as connection:
             create_tasks(connection, [NewTask("noop", {"i": 0}, options)] * AT_ONCE)

@@ -13,8 +13,8 @@ from verification.deaths import has_nothing_to_lose, slot_of
 from verification.explorer import Step, fault, progress
 from verification.rows import Fence, Row, back_to_pending, charged, crashed, ended
 from verification.world import (
-    Burial,
     Grave,
+    Reaping,
     RunSetup,
     World,
     holds,
@@ -24,38 +24,36 @@ from verification.world import (
 )
 
 
-def burial_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """What one child's housekeeper can do about the dead."""
+def reaping_steps(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
     child = world.children[number]
     if child.is_orphan or child.phase == "gone":
         return
-    if child.burial is None:
+    if child.reaping is None:
         yield from a_grave_is_found(setup, world, number)
-    elif child.burial.half_way != setup.rules.burial_releases_before_it_charges:
-        yield the_rest_is_released(setup, world, number, child.burial)
+    elif child.reaping.half_way != setup.rules.reaper_releases_before_it_charges:
+        yield the_rest_is_released(setup, world, number, child.reaping)
     else:
-        yield from the_running_are_charged(setup, world, number, child.burial)
+        yield from the_running_are_charged(setup, world, number, child.reaping)
 
 
 def a_grave_is_found(setup: RunSetup, world: World, number: int) -> Iterator[Step[World]]:
-    """The housekeeper looks at the slots of its worker; never buries one whose process lives."""
+    """The housekeeper looks at the slots of its worker; never reaps one whose process lives."""
     for grave in world.graves:
         if grave.worker == setup.workers[number]:
-            yield start_burial(world, number, grave)
+            yield start_reaping(world, number, grave)
     if setup.rules.only_the_dead_are_reaped:
         return
-    poorer = spend(setup, world, "hasty burial")
+    poorer = spend(setup, world, "hasty reaping")
     for other, living in enumerate(world.children):
         if poorer is not None and other != number and not has_nothing_to_lose(living):
             grave = Grave(setup.workers[other], living.owner, slot_of(setup, living))
-            hasty = start_burial(poorer, number, grave)
+            hasty = start_reaping(poorer, number, grave)
             yield fault(f"c{other} lives, yet {hasty.what}", hasty.after)
 
 
-def start_burial(world: World, number: int, grave: Grave) -> Step[World]:
-    """The housekeeper has read the dead one's slot."""
+def start_reaping(world: World, number: int, grave: Grave) -> Step[World]:
     ran = " ".join(f"T{fence.id}" for fence in grave.running) or "nothing"
-    child = world.children[number]._replace(burial=Burial(grave))
+    child = world.children[number]._replace(reaping=Reaping(grave))
     return progress(
         f"c{number}'s housekeeper reads the slot of the dead (owner {grave.owner}, ran {ran})",
         with_child(world, number, child),
@@ -85,7 +83,7 @@ def charge(setup: RunSetup, world: World, grave: Grave) -> World:
 def may_charge(setup: RunSetup, world: World, grave: Grave, fence: Fence) -> bool:
     """The fence at which two reapers meet."""
     row = world.rows[fence.id]
-    if not setup.rules.burial_charges_under_the_fence:
+    if not setup.rules.reaper_charges_under_the_fence:
         return row.state == "RUNNING"
     if not setup.rules.slot_knows_the_running_token:
         return row.state == "RUNNING" and row.owner == grave.owner
@@ -93,7 +91,6 @@ def may_charge(setup: RunSetup, world: World, grave: Grave, fence: Fence) -> boo
 
 
 def rows_of(world: World, grave: Grave) -> list[int]:
-    """The rows that still carry the dead one's name."""
     return [
         task
         for task, row in enumerate(world.rows)
@@ -101,48 +98,50 @@ def rows_of(world: World, grave: Grave) -> list[int]:
     ]
 
 
-def one_step_on(world: World, number: int, burial: Burial) -> World:
-    """Half of the burial is committed; after the second half the slot is free."""
+def one_step_on(world: World, number: int, reaping: Reaping) -> World:
+    """Half of the reaping is committed; after the second half the slot is free."""
     child = world.children[number]
-    if not burial.half_way:
-        return with_child(world, number, child._replace(burial=burial._replace(half_way=True)))
-    graves = tuple(other for other in world.graves if other.owner != burial.grave.owner)
-    return with_child(world._replace(graves=graves), number, child._replace(burial=None))
+    if not reaping.half_way:
+        return with_child(world, number, child._replace(reaping=reaping._replace(half_way=True)))
+    graves = tuple(other for other in world.graves if other.owner != reaping.grave.owner)
+    return with_child(world._replace(graves=graves), number, child._replace(reaping=None))
 
 
 def the_running_are_charged(
-    setup: RunSetup, world: World, number: int, burial: Burial
+    setup: RunSetup, world: World, number: int, reaping: Reaping
 ) -> Iterator[Step[World]]:
-    """One commit of a burial; it is asked for again until it is answered."""
-    after = charge(setup, world, burial.grave)
-    what = f"c{number}'s housekeeper charges what owner {burial.grave.owner} ran"
-    yield progress(what, one_step_on(after, number, burial))
-    poorer = spend(setup, world, "burial reply lost")
+    """One commit of a reaping; it is asked for again until it is answered."""
+    after = charge(setup, world, reaping.grave)
+    what = f"c{number}'s housekeeper charges what owner {reaping.grave.owner} ran"
+    yield progress(what, one_step_on(after, number, reaping))
+    poorer = spend(setup, world, "reaping reply lost")
     if poorer is not None:
         unanswered = after._replace(faults_left=poorer.faults_left)
         yield fault(f"{what}, reply lost", unanswered)
 
 
-def the_rest_is_released(setup: RunSetup, world: World, number: int, burial: Burial) -> Step[World]:
+def the_rest_is_released(
+    setup: RunSetup, world: World, number: int, reaping: Reaping
+) -> Step[World]:
     """The other commit: the rows of that owner that did not run."""
-    after, grave = world, burial.grave
+    after, grave = world, reaping.grave
     for task in rows_of(world, grave):
         to_be_charged = any(
             fence.id == task and holds(setup, world, fence) for fence in grave.running
         )
         if grave.running and not to_be_charged:
-            after = with_row(after, task, released_by_burial(setup, world, task))
+            after = with_row(after, task, released_by_reaper(setup, world, task))
         elif not grave.running and not setup.rules.no_running_id_counts_a_crash:
             after = with_row(after, task, back_to_pending(setup.rules, world.rows[task]))
     what = f"c{number}'s housekeeper releases the other rows of owner {grave.owner}"
-    return progress(what, one_step_on(after, number, burial))
+    return progress(what, one_step_on(after, number, reaping))
 
 
-def released_by_burial(setup: RunSetup, world: World, task: int) -> Row:
+def released_by_reaper(setup: RunSetup, world: World, task: int) -> Row:
     """P3: a neighbour of the one that ran is not charged."""
     row = world.rows[task]
-    if not setup.rules.burial_releases_the_others:
+    if not setup.rules.reaper_releases_the_others:
         return row
-    if not setup.rules.burial_charges_only_the_running:
+    if not setup.rules.reaper_charges_only_the_running:
         return charged(setup.rules, setup.kinds[task], row)
     return back_to_pending(setup.rules, row)
