@@ -118,8 +118,9 @@ format: $(READY)  ## let ruff format and fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(READY)  ## regenerate what the code says of itself (docs/lifecycle.md)
-	@$(BIN)/python -m tasks_app.domain.tasks.lifecycle > docs/lifecycle.md
+docs: $(READY)  ## write the pages that come from the code: schema, settings, commands, API
+	@$(BIN)/python -m documents
+	@$(BIN)/python -m tests.docs.sql_page
 
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows

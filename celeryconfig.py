@@ -1,7 +1,7 @@
 """Celery's own settings, for `celery -A tasks_app worker | beat | flower` started in this folder.
 
 Every setting of Celery may stand here; it wins over the defaults of tasks_app, of which
-docs/operations.md says which ones to leave alone. Tables (`beat_schedule`,
+docs/operations/configuration.md says which ones to leave alone. Tables (`beat_schedule`,
 `broker_transport_options`) are merged with ours, entry by entry.
 """
 

@@ -1,14 +1,13 @@
 """tasks_app: durable jobs for people who already have PostgreSQL and Celery.
 
-Importing this package imports nothing: each name is fetched from its room when it is first used.
-So every start of ``celery``, which looks at our commands, and every probe costs next to nothing.
+Importing this package imports nothing else: each name is fetched from its module on first use. So
+every start of ``celery``, which loads our commands, and every probe costs next to nothing.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers know the name; the module typing would cost 5 ms
 if TYPE_CHECKING:
-    from tasks_app.batch.chunk_context import ChunkContext
     from tasks_app.batch.control import (
         abandon_job,
         get_job,
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         start_job,
         stop_job,
     )
+    from tasks_app.batch.execution.chunk_context import ChunkContext
     from tasks_app.batch.job import BatchJob
     from tasks_app.batch.step import Step
     from tasks_app.domain.batch.records import BatchView, JobRun, PartResult
@@ -53,18 +53,22 @@ if TYPE_CHECKING:
     from tasks_app.domain.tasks.records import Task, TaskId
     from tasks_app.domain.tasks.retry_policy import Exponential, Fixed, Levels
     from tasks_app.domain.tasks.unique_key import CreateOutcome
-    from tasks_app.pool.batch.relation import Query
+    from tasks_app.pool.batch.sources.relation import Query
+    from tasks_app.pool.errors.groups import ErrorGroup
     from tasks_app.pool.tasks.cancel import Cancelled
     from tasks_app.pool.tasks.requeue import Requeued
-    from tasks_app.runtime.api.async_tasks import (
-        acancel_task,
-        aexplain_task,
-        aget_task,
-        arequeue_task,
-    )
     from tasks_app.runtime.api.buffer import TaskBuffer
     from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
     from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
+    from tasks_app.runtime.api.errors import (
+        alist_errors,
+        amark_error_known,
+        amark_error_unknown,
+        fill_fingerprints,
+        list_errors,
+        mark_error_known,
+        mark_error_unknown,
+    )
     from tasks_app.runtime.api.groups import (
         acreate_group,
         cancel_group,
@@ -91,7 +95,12 @@ if TYPE_CHECKING:
         resume_queue,
         set_calendar,
     )
+    from tasks_app.runtime.api.staged_requeue import RequeueStage, requeue_errors
     from tasks_app.runtime.api.tasks import (
+        acancel_task,
+        aexplain_task,
+        aget_task,
+        arequeue_task,
         cancel_task,
         cancel_tasks,
         explain_task,
@@ -117,183 +126,94 @@ if TYPE_CHECKING:
         get_schedule,
         list_schedules,
         remove_schedule,
+        run_schedule,
     )
 
 __all__ = [
-    "AsyncTaskContext",
-    "BatchJob",
-    "BatchStateError",
-    "BatchView",
-    "Breaker",
-    "Cancel",
-    "Cancelled",
-    "ChunkContext",
-    "ChunkRowError",
-    "CreateOutcome",
-    "DependencyDown",
-    "Done",
-    "Ended",
-    "Explanation",
-    "Exponential",
-    "Fail",
-    "File",
-    "Finding",
-    "FireAll",
-    "Fixed",
-    "Foreseen",
-    "Group",
-    "GroupProgress",
-    "Handler",
-    "HandlerTimeoutError",
-    "InvalidJobError",
-    "InvalidScheduleError",
-    "InvalidSelectionError",
-    "InvalidTaskError",
-    "JobRun",
-    "LeaseLostError",
-    "Levels",
-    "Limit",
-    "NewTask",
-    "Notice",
-    "PartResult",
-    "PlanError",
-    "Preview",
-    "Query",
-    "Queue",
-    "QueueOptions",
-    "Requeued",
-    "Retry",
-    "Schedule",
-    "Settings",
-    "Skip",
-    "Snooze",
-    "Step",
-    "Table",
-    "Task",
-    "TaskBuffer",
-    "TaskBufferFullError",
-    "TaskContext",
-    "TaskId",
-    "TaskOptions",
-    "TasksError",
-    "UniqueKeyTakenError",
-    "Window",
-    "abandon_job",
-    "acancel_task",
-    "acreate_group",
-    "acreate_task",
-    "acreate_tasks",
-    "aexplain_task",
-    "aget_task",
-    "arequeue_task",
-    "backfill_schedule",
-    "cancel_group",
-    "cancel_task",
-    "cancel_tasks",
-    "change_queue",
-    "change_schedule",
-    "create_group",
-    "create_schedule",
-    "create_task",
-    "create_tasks",
-    "disable_schedule",
-    "drop_limit",
-    "enable_schedule",
-    "explain_task",
-    "fire_all",
-    "foresee_bulk",
-    "foresee_rest",
-    "get_group",
-    "get_job",
-    "get_queue",
-    "get_schedule",
-    "get_task",
-    "group_results",
-    "handler",
-    "hint_tasks",
-    "list_calendars",
-    "list_jobs",
-    "list_limits",
-    "list_queues",
-    "list_schedules",
-    "middleware",
-    "pause_queue",
-    "preview",
-    "preview_schedule",
-    "remove_calendar",
-    "remove_schedule",
-    "replan_job",
-    "requeue_task",
-    "reset_queue",
-    "restart_job",
-    "resume_queue",
-    "run_bulk",
-    "schedule",
-    "set_calendar",
-    "set_limit",
-    "start_bulk",
-    "start_job",
-    "stop_job",
-    "subscribe",
+    "AsyncTaskContext", "BatchJob", "BatchStateError", "BatchView", "Breaker", "Cancel",
+    "Cancelled", "ChunkContext", "ChunkRowError", "CreateOutcome", "DependencyDown", "Done",
+    "Ended", "ErrorGroup", "Explanation", "Exponential", "Fail", "File", "Finding", "FireAll",
+    "Fixed", "Foreseen", "Group", "GroupProgress", "Handler", "HandlerTimeoutError",
+    "InvalidJobError", "InvalidScheduleError", "InvalidSelectionError", "InvalidTaskError",
+    "JobRun", "LeaseLostError", "Levels", "Limit", "NewTask", "Notice", "PartResult", "PlanError",
+    "Preview", "Query", "Queue", "QueueOptions", "RequeueStage", "Requeued", "Retry", "Schedule",
+    "Settings", "Skip", "Snooze", "Step", "Table", "Task", "TaskBuffer", "TaskBufferFullError",
+    "TaskContext", "TaskId", "TaskOptions", "TasksError", "UniqueKeyTakenError", "Window",
+    "abandon_job", "acancel_task", "acreate_group", "acreate_task", "acreate_tasks",
+    "aexplain_task", "aget_task", "alist_errors", "amark_error_known", "amark_error_unknown",
+    "arequeue_task", "backfill_schedule", "cancel_group", "cancel_task", "cancel_tasks",
+    "change_queue", "change_schedule", "create_group", "create_schedule", "create_task",
+    "create_tasks", "disable_schedule", "drop_limit", "enable_schedule", "explain_task",
+    "fill_fingerprints", "fire_all", "foresee_bulk", "foresee_rest", "get_group", "get_job",
+    "get_queue", "get_schedule", "get_task", "group_results", "handler", "hint_tasks",
+    "list_calendars", "list_errors", "list_jobs", "list_limits", "list_queues", "list_schedules",
+    "mark_error_known", "mark_error_unknown", "middleware", "pause_queue", "preview",
+    "preview_schedule", "remove_calendar", "remove_schedule", "replan_job", "requeue_errors",
+    "requeue_task", "reset_queue", "restart_job", "resume_queue", "run_bulk", "run_schedule",
+    "schedule", "set_calendar", "set_limit", "start_bulk", "start_job", "stop_job", "subscribe",
     "unblock_task",
-]
+]  # fmt: skip
 
 _ROOMS = {
-    "batch.chunk_context": "ChunkContext",
+    "batch.execution.chunk_context": "ChunkContext",
     "batch.control": "abandon_job get_job list_jobs replan_job restart_job start_job stop_job",
     "batch.job": "BatchJob",
     "batch.step": "Step",
     "domain.batch.records": "BatchView JobRun PartResult",
-    "domain.partition.sources": "File Table",
-    "pool.batch.relation": "Query",
-    "domain.flow_control.circuit_breaker": "Breaker",
+    "domain.config.settings": "Settings",
+    "domain.coordination.groups": "Ended Group GroupProgress",
     "domain.creation.new_task": "NewTask",
     "domain.errors": "BatchStateError ChunkRowError HandlerTimeoutError InvalidJobError"
     " InvalidScheduleError InvalidSelectionError InvalidTaskError LeaseLostError PlanError"
     " TaskBufferFullError TasksError UniqueKeyTakenError",
     "domain.explain.explanation": "Explanation",
     "domain.finding": "Finding",
+    "domain.flow_control.circuit_breaker": "Breaker",
     "domain.flow_control.limits": "Limit",
-    "domain.coordination.groups": "Ended Group GroupProgress",
-    "domain.handlers.spec": "Handler",
-    "domain.schedules.misfire": "FireAll fire_all",
     "domain.handlers.outcomes": "Cancel DependencyDown Fail Retry Skip Snooze",
+    "domain.handlers.spec": "Handler",
+    "domain.partition.sources": "File Table",
     "domain.queues.queue": "Queue QueueOptions",
-    "domain.tasks.retry_policy": "Exponential Fixed Levels",
+    "domain.queues.time_window": "Window",
+    "domain.schedules.misfire": "FireAll fire_all",
     "domain.schedules.schedule": "Schedule",
-    "domain.config.settings": "Settings",
     "domain.tasks.options": "TaskOptions",
     "domain.tasks.records": "Task TaskId",
+    "domain.tasks.retry_policy": "Exponential Fixed Levels",
     "domain.tasks.unique_key": "CreateOutcome",
-    "domain.queues.time_window": "Window",
+    "pool.batch.sources.relation": "Query",
+    "pool.errors.groups": "ErrorGroup",
     "pool.tasks.cancel": "Cancelled",
     "pool.tasks.requeue": "Requeued",
-    "runtime.api.async_tasks": "acancel_task aexplain_task aget_task arequeue_task",
     "runtime.api.buffer": "TaskBuffer",
     "runtime.api.bulk": "Done run_bulk start_bulk",
-    "runtime.handlers.context": "AsyncTaskContext TaskContext",
-    "runtime.schedules.declared": "schedule",
     "runtime.api.bulk_preview": "Foreseen foresee_bulk foresee_rest",
+    "runtime.api.errors": "alist_errors amark_error_known amark_error_unknown fill_fingerprints"
+    " list_errors mark_error_known mark_error_unknown",
     "runtime.api.groups": "acreate_group cancel_group create_group get_group group_results",
-    "runtime.hooks": "Notice subscribe",
-    "runtime.handlers.middleware": "middleware",
     "runtime.api.limits": "drop_limit list_limits set_limit unblock_task",
-    "runtime.api.tasks": "cancel_task cancel_tasks explain_task get_task requeue_task",
+    "runtime.api.staged_requeue": "RequeueStage requeue_errors",
+    "runtime.api.tasks": "acancel_task aexplain_task aget_task arequeue_task cancel_task"
+    " cancel_tasks explain_task get_task requeue_task",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
     "runtime.api.queues": "change_queue get_queue list_calendars list_queues pause_queue"
     " remove_calendar reset_queue resume_queue set_calendar",
+    "runtime.handlers.context": "AsyncTaskContext TaskContext",
+    "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
+    "runtime.hooks": "Notice subscribe",
+    "runtime.schedules.declared": "schedule",
     "runtime.schedules.preview": "Preview backfill_schedule preview preview_schedule",
     "runtime.schedules.schedules": "change_schedule create_schedule disable_schedule"
-    " enable_schedule get_schedule list_schedules remove_schedule",
+    " enable_schedule get_schedule list_schedules remove_schedule run_schedule",
 }
-"""The imports above once more, for the running program."""
+"""The imports above, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
-if not TYPE_CHECKING:  # or every misspelt name would pass their checks
+if not TYPE_CHECKING:  # type checkers would let every misspelt name pass
 
     def __getattr__(name: str) -> object:
-        """Fetch a public name from its room, once."""
+        """Fetch a public name from its module, once."""
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module  # noqa: PLC0415  not before a name is wanted
@@ -303,5 +223,5 @@ if not TYPE_CHECKING:  # or every misspelt name would pass their checks
         return value
 
     def __dir__() -> list[str]:
-        """Show the names that were not fetched yet, too."""
+        """List the names that are not fetched yet, too."""
         return sorted({*globals(), *__all__})

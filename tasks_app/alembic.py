@@ -1,6 +1,6 @@
 """For your own Alembic: filters that make autogenerate leave our tables alone.
 
-They import neither Celery nor Alembic; see docs/alembic.md.
+This module imports neither Celery nor Alembic; see docs/alembic.md.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _PARTITION = re.compile(r"task_completed_(default|p\d{8})$")
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
-    """Tell whether what Alembic found in the database concerns it: all but our tables."""
+    """Say whether what Alembic found in the database is its concern: all but our tables."""
     return type_ != "table" or not _is_ours(name, parent_names.get("schema_name"))
 
 
 def include_object(object_: Any, name: str | None, type_: str, *_: Any) -> bool:
-    """Tell the same of what is in your metadata, such as models to read our tables."""
+    """Say the same of what is in your metadata, for example models to read our tables."""
     return type_ != "table" or not _is_ours(name, object_.schema)
 
 
 def _is_ours(name: str | None, schema: str | None) -> bool:
     if name is None or not (name in TABLES or _PARTITION.match(name)):
         return False
-    from alembic import context  # noqa: PLC0415  who asks has it
+    from alembic import context  # noqa: PLC0415  Alembic calls us, so it is there
 
-    default = context.get_context().dialect.default_schema_name  # Alembic says None for it
+    default = context.get_context().dialect.default_schema_name  # None means the default
     return (schema or default) == (SCHEMA or default)

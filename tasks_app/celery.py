@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from tasks_app.domain.config.settings import load_settings
 from tasks_app.domain.errors import USAGE, ConfigurationError
 
+
+def find_app() -> Any:
+    """Return the app to a spawned child, which imports this module as everybody does."""
+    return app
+
+
 try:
     from tasks_app.broker.app import make_celery  # its tables have the schema's name in them
 
-    app = make_celery(load_settings())
+    app = make_celery(load_settings(), find_app)
 except ConfigurationError as error:
     sys.stderr.write(f"{error}\n")
     raise SystemExit(USAGE) from None

@@ -1,4 +1,4 @@
-"""For people who have Celery tasks: run them from the pool, call them into a transaction."""
+"""For your Celery tasks: run them from the pool, call them within a transaction."""
 
 from __future__ import annotations
 

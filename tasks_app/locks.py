@@ -1,7 +1,7 @@
 """Logical locks on groups of named resources, for handlers and for any other code.
 
-``hold`` takes a group for the time of a ``with`` block; handlers have ``ctx.locks``, which does the
-same and ends with their task. Whoever touches what the names stand for has to take them, too.
+``hold`` takes a group for a ``with`` block; handlers have ``ctx.locks``, which does the same and
+ends with their task. A lock protects only against code that takes it, too.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ DOCUMENTS = sorted(
     path
     for path in (
         *PROJECT.glob("*.md"),
-        *(PROJECT / "docs").glob("*.md"),
-        *(PROJECT / "docs" / "decisions").glob("*.md"),
+        *(PROJECT / "docs").rglob("*.md"),
     )
 )
 
@@ -33,8 +32,15 @@ def links(page: str) -> list[tuple[str, str]]:
 
 
 def named_tests(page: str) -> list[tuple[str, str]]:
-    """File and function of every test that a page names."""
-    return re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", page)
+    """File and function, or class, of every test that a page names."""
+    return re.findall(r"(tests/[\w/]+\.py)::((?:test_|Test)\w+)", page)
+
+
+def named_files(page: str) -> list[str]:
+    """Every file and folder of the checkout that a page names in backticks."""
+    tops = {path.name for root in (PROJECT, PROJECT / "tasks_app") for path in root.iterdir()}
+    found = re.findall(r"`([\w./-]+)(?:::\w+)?`", page)
+    return [each for each in found if each.endswith(".py") or each.partition("/")[0] in tops]
 
 
 def models(page: str) -> list[str]:
@@ -50,6 +56,13 @@ def section(page: str, heading: str) -> str:
 def first_column(markdown: str) -> list[str]:
     """The words in backticks that begin the rows of a table."""
     return re.findall(r"^\| `([^`]+)` \|", markdown, re.MULTILINE)
+
+
+def anchors(page: str) -> set[str]:
+    """The headings of a page, as links name them."""
+    found = re.findall(r"^#+ (.*)$", _prose(page), re.MULTILINE)
+    titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in found)
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles}
 
 
 def _prose(page: str) -> str:

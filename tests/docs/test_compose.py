@@ -17,6 +17,7 @@ from tests.docs.reading import text_of
 SOURCE = text_of("docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(SOURCE)["services"]
 OURS = ("worker", "beat", "flower")
+OBSERVABILITY = ("metrics", "prometheus", "grafana")
 SECRETS = (
     *("SUPERUSER_PASSWORD", "OWNER_PASSWORD", "WORKER_PASSWORD"),
     *("BROKER_PASSWORD", "FLOWER_BASIC_AUTH"),
@@ -30,11 +31,13 @@ def documented(name: str, page: str) -> str:
 
 
 def test_it_has_exactly_these_services() -> None:
-    assert list(SERVICES) == ["postgres", "valkey", "migrate", *OURS]
+    assert list(SERVICES) == ["postgres", "valkey", "migrate", *OURS, *OBSERVABILITY]
+    profiles = {name for name, service in SERVICES.items() if "profiles" in service}
+    assert profiles == set(OBSERVABILITY)
 
 
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("document", ["README.md", "docs/operations.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/operations/processes.md"])
 def test_commands_are_the_documented_ones(name: str, document: str) -> None:
     assert shlex.join(SERVICES[name]["command"]) == documented(name, text_of(document))
 
@@ -75,13 +78,13 @@ def test_no_secret_has_a_default() -> None:
     assert {name for name, how in used if how == ":?"} == set(SECRETS)
     assert {name for name, how in used if how != ":?"} == {"TASKS_APP_IMPORTS"}
     for name in SECRETS:
-        assert f"`{name}`" in text_of("docs/operations.md")
+        assert f"`{name}`" in text_of("docs/operations/processes.md")
 
 
 def test_only_flower_is_published_and_only_to_this_machine() -> None:
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
 
-    assert published == {"flower": ["127.0.0.1:5555:5555"]}
+    assert published == {"flower": ["127.0.0.1:5555:5555"], "grafana": ["127.0.0.1:3000:3000"]}
     assert SERVICES["flower"]["environment"]["FLOWER_BASIC_AUTH"].startswith(
         "${FLOWER_BASIC_AUTH:?"
     )

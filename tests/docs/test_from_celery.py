@@ -15,7 +15,7 @@ from tasks_app.celery_tasks import run_from_pool
 from tasks_app.domain.tasks.retry_policy import MOST_ATTEMPTS
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.testing import drain
-from tests.broker.test_side_by_side import CASES
+from tests.broker.side_by_side import CASES
 from tests.docs.reading import blocks, text_of
 
 PAGE = text_of("docs/from-celery.md")
@@ -45,7 +45,7 @@ def shop() -> Iterator[dict[str, Any]]:
     """The names of the guide's code, of all blocks but the one before the change."""
     names: dict[str, Any] = {"__name__": "shop"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HANDLERS, "_specs", {})
+        patch.setattr(HANDLERS, "specs", {})
         for block in (TASKS, AFTER, OUTBOX, CHAIN, HANDLER):
             aside = block.replace("Celery(", "Celery(set_as_current=False, main=")
             exec(compile(aside, "guide", "exec"), names)

@@ -9,17 +9,29 @@ import click
 import pytest
 
 from tasks_app.cli.group import group
-from tests.docs.reading import DOCUMENTS, PROJECT, blocks, links, models, named_tests
+from tests.docs.reading import (
+    DOCUMENTS,
+    PROJECT,
+    anchors,
+    blocks,
+    links,
+    models,
+    named_files,
+    named_tests,
+)
 from verification import configurations
 
 pages = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=[str(path.relative_to(PROJECT)) for path in DOCUMENTS]
 )
+DECISIONS = [path for path in DOCUMENTS if path.parent.name == "decisions"]
 INVITED = re.compile(r"tasks-app ([a-z]+)([^`|;&#\n]*)")
 
 
 def _has_test(file: Path, name: str) -> bool:
-    return file.is_file() and re.search(rf"def {name}\b", file.read_text()) is not None
+    """Whether the file defines or imports it: several files share some proofs."""
+    here = rf"(?:def|class) {name}\b|^(?:from tests\..* import |    )(?:\w+, )*{name}\b"
+    return file.is_file() and re.search(here, file.read_text(), re.MULTILINE) is not None
 
 
 @pages
@@ -34,12 +46,35 @@ def test_links_lead_to_files(document: Path) -> None:
 
 
 @pages
+def test_links_lead_to_headings(document: Path) -> None:
+    lost = []
+    for target, _ in links(document.read_text()):
+        file, _, anchor = target.partition("#")
+        page = document.parent / file if file else document
+        if anchor and page.suffix == ".md" and anchor not in anchors(page.read_text()):
+            lost.append(target)
+
+    assert lost == []
+
+
+@pages
 def test_every_proof_is_a_test(document: Path) -> None:
     page = document.read_text()
     titled = [(document.parent / target, title) for target, title in links(page) if title]
     named = [(PROJECT / file, name) for file, name in named_tests(page)]
 
     lost = [f"{file}::{name}" for file, name in (*titled, *named) if not _has_test(file, name)]
+
+    assert lost == []
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=[path.stem for path in DECISIONS])
+def test_every_file_that_a_decision_names_is_there(decision: Path) -> None:
+    lost = [
+        name
+        for name in named_files(decision.read_text())
+        if not any((root / name).exists() for root in (PROJECT, PROJECT / "tasks_app"))
+    ]
 
     assert lost == []
 

@@ -1,4 +1,4 @@
-"""The operator's page is true of settings, database and Celery."""
+"""The operator's pages are true of database, Celery and each other."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tasks_app import (
     get_task,
 )
 from tasks_app.pool.dispatch import leader_lease, ledger
-from tasks_app.pool.operations.grants import Kind, grants_sql
+from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.retention import partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema
-from tests.docs.generated import settings_table, with_settings
-from tests.docs.reading import PROJECT, blocks, section, text_of
+from tests.docs.reading import PROJECT, blocks, links, text_of
 
-PAGE = text_of("docs/operations.md")
-SQL = blocks(PAGE, "sql")
+FOLDER = PROJECT / "docs" / "operations"
+PAGES = {page.name: page.read_text() for page in sorted(FOLDER.glob("*.md"))}
+SQL = [block for page in PAGES.values() for block in blocks(page, "sql")]
 GRANTS = next(block for block in SQL if "GRANT" in block)
 LEAVE_ALONE = (
     "worker_prefetch_multiplier",
@@ -46,14 +46,23 @@ def celeryconfig() -> dict[str, object]:
     return {k: v for k, v in names.items() if not k.startswith("_") and k != "annotations"}
 
 
-def test_the_settings_are_those_of_the_code() -> None:
-    assert settings_table() in PAGE
-    assert with_settings(PAGE) == PAGE
+def test_the_contents_name_each_page_once() -> None:
+    named = re.findall(r"\]\(([\w-]+\.md)\)", PAGES["README.md"])
+
+    assert sorted([*named, "README.md"]) == sorted(PAGES)
+
+
+def test_the_contents_by_kind_name_each_page() -> None:
+    docs = PROJECT / "docs"
+    pages = {*docs.glob("*.md"), *docs.glob("reference/*.md"), *docs.glob("*/README.md")}
+    named = {docs / target for target, _ in links((docs / "README.md").read_text())}
+
+    assert named == pages - {docs / "README.md"}
 
 
 @pytest.mark.parametrize("block", SQL, ids=[block.splitlines()[0][:60] for block in SQL])
 def test_its_sql_runs(connection: Connection, block: str) -> None:
-    for role in Kind:
+    for role in RoleKind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     for day in re.findall(r"DETACH PARTITION task_completed_p(\d{4})(\d\d)(\d\d)", block):
         partitions.add_partition(connection, datetime(*map(int, day), tzinfo=UTC))
@@ -66,7 +75,7 @@ def test_its_sql_runs(connection: Connection, block: str) -> None:
 
 
 def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connection) -> None:
-    for role in Kind:
+    for role in RoleKind:
         connection.exec_driver_sql(f"CREATE ROLE {role}")
     connection.exec_driver_sql(GRANTS)
 
@@ -95,14 +104,14 @@ def test_the_privileges_are_enough_and_no_more_than_needed(connection: Connectio
 
 
 def test_the_privileges_are_those_that_the_command_prints() -> None:
-    for kind in Kind:
+    for kind in RoleKind:
         printed = grants_sql(kind, str(kind))
         assert printed in GRANTS
 
 
 def test_what_is_to_be_left_alone_is_a_setting_of_celery_and_is_left_alone() -> None:
     for name in LEAVE_ALONE:
-        assert f"`{name}`" in PAGE
+        assert f"`{name}`" in PAGES["configuration.md"]
         assert name in DEFAULTS
         assert name not in celeryconfig()
 
@@ -115,7 +124,7 @@ def test_our_celeryconfig_holds_settings_of_celery_only_and_imports_nothing_of_o
 
 
 def test_the_subjects_of_explain_are_those_of_its_rules() -> None:
-    listed = section(PAGE, "When something is wrong").split("| subject |", 1)[1]
+    listed = PAGES["troubleshooting.md"].split("| subject |", 1)[1]
     rooms = (PROJECT / "tasks_app" / "domain" / "explain").glob("*.py")
     used = {
         subject

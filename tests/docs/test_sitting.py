@@ -1,4 +1,4 @@
-"""The commands of the operator's page are typed anew, and answer what stands there.
+"""The commands of the operator's session are typed anew, and answer what stands there.
 
 ``SITTING=write`` writes the answers of today into the page instead.
 """
@@ -25,11 +25,12 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.flow_control import breaker
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_one
-from tests.cli.test_commands import Shell, shell  # noqa: F401  a fixture
+from tests.cli.conftest import shell  # noqa: F401  a fixture
+from tests.cli.shell import Shell
 from tests.docs.reading import PROJECT
 from tests.factory import claimer, ending
 
-PAGE = PROJECT / "docs" / "operations.md"
+PAGE = PROJECT / "docs" / "operations" / "session.md"
 BLOCK = re.compile(
     r"(<!-- sitting: begin .*?-->\n```console\n).*?(```\n<!-- sitting: end -->)", re.S
 )
@@ -134,7 +135,8 @@ def verbs(command: click.Command, *before: str) -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("verb", list(verbs(group)), ids=" ".join)
 def test_each_command_is_on_a_page(verb: tuple[str, ...]) -> None:
-    pages = "\n".join(page.read_text() for page in (PROJECT / "docs").glob("*.md"))
+    written = (page for page in (PROJECT / "docs").rglob("*.md") if page.parent.name != "reference")
+    pages = "\n".join(page.read_text() for page in written)
     shown = re.search(rf"^\$ tasks-app {' '.join(verb)}\b", pages, re.M)
 
     assert shown or f"`tasks-app {' '.join(verb)}" in pages

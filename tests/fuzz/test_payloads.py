@@ -14,9 +14,8 @@ from tasks_app.domain.tasks.payload import decode
 from tasks_app.pool.dispatch.scan import due
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.tasks import browse
-from tests.factory import claimer
+from tests.factory import as_json, claimer
 from tests.fuzz.oddities import Oddities
-from tests.pool.tasks.test_payloads import as_json
 
 BATCH = 500
 

@@ -1,0 +1,158 @@
+"""docs/reference/handler.md, context.md, hooks.md and exports.md: the public face in Python."""
+
+from __future__ import annotations
+
+import ast
+
+from documents.source import (
+    Definition,
+    cell,
+    class_of,
+    definitions,
+    docstring,
+    fields,
+    first_sentence,
+    generated,
+    is_property,
+    methods,
+    signature,
+)
+from tasks_app import _ROOMS, __all__
+
+HANDLERS = "tasks_app.runtime.handlers"
+HOOKS = "tasks_app.runtime.hooks"
+WHEN = "tasks_app.domain.schedules.when"
+FOR_THE_EXECUTOR = {"close", "has_locks", "end_locks", "commit_by"}
+SUBJECTS = {
+    "Declare": "handler TaskContext AsyncTaskContext Handler middleware subscribe Notice schedule"
+    " Exponential Fixed Levels Breaker",
+    "End a run": "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError LeaseLostError",
+    "Create tasks": "create_task create_tasks acreate_task acreate_tasks NewTask TaskOptions TaskId"
+    " CreateOutcome hint_tasks TaskBuffer",
+    "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task aget_task"
+    " acancel_task arequeue_task aexplain_task Task Cancelled Requeued Explanation Finding",
+    "Many at once": "foresee_bulk foresee_rest start_bulk run_bulk Foreseen Done",
+    "Errors": "list_errors mark_error_known mark_error_unknown requeue_errors fill_fingerprints"
+    " alist_errors amark_error_known amark_error_unknown ErrorGroup RequeueStage",
+    "Groups": "create_group acreate_group get_group cancel_group group_results Group GroupProgress"
+    " Ended",
+    "Queues and limits": "change_queue reset_queue get_queue list_queues pause_queue resume_queue"
+    " set_calendar remove_calendar list_calendars Queue QueueOptions Window set_limit drop_limit"
+    " list_limits unblock_task Limit",
+    "Schedules": "create_schedule change_schedule remove_schedule enable_schedule disable_schedule"
+    " get_schedule list_schedules preview preview_schedule backfill_schedule run_schedule"
+    " Schedule Preview FireAll fire_all",
+    "Batch jobs": "BatchJob Step Table File Query ChunkContext start_job stop_job restart_job"
+    " abandon_job replan_job get_job list_jobs BatchView JobRun PartResult",
+    "Settings and errors": "Settings TasksError InvalidTaskError InvalidScheduleError"
+    " InvalidSelectionError InvalidJobError BatchStateError ChunkRowError PlanError"
+    " TaskBufferFullError UniqueKeyTakenError",
+}
+_HOME = {name: f"tasks_app.{room}" for room, names in _ROOMS.items() for name in names.split()}
+
+
+def handler_page() -> str:
+    """Return the page about ``@handler``."""
+    about = docstring(definitions(f"{HANDLERS}.registry")["handler"])
+    lines = generated("@handler", "tasks_app/runtime/handlers/options.py", about)
+    lines += ["## Options", "", "`None` is as good as leaving an option out.", ""]
+    lines += _table(fields(class_of(f"{HANDLERS}.options", "HandlerOptions")), "option")
+    lines += ["## A schedule of its own", "", "With `cron=`, `every=` or `at=` the handler has a"]
+    lines += ["[schedule](../schedules.md) of its own name.", ""]
+    return "\n".join([*lines, *_table(fields(class_of(WHEN, "When")), "option")]).rstrip() + "\n"
+
+
+def context_page() -> str:
+    """Return the page about what a handler is given."""
+    node = class_of(f"{HANDLERS}.context", "TaskContext")
+    about = (
+        "A handler gets a `TaskContext` as its first argument. An async handler gets an "
+        f"`AsyncTaskContext`, whose session is an `AsyncSession`.\n\n{docstring(node)}"
+    )
+    lines = generated("TaskContext", "tasks_app/runtime/handlers/context.py", about)
+    members = {n: d for n, d in methods(node).items() if n not in FOR_THE_EXECUTOR}
+    lines += ["## Attributes", "", "| attribute | type | meaning |", "|---|---|---|"]
+    init = next(each for each in node.body if getattr(each, "name", "") == "__init__")
+    for name, (_, _, meaning) in fields(init).items():
+        lines.append(f"| `ctx.{name}` | `float \\| None` | {cell(meaning)} |")
+    for name, each in members.items():
+        if is_property(each):
+            kind = cell(ast.unparse(each.returns)) if each.returns else ""
+            kind = kind.replace("SessionT_co", "Session")
+            lines.append(f"| `ctx.{name}` | `{kind}` | {_flat(docstring(each))} |")
+    lines += ["", "## Methods", ""]
+    for name, each in members.items():
+        if not is_property(each):
+            lines += _definition(each, f"ctx.{name}", level=3)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def hooks_page() -> str:
+    """Return the page about subscribers and middleware."""
+    about = "How to use them: [hooks and middleware](../operations/hooks.md)."
+    lines = generated("Hooks", "tasks_app/runtime/hooks.py", about)
+    subscribe = methods(class_of(HOOKS, "Hooks"))["subscribe"]
+    lines += _definition(subscribe, "subscribe", level=2)
+    lines += ["## Notice", "", docstring(class_of(HOOKS, "Notice")), ""]
+    lines += _table(fields(class_of(HOOKS, "Notice")), "field")
+    lines += ["## Kinds of notices", "", "| kind | meaning |", "|---|---|"]
+    for _, default, meaning in fields(class_of(HOOKS, "NoticeKind")).values():
+        kind = ast.literal_eval(default)
+        lines.append(f"| `{kind}` | {meaning or f'The task is {kind.upper()}.'} |")
+    middleware = definitions(f"{HANDLERS}.middleware")
+    assert isinstance(middleware["middleware"], Definition)  # noqa: S101
+    lines += ["", *_definition(middleware["middleware"], "middleware", level=2)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def exports_page() -> str:
+    """Return the page about all names of ``from tasks_app import …``."""
+    named = {name for names in SUBJECTS.values() for name in names.split()}
+    if missing := named ^ set(__all__):
+        raise LookupError(f"documents/api.py gives no subject to: {', '.join(sorted(missing))}")
+    about = (
+        "What `from tasks_app import …` offers, by subject. Locks for code that is no task are in "
+        "`tasks_app.locks` ([locks](../locks.md)), help for your tests is in `tasks_app.testing`."
+    )
+    lines = generated("Exported names", "tasks_app/__init__.py", about)
+    for subject, names in SUBJECTS.items():
+        lines += [f"## {subject}", "", "| name | what it is |", "|---|---|"]
+        lines += [f"| `{name}` | {cell(_what(name))} |" for name in names.split()]
+        lines.append("")
+        for name in names.split():
+            node = _node(name)
+            if isinstance(node, Definition):
+                lines += _definition(node, name, level=3)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _node(name: str) -> ast.AST:
+    if name == "subscribe":
+        return methods(class_of(HOOKS, "Hooks"))[name]
+    return definitions(_HOME[name]).get(name, ast.Pass())
+
+
+def _what(name: str) -> str:
+    if name == "AsyncTaskContext":  # an alias, made for type checkers only
+        return "The `TaskContext` of an async handler: its session is an `AsyncSession`."
+    return first_sentence(_node(name))
+
+
+def _definition(node: Definition, name: str, *, level: int) -> list[str]:
+    head = f"{'#' * level} {name.removeprefix('ctx.')}"
+    return [head, "", "```python", signature(node, name), "```", "", docstring(node), ""]
+
+
+def _table(found: dict[str, tuple[str, str, str]], what: str) -> list[str]:
+    lines = [f"| {what} | type | meaning |", "|---|---|---|"]
+    for name, (kind, default, meaning) in found.items():
+        said = default and default != "None" and not default.startswith("field(")
+        more = f" Default: `{default}`." if said else ""
+        lines.append(f"| `{name}` | `{cell(kind)}` | {cell(meaning)}{more} |")
+    return [*lines, ""]
+
+
+def _flat(text: str) -> str:
+    """A docstring in one cell."""
+    return cell(text.replace("Raises:\n\n", "Raises ").replace("\n- ", "; ").replace("- `", "`")
+                .replace("\n\n", " "))  # fmt: skip

@@ -1,0 +1,235 @@
+"""The page of the hot path's SQL: what is sent, and how PostgreSQL must carry it out.
+
+``python -m tests.docs.sql_page`` writes it anew, with the plans of a server that it starts itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.creation.new_task import NewTask, validate
+from tasks_app.embedded import temporary
+from tasks_app.pool.connection.execute import ask as send
+from tasks_app.pool.connection.steps import Statement
+from tasks_app.pool.dispatch import ledger
+from tasks_app.pool.dispatch.scan import due
+from tasks_app.pool.flow_control import capacity, wake
+from tasks_app.pool.runs import settle, settle_success
+from tasks_app.pool.runs.claim import claim, claim_unhindered
+from tasks_app.pool.runs.claim_next import claim_next
+from tasks_app.pool.runs.renew import renew
+from tasks_app.pool.runs.rescue import rescue_expired
+from tasks_app.pool.tables import NOW
+from tasks_app.pool.tasks.cancel import _NEXT
+from tasks_app.pool.tasks.create import create_one
+from tests.factory import LEASE, claimer
+from tests.pool.filled import FRESH, bare_database, filled
+from tests.pool.plans import sent_by
+from tests.pool.runs import test_plans as runs
+from tests.servers import GIVEN, Databases
+
+PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+ROWS = 50_000
+FULL = (
+    runs.FILL
+    + f"""
+INSERT INTO task_pending (id, name, queue, due_at, scan_at)
+    SELECT 1000000 + n, 'n1', 'later', now() + interval '1d', now() + interval '1d'
+    FROM generate_series(1, {ROWS // 2}) AS n;
+INSERT INTO task_pending (id, name, order_key, due_at, scan_at, parked, parked_kind, parked_for)
+    SELECT 2000000 + n, 'n1', 'k' || n % 400, now() - interval '1h', now() + interval '1d',
+        'order k' || n % 400, 'order', 'k' || n % 400
+    FROM generate_series(1, {ROWS // 2}) AS n;
+INSERT INTO task_gate (gate, look_at)
+    SELECT 'order k' || n, now() FROM generate_series(0, 399) AS n;
+SELECT setval(pg_get_serial_sequence('task_pending', 'id'), 9000000);
+"""
+)
+NUMBER = 100
+"""Tasks of a message, or of a group that is settled together."""
+
+
+class Hot(NamedTuple):
+    """One statement of the hot path."""
+
+    title: str
+    where: str
+    says: str
+    verb: Callable[[Connection], object]
+
+
+def _successes(connection: Connection) -> object:
+    endings = [runs.ending(n) for n in runs.RUNNING[:NUMBER] if n % 10 > 1]
+    return connection.execute(settle._SUCCEEDED, {**settle._successes(endings), "now": None}).all()
+
+
+def _success(connection: Connection) -> object:
+    values = settle_success._values(runs.ending(runs.RUNNING[2]))
+    return send(connection, Statement(settle_success._SUCCEED, values))
+
+
+def _line(connection: Connection) -> object:
+    gates = [capacity.Gate(capacity.GateKind.ORDER, "k1")]
+    rooms = dict.fromkeys(gates, capacity.Capacity(1.0))
+    return wake._read(connection, {gates[0]: 1}, rooms, {gates[0]: wake._FRONT}, None)
+
+
+HOT = (
+    Hot(
+        "create",
+        "tasks_app/pool/tasks/insert.py",
+        "One INSERT; a column is written only where it differs from its default.",
+        lambda c: create_one(c, validate(NewTask("n1", {"a": 1}), None, 65536)),
+    ),
+    Hot(
+        "scan",
+        "tasks_app/pool/dispatch/scan.py",
+        "Reads what is due from the front of one index, queue by queue and priority by priority.",
+        lambda c: due(c, {"q0": 200}),
+    ),
+    Hot(
+        "enter messages",
+        "tasks_app/pool/dispatch/ledger.py",
+        "Its COMMIT comes before the message.",
+        lambda c: ledger.add(c, "q0", list(runs.DUE[:NUMBER]), timedelta(seconds=30)),
+    ),
+    Hot(
+        "forget messages",
+        "tasks_app/pool/dispatch/ledger.py",
+        "Its COMMIT does not wait for the disk: a message that comes back finds nothing to claim.",
+        lambda c: ledger.finish(c, 1, 2),
+    ),
+    Hot(
+        "claim, unhindered",
+        "tasks_app/pool/runs/claim.py",
+        "The short way: where no queue, name or task is an exception.",
+        lambda c: claim_unhindered(c, runs.DUE[:NUMBER], claimer(*runs.NAMES), uuid4()),
+    ),
+    Hot(
+        "claim",
+        "tasks_app/pool/runs/claim.py, claim_sql.py",
+        "The long way: queues that stand still, breakers, queues' defaults, tasks that run alone.",
+        lambda c: claim(c, runs.DUE[:NUMBER], claimer(*runs.NAMES), uuid4()),
+    ),
+    Hot(
+        "claim the next",
+        "tasks_app/pool/runs/claim_next.py",
+        "Without a message: for `tasks-app work`, and for a child that has room.",
+        lambda c: claim_next(c, ["q0"], 40, claimer(*runs.NAMES), uuid4()),
+    ),
+    Hot(
+        "renew",
+        "tasks_app/pool/runs/renew.py",
+        "Writes `lease_until`, which is in no index, so the update stays on its page.",
+        lambda c: renew(c, runs.fences(NUMBER), LEASE),
+    ),
+    Hot(
+        "settle one success",
+        "tasks_app/pool/runs/settle_success.py",
+        "In the transaction of the handler's own rows.",
+        _success,
+    ),
+    Hot(
+        "settle successes",
+        "tasks_app/pool/runs/settle.py",
+        "A group of them; rows that somebody has locked are left out.",
+        _successes,
+    ),
+    Hot(
+        "settle any outcome",
+        "tasks_app/pool/runs/settle.py, fragments/move_rows.py",
+        "Back to PENDING, to the completed pool or to the error pool, with a line of history.",
+        lambda c: settle._moved(
+            c, settle._GROUP, list(map(runs.ending, runs.RUNNING[:NUMBER])), None
+        ),
+    ),
+    Hot(
+        "rescue",
+        "tasks_app/pool/runs/rescue.py, fragments/move_rows.py",
+        "Looks at RUNNING rows alone, and at the lease again as it writes.",
+        lambda c: rescue_expired(c, lease=LEASE, max_crashes=5),
+    ),
+    Hot(
+        "wake: who waits",
+        "tasks_app/pool/flow_control/wake.py",
+        "Finds by kind and subject who is parked before a gate, however many are.",
+        _line,
+    ),
+    Hot(
+        "cancel: who waits behind it",
+        "tasks_app/pool/tasks/cancel.py",
+        "The first of its order key that is parked for it.",
+        lambda c: c.execute(_NEXT, {"keys": ["k1"], "now": None}),
+    ),
+)
+VERBS = {hot.title: (lambda c, _, hot=hot: hot.verb(c), NUMBER) for hot in HOT}
+_HEAD = """# The SQL of the hot path
+
+Written by `make docs` from what the code sends; edit that, not this. Under each statement stands
+how it must reach the pools and the ledger: the nodes of its plan with their index or table, taken
+with EXPLAIN from a pool of {rows:,} rows. `tests/docs/test_sql.py` keeps both true.
+
+`NOW` is `coalesce(CAST(:now AS timestamptz), statement_timestamp())`; only tests give `:now`.
+"""
+_PLAN = re.compile(r"^- `(.+)`$", re.MULTILINE)
+
+
+def sections(connection: Connection) -> Iterator[tuple[str, str]]:
+    """Return title and text of each statement, as this code sends it."""
+    for hot in HOT:
+        sql = _laid_out(sent_by(connection, hot.verb))
+        files = hot.where.replace(", ", "`, `")
+        yield hot.title, f"## {hot.title}\n\n`{files}`. {hot.says}\n\n```sql\n{sql}\n```\n"
+
+
+def promised(page: str) -> dict[str, set[str]]:
+    """Return the nodes that the page promises of each statement."""
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
+    return {
+        title: set(_PLAN.findall(text)) for title, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def _laid_out(statement: str) -> str:
+    """Indent by brackets; the sources' own indentation is that of several files."""
+    statement = re.sub(r"%\((\w+)\)s", r":\1", statement).replace("%%", "%")
+    statement = statement.replace(NOW, "NOW")
+    lines, depth = [], 0
+    for line in filter(None, map(str.strip, statement.splitlines())):
+        lines.append("  " * max(0, depth - line.startswith(")")) + " ".join(line.split()))
+        depth += line.count("(") - line.count(")")
+    return "\n".join(lines)
+
+
+def written(databases: Databases) -> str:
+    """Return the whole page, with the plans of this server."""
+    with bare_database(databases, "sql", FULL) as database:
+        with database.engine.connect() as connection:
+            shown = dict(sections(connection))
+        with filled(database, FRESH, VERBS, FULL) as ask:
+            plans = {
+                title: "\n".join(f"- `{node}`" for node in ask(title).nodes) for title in shown
+            }
+    texts = [f"{text}\nIts plan:\n\n{plans[title]}\n" for title, text in shown.items()]
+    return "\n".join([_HEAD.format(rows=ROWS), *texts])
+
+
+def main() -> None:
+    """Write the page."""
+    if GIVEN:
+        with Databases(GIVEN).guarded() as databases:
+            PAGE.write_text(written(databases))
+    else:
+        with temporary() as servers:
+            PAGE.write_text(written(Databases(servers.postgres.url_of("postgres"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The pages that come from the code are those that it writes today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+import pytest
+
+from documents import api, commands, lifecycle
+from documents.__main__ import PAGES
+from documents.source import class_of, fields, methods
+from tasks_app import Settings, __all__
+from tasks_app.cli.group import group
+from tasks_app.domain.tasks.states import TRANSITIONS
+from tests.docs.reading import PROJECT, blocks, first_column, text_of
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_the_one_that_the_code_writes(name: str) -> None:
+    assert text_of(f"docs/{name}") == PAGES[name](), "run: make docs"
+
+
+def test_every_exported_name_has_a_line() -> None:
+    assert sorted(first_column(api.exports_page())) == sorted(__all__)
+
+
+def test_a_name_without_a_subject_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "__all__", [*__all__, "brand_new"])
+
+    with pytest.raises(LookupError, match="brand_new"):
+        api.exports_page()
+
+
+def test_every_setting_has_a_meaning() -> None:
+    texts = fields(class_of(Settings.__module__, "Settings"))
+
+    assert [name for name in Settings.model_fields if not texts[name][2]] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "word"),
+    [(api.handler_page, "option"), (api.hooks_page, "field"), (api.context_page, "attribute")],
+)
+def test_every_row_has_a_meaning(page: Callable[[], str], word: str) -> None:
+    assert f"| {word} | type | meaning |" in page()
+    assert "|  |\n" not in page()
+
+
+def test_every_method_of_the_context_is_shown() -> None:
+    shown = "\n".join(blocks(api.context_page(), "python")) + api.context_page()
+
+    node = class_of("tasks_app.runtime.handlers.context", "TaskContext")
+    assert {n for n in methods(node) if f"ctx.{n}" not in shown} == api.FOR_THE_EXECUTOR
+
+
+def test_every_command_and_option_is_shown() -> None:
+    page = commands.page()
+
+    for name in group.list_commands(click.Context(group)):
+        assert f"\n## tasks-app {name}" in page
+    assert page.count("\n## ") > 60
+    assert "`--dry-run`" in page
+
+
+def test_no_page_tells_who_wrote_it_by_hand() -> None:
+    """Else somebody would edit it."""
+    for name in (*PAGES, "schema.md"):
+        assert "`make docs`" in (PROJECT / "docs" / name).read_text().split("\n## ")[0]
+
+
+def test_the_life_of_a_task_names_every_move() -> None:
+    page = lifecycle.page()
+
+    assert all(f"{state} --> {to}: {event}" in page for (state, event), to in TRANSITIONS.items())
