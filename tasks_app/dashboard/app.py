@@ -31,10 +31,12 @@ _log = logging.getLogger("tasks_app.dashboard")
 _CANCELLED, _NO_TABLE = "57014", "42P01"
 ROUTES = (
     ("/", pages.show_overview, "GET"),
+    ("/history", pages.show_history, "GET"),
     ("/tasks", pages.show_tasks, "GET"),
     ("/tasks/{task_id}", pages.show_task, "GET"),
     ("/tasks/{task_id:int}/{action}", actions.act_on_task, "POST"),
     ("/api/overview", pages.overview_json, "GET"),
+    ("/api/history", pages.history_json, "GET"),
     ("/api/tasks", pages.tasks_json, "GET"),
     ("/api/tasks/{task_id}", pages.task_json, "GET"),
 )

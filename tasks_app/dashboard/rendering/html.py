@@ -68,11 +68,11 @@ def _number(value: int, *, more: bool = False) -> str:
     return f"{value:,}{'+' if more else ''}"
 
 
-def _span(ms: int | None) -> str:
+def _span(ms: float | None) -> str:
     if ms is None:
         return NOTHING
     if ms < SECOND:
-        return f"{ms} ms"
+        return f"{ms:.0f} ms"
     return f"{ms / SECOND:.1f} s" if ms < 2 * MINUTE else f"{ms / MINUTE:.0f} min"
 
 

@@ -13,11 +13,12 @@ from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.guard import RefusedError, requires
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.pages.history import RANGES, History, task_history
 from tasks_app.monitor.pages.overview import Overview, findings, overview
 from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.monitor.pages.tasks import FILTERS, Tasks, tasks
 
-KEEP_S, FINDINGS_S = 2.0, 10.0
+KEEP_S, FINDINGS_S, HISTORY_S = 2.0, 10.0, 30.0
 LONGEST = 300
 _MOST_ID = 2**63 - 1
 
@@ -37,12 +38,36 @@ async def show_overview(request: Request, desk: Desk) -> Response:
     found = await run_in_threadpool(_findings, desk)
     part = request.headers.get("hx-request") == "true"
     name = "overview_live.html" if part else "overview.html"
-    return render(request, name, model=model, findings=found, at=model.at)
+    within = _within(request)
+    return render(request, name, model=model, findings=found, at=model.at, within=within)
 
 
 @requires(Role.VIEWER)
 async def overview_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_overview, desk))
+
+
+def _within(request: Request) -> str:
+    within = request.query_params.get("within", "24h")
+    if within not in RANGES:
+        raise RefusedError(400, f"The time is none of {', '.join(RANGES)}. Correct the address.")
+    return within
+
+
+def _history(desk: Desk, within: str) -> History:
+    return desk.reader.read(("history", within), lambda c: task_history(c, within), HISTORY_S)
+
+
+@requires(Role.VIEWER)
+async def show_history(request: Request, desk: Desk) -> Response:
+    """Return a part of Overview, which loads it: the figures of now do not wait for it."""
+    model = await run_in_threadpool(_history, desk, _within(request))
+    return render(request, "history.html", model=model, ranges=list(RANGES))
+
+
+@requires(Role.VIEWER)
+async def history_json(request: Request, desk: Desk) -> Response:
+    return answer(request, await run_in_threadpool(_history, desk, _within(request)))
 
 
 def _tasks(request: Request, desk: Desk) -> Tasks:

@@ -1,0 +1,118 @@
+"""History: how tasks ended over time, how long they waited and ran, which are slow or fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.statistics.read import (
+    Failing,
+    Grain,
+    Point,
+    Slow,
+    Wanted,
+    history,
+    most_failing,
+    slowest,
+    times,
+)
+
+HOUR = timedelta(hours=1)
+RANGES = {
+    "1h": (Grain.MINUTE, HOUR),
+    "24h": (Grain.HOUR, 24 * HOUR),
+    "7d": (Grain.HOUR, 7 * 24 * HOUR),
+}
+MOST_NAMES = 5
+_BAD = (Outcome.FAILED, Outcome.RETRIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What ended in a minute or an hour from ``at`` on."""
+
+    at: datetime
+    done: int
+    failed: int
+    retried: int
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Milliseconds, off by less than a factor of two; None: nothing was done."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """``bars`` has every time of the range, the oldest first, and those without any tasks."""
+
+    at: datetime
+    within: str
+    bars: tuple[Bar, ...]
+    done: int
+    failed: int
+    retried: int
+    waited: Percentiles
+    ran: Percentiles
+    slowest: tuple[Slow, ...]
+    most_failing: tuple[Failing, ...]
+
+    @property
+    def highest(self) -> int:
+        """The most that ended in one time, at least 1."""
+        return max(1, *(bar.done + bar.failed + bar.retried for bar in self.bars))
+
+    @property
+    def bad_ratio(self) -> float:
+        """The share of runs that did not succeed."""
+        bad = self.failed + self.retried
+        return bad / max(1, bad + self.done)
+
+
+def task_history(connection: Connection, within: str, *, now: datetime | None = None) -> History:
+    """Read a key of ``RANGES``. The last two minutes are not counted yet."""
+    grain, length = RANGES[within]
+    wanted = Wanted(grain, length)
+    at = now or instant(connection)
+    bars = _bars(history(connection, wanted, now=at), grain, at - length, at)
+    spread = times(connection, wanted, now=at)
+    waited = [spread[0].waited_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
+    ran = [spread[0].ran_ms(share) if spread else None for share in (0.5, 0.95, 0.99)]
+    return History(
+        at=at,
+        within=within,
+        bars=bars,
+        done=sum(bar.done for bar in bars),
+        failed=sum(bar.failed for bar in bars),
+        retried=sum(bar.retried for bar in bars),
+        waited=Percentiles(*waited),
+        ran=Percentiles(*ran),
+        slowest=tuple(slowest(connection, wanted, MOST_NAMES, now=at)),
+        most_failing=tuple(most_failing(connection, wanted, MOST_NAMES, now=at)),
+    )
+
+
+def _bars(
+    points: Iterable[Point], grain: Grain, since: datetime, until: datetime
+) -> tuple[Bar, ...]:
+    length = timedelta(minutes=grain)
+    begin = since.replace(second=0, microsecond=0)
+    if grain is not Grain.MINUTE:
+        begin = begin.replace(minute=0)
+    sums: dict[datetime, dict[Outcome, int]] = {}
+    for point in points:
+        sums.setdefault(point.at, {})[point.outcome] = point.number
+    instants = [begin + number * length for number in range((until - begin) // length + 1)]
+    return tuple(
+        Bar(at, *(sums.get(at, {}).get(outcome, 0) for outcome in (Outcome.DONE, *_BAD)))
+        for at in instants
+    )
