@@ -33,6 +33,7 @@ COMMANDS = {
     "edit": "tasks_app.cli.tasks.bulk:edit",
     "rest": "tasks_app.cli.tasks.bulk:rest",
     "errors": "tasks_app.cli.errors:errors",
+    "alerts": "tasks_app.cli.processes.alerts:alerts",
     "audit": "tasks_app.cli.operations.audit:audit",
     "pause": "tasks_app.cli.flow_control.pauses:pause",
     "resume": "tasks_app.cli.flow_control.pauses:resume",

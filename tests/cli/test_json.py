@@ -34,7 +34,7 @@ from tests.factory import claimer, ending, pending_task
 EXEMPT = {"dashboard", "demo", "metrics"}
 """A show, for people: what it checks is its exit code."""
 IN_A_FOLDER = {"up", "urls", "down"}
-IN_A_PROCESS = {"dashboard", "demo", "metrics", "work"}
+IN_A_PROCESS = {"alerts watch", "dashboard", "demo", "metrics", "work"}
 TYPED = """
 migrate
 migrate --check
@@ -57,6 +57,7 @@ rest {bulk} --dry-run
 edit --name t --set 'n=1'
 audit
 audit {bulk}
+alerts list
 errors fill
 errors show 2a15a26ad4bbc789
 errors requeue 2a15a26ad4bbc789 --dry-run

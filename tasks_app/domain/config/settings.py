@@ -12,6 +12,7 @@ from tasks_app.domain.config.dashboard_access import checked_roles, read_passwor
 from tasks_app.domain.config.retention import Keep, parse_keep
 from tasks_app.domain.config.schema_name import IDENTIFIER, PREFIX
 from tasks_app.domain.config.urls import ENCODED, is_broker_url, read_database_url
+from tasks_app.domain.config.webhook import read_webhook
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.errors import ConfigurationError
 
@@ -111,6 +112,14 @@ class Settings(BaseSettings):
     keep_day_counts: timedelta = timedelta(days=730)
     """The same of days."""
 
+    alert_webhook: SecretStr | None = None
+    """Where `tasks-app alerts watch` posts alerts as JSON: `https://…`. None: it only logs them."""
+    alert_errors: Positive = 20
+    """So many tasks that fail in ten minutes by one cause nobody marked as known are an alert."""
+    alert_snapshot: Positive = 1_000_000
+    """A snapshot that somebody holds for so many transactions is an alert: no row can be cleared
+    away meanwhile."""
+
     dashboard_auth: SecretStr | None = None
     """`name:password` of who may see the dashboard, several separated by commas. None: without your
     own check of who asks, it answers this machine alone."""
@@ -162,6 +171,11 @@ class Settings(BaseSettings):
     @classmethod
     def _database(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(read_database_url(value.get_secret_value()))
+
+    @field_validator("alert_webhook")
+    @classmethod
+    def _webhook(cls, value: SecretStr | None) -> SecretStr | None:
+        return None if value is None else SecretStr(read_webhook(value.get_secret_value()))
 
     @field_validator("dashboard_auth")
     @classmethod

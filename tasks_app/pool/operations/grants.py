@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.operations.audit import TOLD
 from tasks_app.pool.tables import (
+    ALERT,
     ALL,
     ATTEMPT,
     AUDIT,
@@ -108,6 +109,7 @@ _EVERYTHING = (
     *(
         *_POOLS,
         FINGERPRINT,
+        ALERT,
         DISPATCH,
         WORKER,
         LEASE,
@@ -128,6 +130,7 @@ _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 _ADMIN = (
     *_POOLS,
     FINGERPRINT,
+    ALERT,
     PAUSE,
     SCHEDULE,
     FIRE,

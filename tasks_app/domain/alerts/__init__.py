@@ -1,0 +1,1 @@
+"""What an alert is, and where it may be sent."""

@@ -1,0 +1,28 @@
+"""Where alerts are posted: which URLs are taken, and how one is shown."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+
+def read_webhook(url: str) -> str:
+    """Return the URL.
+
+    Raises:
+        ValueError: it is none of http or https. The message repeats nothing of it.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("use a URL such as https://host/path") from None
+    return url
+
+
+def shown(url: str) -> str:
+    """Return scheme and host alone: path and query are often the secret of a webhook."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"

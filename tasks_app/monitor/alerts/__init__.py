@@ -1,0 +1,1 @@
+"""What is wrong now, out of the checks of ``doctor``."""

@@ -1,0 +1,1 @@
+"""Rows of alerts: opened, closed and sent by compare-and-set."""
