@@ -18,6 +18,8 @@ def read_webhook(url: str) -> str:
         parts = None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("use a URL such as https://host/path") from None
+    if "@" in parts.netloc:
+        raise ValueError("write no user and password; a token may stand in the path")
     return url
 
 
