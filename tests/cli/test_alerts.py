@@ -167,7 +167,7 @@ def test_a_held_snapshot(engine: Engine, database_url: str) -> None:
     "url", ["file:///etc/passwd", "ftp://host", "https://", "secret", "http://a:b@h/"]
 )
 def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(ValidationError, match="https://host/path|no user"):
+    with pytest.raises(ValidationError, match=r"https://host/path|no user"):
         Settings(alert_webhook=url)
 
 

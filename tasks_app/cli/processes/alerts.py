@@ -53,7 +53,9 @@ def list_(*, most: int, json_: bool) -> None:
 @click.option("--once", is_flag=True, help="Look once and end.")
 @output.as_json
 def watch(*, every: float, once: bool, json_: bool) -> None:
-    """Look again and again, and post what begins and ends to TASKS_APP_ALERT_WEBHOOK.
+    """Look again and again, and tell what begins and ends.
+
+    It posts to TASKS_APP_ALERT_WEBHOOK, or only logs.
 
     Several may run, best on other machines than beat; each message is sent by one of them.
     """
