@@ -43,7 +43,7 @@ COMMANDS = {
     "breakers": "tasks_app.cli.flow_control.breakers:breakers",
     "fair": "tasks_app.cli.flow_control.fair:fair",
     "prune": "tasks_app.cli.operations.prune:prune",
-    "schedules": "tasks_app.cli.schedules:schedules",
+    "schedules": "tasks_app.cli.schedules.commands:schedules",
     "batch": "tasks_app.cli.batch:batch",
     "locks": "tasks_app.cli.locks:locks",
     "groups": "tasks_app.cli.groups:groups",

@@ -14,7 +14,7 @@ from redis import Redis
 from tasks_app import NewTask, create_tasks
 from tasks_app.embedded import Valkey
 from tests.broker.conftest import House
-from tests.broker.publish.lateness import DUE, PUMP, lateness
+from tests.broker.publish.lateness import keys_of, lateness
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -55,11 +55,11 @@ def test_pumps_are_killed_and_no_task_is_lost_or_run_twice(house: House) -> None
     redis = Redis.from_url(house.broker.url_of(house.number % 16))
     ids = spread(house, 1_000, 3.0, 12.0)
     for _ in range(2):
-        until(lambda: redis.exists(PUMP))
-        before = redis.get(PUMP)
+        until(lambda: redis.exists(keys_of(house)[1]))
+        before = redis.get(keys_of(house)[1])
         pumping = [w for w in workers if w.alive and w.log().count("this worker pumps")][-1]
         pumping.signal_all(signal.SIGKILL)
-        until(lambda before=before: redis.get(PUMP) not in (None, before))
+        until(lambda before=before: redis.get(keys_of(house)[1]) not in (None, before))
 
     assert house.over(ids, 60) == {"SUCCEEDED": 1_000}
     assert house.effects() == (0, 0)
@@ -75,7 +75,7 @@ def test_redis_is_restarted_and_delayed_tasks_run(house: House, open_folder: Pat
         worker = house.worker(**address)
         worker.says("this worker starts delayed tasks on time")
         ids = spread(house, 300, 3.0, 15.0)
-        until(lambda: Redis.from_url(valkey.url).zcard(DUE))
+        until(lambda: Redis.from_url(valkey.url).zcard(keys_of(house)[0]))
         valkey.stop()
         ends = time.monotonic() + 3
         until(lambda: time.monotonic() > ends)
@@ -97,13 +97,13 @@ def test_a_million_delayed_tasks_leave_the_index_small(house: House) -> None:
         house.beat()
         house.worker()
         redis = Redis.from_url(house.broker.url_of(house.number % 16))
-        until(lambda: redis.exists(PUMP))
+        until(lambda: redis.exists(keys_of(house)[1]))
         ids = spread(house, 500, 3.0, 10.0)
         most = 0
 
         def passed() -> bool:
             nonlocal most
-            most = max(most, redis.zcard(DUE))
+            most = max(most, redis.zcard(keys_of(house)[0]))
             return house.sql("SELECT count(*) FROM task_completed") == 500
 
         until(passed, 60)

@@ -134,7 +134,7 @@ OPERATORS = (
     mutant(
         "secrets: broker URLs",
         "A broker's URL that cannot be read reaches nobody who would tell its parts.",
-        "tasks_app/domain/config/settings.py",
+        "tasks_app/domain/config/field_types.py",
         "not is_broker_url(url)",
         "False",
         f"{SECRETS}test_no_password_of_a_broker_url_is_shown_or_told_by_celery",

@@ -11,7 +11,7 @@ from tasks_app.cli import output
 from tasks_app.cli.arguments import options
 from tasks_app.cli.database import caller, transaction
 from tasks_app.cli.flow_control.pauses import pause, resume
-from tasks_app.domain.explain.words import exact
+from tasks_app.domain.explain.queues import standing
 from tasks_app.domain.queues.queue import Queue, QueueOptions
 from tasks_app.runtime.api import queues as rows
 
@@ -162,18 +162,6 @@ def _dates(days: tuple[str, ...]) -> list[date]:
 
 def _days(days: list[date]) -> str:
     return ", ".join(map(str, days))
-
-
-def standing(queue: Queue) -> str:
-    """Say that it runs, or why it does not."""
-    if queue.paused_since is not None:
-        until = f" until {exact(queue.resume_at)}" if queue.resume_at else ""
-        reason = f": {queue.reason}" if queue.reason else ""
-        return f"paused since {exact(queue.paused_since)}{until}{reason}"
-    if not queue.is_open:
-        opens_at = queue.opens_at
-        return f"closed until {exact(opens_at)}" if opens_at else "closed for a year and longer"
-    return f"shut: others are {queue.shut}" if queue.shut else "runs"
 
 
 def _line(queue: Queue) -> list[Any]:

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from tasks_app.cli import output
-from tasks_app.cli.flow_control.queues import standing
 from tasks_app.domain.errors import AWAY
+from tasks_app.domain.explain.queues import standing
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.connection.clock import instant

@@ -8,15 +8,21 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tasks_app.domain.config.dashboard_access import checked_roles, read_passwords
+from tasks_app.domain.config.dashboard_access import checked_roles
+from tasks_app.domain.config.field_types import (
+    Ages,
+    BrokerUrl,
+    DatabaseUrl,
+    Passwords,
+    Positive,
+    SchemaName,
+    ShortSpan,
+    Span,
+    Webhook,
+)
 from tasks_app.domain.config.retention import Keep, parse_keep
-from tasks_app.domain.config.schema_name import IDENTIFIER, PREFIX
-from tasks_app.domain.config.urls import ENCODED, is_broker_url, read_database_url
-from tasks_app.domain.config.webhook import read_webhook
-from tasks_app.domain.durations import parse_duration
+from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.errors import ConfigurationError
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
@@ -30,9 +36,9 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,  # a URL has a password
     )
 
-    database_url: SecretStr | None = None
+    database_url: DatabaseUrl | None = None
     """``postgresql+psycopg://user:password@host/name``. No default: a wrong guess is worse."""
-    broker_url: SecretStr | None = None
+    broker_url: BrokerUrl | None = None
     """``redis://…`` or ``amqp://…``. Workers and beat need it; producers may have it, for hints."""
     hints: bool = True
     """Producers tell the broker what they committed, so that tasks start at once."""
@@ -47,7 +53,7 @@ class Settings(BaseSettings):
     """Your own Celery app, as after ``celery -A``. Workers run its tasks from the pool, too."""
     outside_outbox: Literal["warn", "publish", "refuse"] = "warn"
     """``.delay()`` without an outbox: ``warn`` and publish, only ``publish``, or ``refuse``."""
-    schema_name: str | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
+    schema_name: SchemaName | None = Field(default=None, validation_alias=f"{PREFIX}SCHEMA")
     """The schema of our tables. None: the first one of the connection's search path."""
 
     events: Literal["all", "failures", "off"] = "all"
@@ -69,50 +75,50 @@ class Settings(BaseSettings):
     result_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 64 * 1024
     """Bytes of JSON that a handler may return; the history keeps every result."""
 
-    lease: timedelta = timedelta(seconds=30)
+    lease: Span = timedelta(seconds=30)
     """How long a vanished worker keeps its tasks. Long enough for three missed renewals."""
-    scan_interval: timedelta = timedelta(seconds=1)
+    scan_interval: Span = timedelta(seconds=1)
     """How late a task may start that no hint announced. A scan costs one cheap query per queue."""
-    give_back_after: timedelta = timedelta(seconds=1)
+    give_back_after: Span = timedelta(seconds=1)
     """When one task has run this long, claimed tasks that have not started go back to the pool."""
-    flush_after: timedelta = timedelta(milliseconds=50)
+    flush_after: Span = timedelta(milliseconds=50)
     """How long a finished task may wait to be settled together with others."""
-    park_for: timedelta = timedelta(seconds=15)
+    park_for: ShortSpan = timedelta(seconds=15)
     """How long the scan leaves out a due row that no worker can run now."""
-    republish_after: timedelta = timedelta(seconds=30)
+    republish_after: Span = timedelta(seconds=30)
     """When an unfinished message is published again; doubles up to ten minutes."""
-    timeout: timedelta | None = None
+    timeout: Span | None = None
     """A handler that runs one task for longer is stopped by an exception. None: only where the
     task, handler or queue has a timeout."""
-    hard_timeout: timedelta = timedelta(hours=1)
+    hard_timeout: Span = timedelta(hours=1)
     """A child that runs one task for longer is killed, unless task or handler says otherwise."""
-    stop_grace: timedelta | None = None
+    stop_grace: Span | None = None
     """How long running tasks may go on after SIGTERM. None: until they end, as in Celery."""
-    healthy_for: timedelta = timedelta(seconds=30)
+    healthy_for: Span = timedelta(seconds=30)
     """Silence after which `healthz` says no. A broker's time-outs may block a worker that long."""
     run_dir: str | None = None
     """Where `healthz` finds its files, in one folder for each database and schema. None: a folder
     of this user in the temporary directory."""
 
-    keep_completed: str = "30d"
+    keep_completed: Ages = "30d"
     """Age at which a day of the completed pool is dropped, as `90d` or `forever`. A month answers
     most questions, and a look-up by id reads every day. `30d,mail.send=1d`: shorter for one name.
     """
-    keep_errors: str = "forever"
+    keep_errors: Ages = "forever"
     """The same for the error pool, row by row. A failed task is work not done: somebody decides."""
-    keep_batches: str = "365d"
+    keep_batches: Ages = "365d"
     """Age of batch instances that are complete or abandoned: `365d,payroll=forever`. Once one is
     gone, the same parameters start it anew; so keep it for longer than anybody may try that."""
 
-    keep_minute_counts: timedelta = timedelta(days=2)
+    keep_minute_counts: Span = timedelta(days=2)
     """How long the counters of single minutes are kept: 80 names and outcomes that are busy in
     every minute of two days are 115 MB."""
-    keep_hour_counts: timedelta = timedelta(days=60)
+    keep_hour_counts: Span = timedelta(days=60)
     """The same of hours."""
-    keep_day_counts: timedelta = timedelta(days=730)
+    keep_day_counts: Span = timedelta(days=730)
     """The same of days."""
 
-    alert_webhook: SecretStr | None = None
+    alert_webhook: Webhook | None = None
     """Where `tasks-app alerts watch` posts alerts as JSON: `https://…`. None: it only logs them."""
     alert_errors: Positive = 20
     """So many tasks that fail in ten minutes by one cause nobody marked as known are an alert."""
@@ -120,7 +126,7 @@ class Settings(BaseSettings):
     """A snapshot that somebody holds for so many transactions is an alert: no row can be cleared
     away meanwhile."""
 
-    dashboard_auth: SecretStr | None = None
+    dashboard_auth: Passwords | None = None
     """`name:password` of who may see the dashboard, several separated by commas. None: without your
     own check of who asks, it answers this machine alone."""
     dashboard_roles: str = ""
@@ -144,77 +150,7 @@ class Settings(BaseSettings):
     max_crashes: Positive = 5
     """A task that this many vanished workers held goes to the error pool."""
 
-    @field_validator(
-        "lease",
-        "scan_interval",
-        "give_back_after",
-        "flush_after",
-        "park_for",
-        "republish_after",
-        "timeout",
-        "hard_timeout",
-        "stop_grace",
-        "healthy_for",
-        "keep_minute_counts",
-        "keep_hour_counts",
-        "keep_day_counts",
-        mode="before",
-    )
-    @classmethod
-    def _spans(cls, value: object) -> object:
-        try:
-            return parse_duration(value) if isinstance(value, str | int | float) else value
-        except ValueError:
-            raise ValueError("use a span such as 500ms, 30s or 10m") from None
-
-    @field_validator("database_url")
-    @classmethod
-    def _database(cls, value: SecretStr | None) -> SecretStr | None:
-        return None if value is None else SecretStr(read_database_url(value.get_secret_value()))
-
-    @field_validator("alert_webhook")
-    @classmethod
-    def _webhook(cls, value: SecretStr | None) -> SecretStr | None:
-        return None if value is None else SecretStr(read_webhook(value.get_secret_value()))
-
-    @field_validator("dashboard_auth")
-    @classmethod
-    def _passwords(cls, value: SecretStr | None) -> SecretStr | None:
-        read_passwords(value.get_secret_value() if value else "")
-        return value
-
     _roles = field_validator("dashboard_roles")(checked_roles)
-
-    @field_validator("broker_url")
-    @classmethod
-    def _broker(cls, value: SecretStr | None) -> SecretStr | None:
-        url = value.get_secret_value() if value else ""
-        if value and ("://" not in url or not is_broker_url(url)):
-            raise ValueError(f"use a URL such as redis://:password@host:6379/0; {ENCODED}")
-        return value
-
-    @field_validator("keep_completed", "keep_errors", "keep_batches")
-    @classmethod
-    def _ages(cls, value: str) -> str:
-        try:
-            parse_keep(value)
-        except ValueError:
-            raise ValueError("use ages such as 30d, forever or 30d,mail.send=1d") from None
-        return value
-
-    @field_validator("park_for")
-    @classmethod
-    def _parking_is_short(cls, value: timedelta) -> timedelta:
-        if value > timedelta(seconds=30):
-            raise ValueError("rows may be parked for 30 s at most, or they look lost")
-        return value
-
-    @field_validator("schema_name")
-    @classmethod
-    def _identifier(cls, value: str | None) -> str | None:
-        if value and not IDENTIFIER.match(value):
-            raise ValueError("use a lower-case identifier of at most 48 characters")
-        return value or None
 
     @property
     def renew_every(self) -> timedelta:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tasks_app.domain.errors import InvalidTaskError
+from tasks_app.domain.tasks.states import State
 from tasks_app.domain.tasks.unique_key import KeyRule, OnConflict
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from tasks_app.domain.tasks.records import TaskId, TaskRow
-    from tasks_app.domain.tasks.states import State
 
 _SHARED = (
     *("name", "queue", "priority", "enabled", "retry_level", "max_attempts", "retry"),

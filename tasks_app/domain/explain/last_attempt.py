@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tasks_app.domain.explain.facts import LastAttempt, StoredRow
+from tasks_app.domain.explain.facts import StoredRow
+from tasks_app.domain.explain.surroundings import LastAttempt
 from tasks_app.domain.explain.words import count
 from tasks_app.domain.handlers.outcomes import Fail, Retry
 from tasks_app.domain.handlers.settlement import (

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
+from tasks_app.domain.tasks.states import State
 from tasks_app.domain.tasks.unique_key import CreateOutcome
 
 if TYPE_CHECKING:
-    from tasks_app.domain.tasks.states import State
     from tasks_app.domain.tasks.unique_key import KeyRule
 
 HINT_WAIT = timedelta(seconds=3)

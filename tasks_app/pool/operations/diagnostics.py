@@ -216,3 +216,8 @@ def beyond_lease(connection: Connection) -> tuple[int, timedelta]:
     """Return how many tasks are RUNNING although their lease is over, and for how long at most."""
     row = connection.execute(_BEYOND, {"now": None}).one()
     return row.number, row.since or timedelta(0)
+
+
+def queues_in_use(connection: Connection) -> set[str]:
+    """Return the queues with pending tasks."""
+    return set(connection.execute(text(QUEUES)).scalars())

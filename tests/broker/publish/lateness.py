@@ -6,9 +6,15 @@ from typing import Any
 
 from sqlalchemy import text
 
+from tasks_app.pool.pool_name import pool_name
 from tests.broker.conftest import House
 
-DUE, PUMP = "tasks_app:delay.due", "tasks_app:delay.pump"
+
+def keys_of(house: House) -> tuple[str, str]:
+    """The index of this pool, and who pumps it."""
+    with house.engine.connect() as connection:
+        place = f"tasks_app:delay.{pool_name(connection)}"
+    return f"{place}.due", f"{place}.pump"
 
 
 def lateness(house: House, ids: list[int]) -> list[float]:

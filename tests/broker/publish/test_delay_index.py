@@ -23,9 +23,11 @@ from tasks_app.pool.dispatch.upcoming import Upcoming
 from tasks_app.pool.pool_name import pool_name
 from tests.broker.celery_process import CeleryProcess
 from tests.broker.conftest import House
-from tests.broker.publish.lateness import DUE, PUMP, lateness
+from tests.broker.publish.lateness import lateness
 from tests.waiting import until
 
+DUE, PUMP = "tasks_app:delay.due", "tasks_app:delay.pump"
+"""Of an index that knows no pool."""
 MESSAGES = "SELECT last_value FROM task_dispatch_id_seq"
 
 

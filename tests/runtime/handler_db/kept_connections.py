@@ -66,6 +66,7 @@ def test_what_a_run_kept_writes_into_no_later_run(
 ) -> None:
     kept: list[Callable[[], Any]] = []
     errors: list[BaseException] = []
+    later: list[int] = []
 
     def use() -> None:
         try:
@@ -78,7 +79,9 @@ def test_what_a_run_kept_writes_into_no_later_run(
         effect(ctx)
         if not kept:
             kept.append(keep(ctx))
-        elif by_thread:
+            return
+        later.append(ctx.task_id)  # a run that was put back under load comes twice
+        if by_thread:
             thread = threading.Thread(target=use)
             thread.start()
             thread.join()
@@ -89,7 +92,7 @@ def test_what_a_run_kept_writes_into_no_later_run(
 
     carry_out(bench, ids)
 
-    assert len(errors) == 3
+    assert len(errors) == len(later) >= 3
     assert bench.effects(-1) == 0
     assert bench.states(ids) == ["SUCCEEDED"] * 4
     assert [bench.effects(i) for i in ids] == [1] * 4

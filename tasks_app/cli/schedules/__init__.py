@@ -1,0 +1,3 @@
+"""Commands on schedules."""
+
+from __future__ import annotations

@@ -1,0 +1,151 @@
+"""``schedules``: tasks made by the clock; listed, made, changed, run, removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tasks_app.cli import listing, output
+from tasks_app.cli.arguments import json_object
+from tasks_app.cli.database import caller, settings, transaction
+from tasks_app.cli.schedules.fields import (
+    fields,
+    known,
+    line,
+    policies,
+    read_options,
+    shown_at,
+    tell,
+    timing,
+)
+from tasks_app.cli.schedules.instants import backfill, preview
+from tasks_app.pool.connection.clock import instant
+from tasks_app.runtime.api.tasks import get_task
+from tasks_app.runtime.handlers.registry import load_handlers
+from tasks_app.runtime.schedules import schedules as rows
+
+_LISTED = ("name", "task", "when", "enabled", "next", "last", "outcome", "from")
+
+
+@click.group()
+def schedules() -> None:
+    """Make tasks by the clock: list, add, change, preview, backfill."""
+
+
+schedules.add_command(preview)
+schedules.add_command(backfill)
+
+
+@schedules.command("list")
+@listing.as_wide
+@output.as_json
+def list_(*, wide: bool, json_: bool) -> None:
+    """List all schedules, with their next and last instants."""
+    with transaction() as connection:
+        found, now = rows.list_schedules(connection), instant(connection)
+    if json_:
+        output.print_json([fields(schedule) for schedule in found])
+        return
+    listing.echo(
+        _LISTED,
+        [line(schedule, now, wide=wide) for schedule in found],
+        [schedule.remark or "" for schedule in found],
+        remark="remark",
+        cut=("name", "task", "when", "from"),
+        wide=wide,
+    )
+
+
+@schedules.command()
+@click.argument("name")
+@output.as_json
+def show(name: str, *, json_: bool) -> None:
+    """Show one schedule, also in words."""
+    with transaction() as connection:
+        found = known(rows.get_schedule(connection, name), name)
+        last = get_task(connection, found.last_task_id) if found.last_task_id else None
+    said = {**fields(found), "last_task_state": last and last.state}
+    output.print_json(said) if json_ else output.print_fields(said.items())
+
+
+@schedules.command()
+@click.argument("name")
+@click.argument("task")
+@click.argument("payload", default="{}")
+@timing
+@policies
+@output.as_json
+def add(name: str, task: str, payload: str, *, json_: bool, **given: Any) -> None:
+    """Add a schedule that makes a TASK with this PAYLOAD, a JSON object."""
+    load_handlers(settings().modules)
+    with transaction() as connection:
+        made = rows.create_schedule(
+            connection, name, task, json_object(payload), by=caller(), **read_options(given)
+        )
+    tell(made, json_=json_)
+
+
+@schedules.command()
+@click.argument("name")
+@click.option("--payload", help="A JSON object.")
+@timing
+@policies
+@output.as_json
+def change(name: str, payload: str | None, *, json_: bool, **given: Any) -> None:
+    """Change what is given. Code that declares the schedule leaves the change alone."""
+    load_handlers(settings().modules)
+    new = None if payload is None else json_object(payload)
+    with transaction() as connection:
+        changed = rows.change_schedule(connection, name, new, by=caller(), **read_options(given))
+    tell(known(changed, name), json_=json_)
+
+
+@schedules.command()
+@click.argument("name")
+@output.as_json
+def enable(name: str, *, json_: bool) -> None:
+    """Let a schedule fire again, from now on."""
+    with transaction() as connection:
+        done = rows.enable_schedule(connection, name, by=caller())
+        found = rows.get_schedule(connection, name)
+    known(done or None, name)
+    next_run_at = None if found is None else found.next_run_at
+    output.answer(
+        f"enabled\nNext: {shown_at(next_run_at)}",
+        {"name": name, "enabled": True, "next_run_at": next_run_at},
+        json_=json_,
+    )
+
+
+@schedules.command()
+@click.argument("name")
+@output.as_json
+def disable(name: str, *, json_: bool) -> None:
+    """Stop a schedule. The tasks that it would have made meanwhile are not made later."""
+    with transaction() as connection:
+        done = rows.disable_schedule(connection, name, by=caller())
+    known(done or None, name)
+    output.answer("disabled", {"name": name, "enabled": False}, json_=json_)
+
+
+@schedules.command()
+@click.argument("name")
+@output.as_json
+def run(name: str, *, json_: bool) -> None:
+    """Make a task of a schedule now. When it fires next stays as it is."""
+    with transaction() as connection:
+        made = known(rows.run_schedule(connection, name, by=caller()), name)
+    words = f"task {made} made" if made.created else f"task {made} has its unique_key already"
+    output.answer(words, {"name": name, "id": int(made), "created": made.created}, json_=json_)
+
+
+@schedules.command()
+@click.argument("name")
+@output.as_json
+def remove(name: str, *, json_: bool) -> None:
+    """Delete a schedule; its tasks stay. One that code declares comes back: disable it."""
+    with transaction() as connection:
+        done = rows.remove_schedule(connection, name, by=caller())
+    known(done or None, name)
+    output.answer("removed", {"name": name, "removed": True}, json_=json_)

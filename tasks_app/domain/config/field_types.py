@@ -1,0 +1,76 @@
+"""Types of settings: each reads and checks one kind of value; ValueError says what to write."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from tasks_app.domain.config.dashboard_access import read_passwords
+from tasks_app.domain.config.retention import parse_keep
+from tasks_app.domain.config.schema_name import IDENTIFIER
+from tasks_app.domain.config.urls import ENCODED, is_broker_url, read_database_url
+from tasks_app.domain.config.webhook import read_webhook
+from tasks_app.domain.durations import parse_duration
+
+
+def _span(value: object) -> object:
+    try:
+        return parse_duration(value) if isinstance(value, str | int | float) else value
+    except ValueError:
+        raise ValueError("use a span such as 500ms, 30s or 10m") from None
+
+
+def _short(value: timedelta) -> timedelta:
+    if value > timedelta(seconds=30):
+        raise ValueError("rows may be parked for 30 s at most, or they look lost")
+    return value
+
+
+def _database(value: SecretStr) -> SecretStr:
+    return SecretStr(read_database_url(value.get_secret_value()))
+
+
+def _broker(value: SecretStr) -> SecretStr:
+    url = value.get_secret_value()
+    if url and ("://" not in url or not is_broker_url(url)):
+        raise ValueError(f"use a URL such as redis://:password@host:6379/0; {ENCODED}")
+    return value
+
+
+def _webhook(value: SecretStr) -> SecretStr:
+    return SecretStr(read_webhook(value.get_secret_value()))
+
+
+def _passwords(value: SecretStr) -> SecretStr:
+    read_passwords(value.get_secret_value())
+    return value
+
+
+def _ages(value: str) -> str:
+    try:
+        parse_keep(value)
+    except ValueError:
+        raise ValueError("use ages such as 30d, forever or 30d,mail.send=1d") from None
+    return value
+
+
+def _identifier(value: str) -> str | None:
+    if value and not IDENTIFIER.match(value):
+        raise ValueError("use a lower-case identifier of at most 48 characters")
+    return value or None
+
+
+Positive = Annotated[int, Field(ge=1)]
+Span = Annotated[timedelta, BeforeValidator(_span)]
+"""A ``timedelta``, from ``500ms`` or a number of seconds."""
+ShortSpan = Annotated[Span, AfterValidator(_short)]
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_database)]
+BrokerUrl = Annotated[SecretStr, AfterValidator(_broker)]
+Webhook = Annotated[SecretStr, AfterValidator(_webhook)]
+Passwords = Annotated[SecretStr, AfterValidator(_passwords)]
+Ages = Annotated[str, AfterValidator(_ages)]
+"""As ``parse_keep`` reads them."""
+SchemaName = Annotated[str, AfterValidator(_identifier)]
+"""An empty one becomes None."""
