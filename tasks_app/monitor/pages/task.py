@@ -15,8 +15,12 @@ from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.groups.browse import groups_of
+from tasks_app.pool.operations.audit import Line, find_among_newest
+from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tasks import browse, checkpoint
 from tasks_app.runtime.api.tasks import explain_task
+
+MOST_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,10 @@ class TaskPage:
     checkpoint: dict[str, Any] | None
     progress_at: datetime | None
     member_of: GroupProgress | None
+    audit: tuple[Line, ...]
+    """What operators did to it, the newest first."""
+    schedule: str | None
+    """The name of the one that made it."""
 
     @property
     def may_requeue(self) -> bool:
@@ -69,4 +77,6 @@ def task_page(connection: Connection, settings: Settings, task_id: int) -> TaskP
         checkpoint=None if kept is None else masked(kept.checkpoint),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
+        audit=tuple(find_among_newest(connection, task_id=task_id, most=MOST_LINES)),
+        schedule=of_task(connection, task.pool, task_id),
     )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.pages import tasks as rows
 from tasks_app.pool.pages.tasks import FILTERS, MOST, Row
 from tasks_app.pool.tasks import browse
 
-__all__ = ["FILTERS", "Tasks", "tasks"]
-PAGE = 50
+__all__ = ["FILTERS", "SINCE", "Tasks", "page_by_page", "tasks"]
+PAGE, EXPORTED = 50, 1_000
+MOST_EXPORTED = 100_000
+SINCE = ("1h", "24h", "7d", "30d")
+"""How long ago a task was created at most."""
+SELECTIONS = {
+    **{name: name for name in ("pool", "state", "name", "queue", "biz_key")},
+    "error": "error_text",
+}
+"""Filters that a bulk knows, too, and what it calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,13 @@ class Tasks:
     """There are more than ``number``."""
     older: int | None
     """The id to go on below; None: this is the last page."""
+
+    @property
+    def selection(self) -> dict[str, str]:
+        """The same filters for a bulk; empty: it knows not all of them, or they mean everything."""
+        if self.filters.keys() - SELECTIONS or not self.filters.keys() - {"pool", "state"}:
+            return {}
+        return {SELECTIONS[name]: value for name, value in self.filters.items()}
 
 
 def tasks(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Tasks:
@@ -50,3 +66,15 @@ def tasks(connection: Connection, filters: dict[str, str], *, before: int | None
         more=number > MOST,
         older=shown[-1].id if len(found) > PAGE else None,
     )
+
+
+def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[Row]]:
+    """Yield all that match, at most MOST_EXPORTED, the newest first; a short read for each page."""
+    before, left = None, MOST_EXPORTED
+    while left > 0:
+        with engine.connect() as connection:
+            found = rows.find(connection, filters, before=before, most=min(EXPORTED, left))
+        if found:
+            yield found
+            before = found[-1].id
+        left = left - len(found) if len(found) == EXPORTED else 0

@@ -54,7 +54,7 @@ _STANDING = f"""
 _FIND = text(f"""
     SELECT s.*, (SELECT count(*) FROM (
         SELECT FROM {HELD} h WHERE h.dependency = s.dependency AND NOT h.let
-        LIMIT {MOST_COUNTED}) AS h) AS held
+        LIMIT :most) AS h) AS held
     FROM ({_STANDING}) AS s ORDER BY s.dependency
 """)
 _ONE = text(f"{_STANDING} WHERE b.dependency = :dependency FOR UPDATE OF b")
@@ -109,9 +109,12 @@ def synchronise(
         connection.execute(_FORGET, {"known": names_known, "declared": dependencies})
 
 
-def find(connection: Connection, *, now: datetime | None = None) -> list[BreakerStanding]:
-    """Return all breakers, by dependency."""
-    return [_standing(row, held=row.held) for row in connection.execute(_FIND, {"now": now})]
+def find(
+    connection: Connection, *, most: int = MOST_COUNTED, now: datetime | None = None
+) -> list[BreakerStanding]:
+    """Return all breakers, by dependency; of what each holds ``most`` are counted."""
+    found = connection.execute(_FIND, {"most": most, "now": now})
+    return [_standing(row, held=row.held) for row in found]
 
 
 def report(
@@ -221,8 +224,8 @@ def _note(
     connection.execute(_LET, {**values, "now": now})
 
 
-def _settings(breaker: Breaker) -> dict[str, Any]:
-    return {name: getattr(breaker, name) for name in Breaker.__dataclass_fields__}
+def _settings(of: Any) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in Breaker.__dataclass_fields__}
 
 
 def _same(row: Any, breaker: Breaker) -> bool:
@@ -230,9 +233,8 @@ def _same(row: Any, breaker: Breaker) -> bool:
 
 
 def _standing(row: Any, held: int = 0) -> BreakerStanding:
-    settings = {name: getattr(row, name) for name in Breaker.__dataclass_fields__}
     return BreakerStanding(
-        Breaker(**settings),
+        Breaker(**_settings(row)),
         row.names,
         BreakerState(row.state),
         BreakerMode(row.mode),

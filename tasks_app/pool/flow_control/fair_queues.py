@@ -47,6 +47,13 @@ _LINES = text(f"""
             ORDER BY {_LANE}, p.priority LIMIT 1) AS n)
     SELECT substr(lane, length(CAST(:queue AS text)) + 2) AS key, priority FROM line LIMIT :most
 """)
+_WAITING = text(f"""
+    SELECT k.key, (SELECT count(*) FROM (
+        SELECT FROM {PENDING} p
+        WHERE {_KEYED} AND {_LANE} = CAST(:queue AS text) || ':' || k.key LIMIT :most) AS p)
+        AS number
+    FROM unnest(CAST(:keys AS text[])) AS k(key)
+""")
 _ROW = """p.id, p.name, p.scan_at, p.enabled, p.expires_at, p.queue, p.order_key, p.limit_key,
     p.parked_kind"""
 _DUE = f"""
@@ -131,6 +138,12 @@ def lines(connection: Connection, queue: str, after: str = "") -> tuple[list[Fai
         found = [line for line in found if line.key != cut]
         cut = found[-1].key
     return [*(FairLine("", priority) for priority in range(10)), *found], cut
+
+
+def waiting(connection: Connection, queue: str, keys: Sequence[str], most: int) -> dict[str, int]:
+    """Return how many tasks of each key wait, due or not; of each ``most`` are counted."""
+    values = {"queue": queue, "keys": list(keys), "most": most}
+    return {row.key: row.number for row in connection.execute(_WAITING, values)}
 
 
 def heads(

@@ -64,10 +64,22 @@ _AFTER = text(f"""
     ORDER BY id DESC LIMIT 1
 """)
 _COLUMNS = ", ".join(field.name for field in fields(Line))
+NEWEST = 100_000
+"""Among so many lines one looks for a task or a person; no index has them."""
 _FIND = text(f"""
     SELECT {_COLUMNS} FROM {AUDIT}
     WHERE (CAST(:action AS text) IS NULL OR action = :action)
       AND (CAST(:before AS bigint) IS NULL OR id < :before)
+    ORDER BY id DESC LIMIT :most
+""")
+_AMONG_NEWEST = text(f"""
+    SELECT {_COLUMNS} FROM (
+        SELECT * FROM {AUDIT}
+        WHERE CAST(:before AS bigint) IS NULL OR id < :before
+        ORDER BY id DESC LIMIT {NEWEST}) AS newest
+    WHERE (CAST(:action AS text) IS NULL OR action = :action)
+      AND (CAST(:who AS text) IS NULL OR strpos(lower(who), lower(:who)) > 0)
+      AND (CAST(:task_id AS bigint) IS NULL OR :task_id = ANY(ids))
     ORDER BY id DESC LIMIT :most
 """)
 _STEPS = text(f"""
@@ -132,6 +144,20 @@ def find(
     """Return lines, newest first; ``before`` is the id to go on below."""
     rows = connection.execute(_FIND, {"action": action, "before": before, "most": most})
     return [Line(*row) for row in rows]
+
+
+def find_among_newest(
+    connection: Connection,
+    *,
+    who: str | None = None,
+    task_id: int | None = None,
+    action: str | None = None,
+    before: int | None = None,
+    most: int = 20,
+) -> list[Line]:
+    """Return lines by a part of the name and by a task, newest first; older ones are not read."""
+    values = {"who": who, "task_id": task_id, "action": action, "before": before, "most": most}
+    return [Line(*row) for row in connection.execute(_AMONG_NEWEST, values)]
 
 
 def steps(connection: Connection, token: int) -> list[Line]:

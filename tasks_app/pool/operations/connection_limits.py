@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.explain.facts import ConnectionLimit
+from tasks_app.domain.explain.surroundings import ConnectionLimit
 from tasks_app.pool.tables import PENDING
 
 _LIMITS = text(f"""

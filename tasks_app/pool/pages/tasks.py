@@ -9,11 +9,12 @@ from functools import lru_cache
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.tasks.states import State
-from tasks_app.pool.tables import ALL
+from tasks_app.pool.tables import ALL, FIRE, GROUP_IDS, SCHEDULE
 
 MOST = 10_000
 """Tasks that are counted; with more, the page says so."""
 
+_SINCE = "statement_timestamp() - CAST(:since AS interval)"
 _CONDITIONS = {
     "pool": "t.pool = :pool",
     "state": "t.state = :state",
@@ -21,6 +22,13 @@ _CONDITIONS = {
     "queue": "t.queue = :queue",
     "biz_key": "t.biz_key = :biz_key",
     "error": "strpos(lower(t.error), lower(:error)) > 0",
+    "payload": "strpos(lower(CAST(t.payload AS text)), lower(:payload)) > 0",
+    "group": f"t.id IN (SELECT unnest(g.ids) FROM {GROUP_IDS} g WHERE g.group_id = :group)",
+    "schedule": f"""t.id IN (
+        SELECT f.task_id FROM {SCHEDULE} s JOIN {FIRE} f ON f.schedule_id = s.id
+        WHERE s.name = :schedule AND f.task_id IS NOT NULL
+        ORDER BY f.fire_at DESC LIMIT {MOST})""",
+    "since": f"t.created_at > {_SINCE} AND (t.finished_at IS NULL OR t.finished_at > {_SINCE})",
 }
 FILTERS = tuple(_CONDITIONS)
 

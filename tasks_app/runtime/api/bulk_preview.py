@@ -26,6 +26,8 @@ class Foreseen:
     """Tasks that it would act on, by name and state."""
     left_out: dict[str, list[int]]
     """Ids of those whose new payload would be refused, by reason."""
+    more: bool = False
+    """There are more than were counted."""
 
 
 def foresee_bulk(
@@ -34,9 +36,12 @@ def foresee_bulk(
     *,
     patch: Mapping[str, Any] | None = None,
     registry: Registry = HANDLERS,
+    most: int | None = None,
     **selection: Any,
 ) -> Foreseen:
     """Count the tasks that ``start_bulk`` would mean; change nothing and lock nothing.
+
+    ``most``: count no further when there are so many.
 
     Raises:
         InvalidSelectionError: as ``start_bulk`` raises it.
@@ -44,7 +49,7 @@ def foresee_bulk(
     what, chosen = checked(action, selection, patch)
     with transaction_of(engine) as connection:
         end = cut(connection)
-    return _walk(engine, what, chosen, end, 0, Edits(patch, registry))
+    return _walk(engine, what, chosen, end, 0, Edits(patch, registry), most)
 
 
 def foresee_rest(engine: Engine, token: int, *, registry: Registry = HANDLERS) -> Foreseen | None:
@@ -65,10 +70,11 @@ def _walk(
     end: SelectionCut,
     after: int | None,
     edits: Edits,
+    most: int | None = None,
 ) -> Foreseen:
     counts: Counter[tuple[str, str]] = Counter()
     left_out: dict[str, list[int]] = defaultdict(list)
-    while after is not None:
+    while after is not None and (most is None or counts.total() < most):
         with transaction_of(engine) as connection:
             found, after = look(
                 connection, chosen, end, after, MOST_EDITED if action is Action.EDIT else 500
@@ -80,4 +86,4 @@ def _walk(
                     edits.payload(one)
                 except InvalidSelectionError as why:
                     left_out[str(why)].append(one.id)
-    return Foreseen(counts, dict(left_out))
+    return Foreseen(counts, dict(left_out), after is not None)

@@ -21,7 +21,9 @@ from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.runtime.api.producer import admitted
 from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.schedules.declared import ScheduleOptions
 from tasks_app.runtime.schedules.scheduler import make
+from tasks_app.runtime.schedules.schedules import changed
 
 MOST_FILLED = 10_000
 """Instants of one backfill: it is one transaction."""
@@ -43,6 +45,22 @@ def preview_schedule(session: Sync, name: str, count: int = 10) -> Preview | Non
     if found is None:
         return None
     return Preview(found.explain(), _next(found, found.timing, rows.clock(connection), count))
+
+
+def preview_change(
+    session: Sync, name: str, count: int = 10, **options: Unpack[ScheduleOptions]
+) -> Preview | None:
+    """Return the next instants of a schedule if what is given were changed. None: there is none.
+
+    Raises:
+        InvalidTaskError: the change would be refused.
+    """
+    connection = connection_of(session)
+    standing = rows.get(connection, name)
+    if standing is None:
+        return None
+    wanted = changed(standing, None, options)
+    return Preview(wanted.explain(), _next(wanted, wanted.timing, rows.clock(connection), count))
 
 
 def preview(session: Sync, count: int = 10, **when: Unpack[When]) -> Preview:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Unpack
@@ -82,7 +85,25 @@ def change_schedule(
     standing = rows.get(connection, name)
     if standing is None:
         return None
-    given: dict[str, Any] = {**options}
+    wanted = changed(standing, payload, options)
+    kept = {"task", "options"} | ({"payload"} if payload is None else set())
+    changes = {
+        word: getattr(wanted, word)
+        for word in PLANNED
+        if word not in kept and getattr(wanted, word) != getattr(standing, word)
+    }
+    if not changes:
+        return standing
+    note(connection, "schedule change", {"schedule": name, "changed": sorted(changes)}, who=by)
+    return rows.change(connection, name, changes)
+
+
+def changed(standing: Schedule, payload: Any, given: Mapping[str, Any]) -> Schedule:
+    """Return the schedule as it would be with what is given; nothing is written.
+
+    Raises:
+        InvalidTaskError: an option is invalid, or cannot be changed.
+    """
     for word in given.keys() - _CHANGEABLE:
         raise InvalidScheduleError(f"options.{word}", "stays", ", ".join(sorted(_CHANGEABLE)))
     when = {word: value for word, value in _when(standing).items() if word not in _WHEN}
@@ -93,17 +114,9 @@ def change_schedule(
         word: getattr(standing, word) if given.get(word) is None else given[word]
         for word in ("queue", "priority")
     }
-    plan = _plan(NewTask(standing.task, payload or {}, task_options), when)
-    kept = {"task", "options"} | ({"payload"} if payload is None else set())
-    changes = {
-        word: getattr(plan, word)
-        for word in PLANNED
-        if word not in kept and getattr(plan, word) != getattr(standing, word)
-    }
-    if not changes:
-        return standing
-    note(connection, "schedule change", {"schedule": name, "changed": sorted(changes)}, who=by)
-    return rows.change(connection, name, changes)
+    payload = json.loads(standing.payload) if payload is None else payload
+    plan = _plan(NewTask(standing.task, payload, task_options), when)
+    return replace(standing, **{word: getattr(plan, word) for word in PLANNED})
 
 
 def get_schedule(session: Sync, name: str) -> Schedule | None:

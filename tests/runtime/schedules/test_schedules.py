@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from tasks_app import (
@@ -24,6 +25,8 @@ from tasks_app import (
     remove_schedule,
 )
 from tasks_app.pool.schedules import fire
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry, handler
+from tasks_app.runtime.schedules.preview import preview_change
 from tests.runtime.bench import Bench
 from tests.runtime.timetable import NOON, S, fires, scheduled, scheduler, standing, tasks
 
@@ -253,3 +256,44 @@ def test_a_backfill_stays_within_start_and_end(bench: Bench) -> None:
     scheduled(bench, cron="0 * * * *", starts_at=NOON + 2 * H, ends_at=NOON + 3 * H)
 
     assert len(backfill(bench, NOON, NOON + 9 * H)) == 2
+
+
+def test_a_change_is_previewed_as_it_would_be(session: Session) -> None:
+    over = {"starts_at": NOON, "ends_at": NOON + 2 * H, "enabled": False}
+    create_schedule(session, "over", "t", every="1h", **over)
+    shown = preview_change(session, "over", 5, every="30m")
+    assert shown is not None
+    assert shown.instants == [], "its end stays"
+    create_schedule(session, "s", "t", every="1h")
+    shown = preview_change(session, "s", 3, cron="0 6 * * mon", timezone="Asia/Tokyo")
+    assert shown is not None
+    assert "Asia/Tokyo" in shown.words
+    assert preview_change(session, "nobody", every="1h") is None
+    with pytest.raises(InvalidTaskError, match="every"):
+        preview_change(session, "s", every="soon")
+    unchanged = get_schedule(session, "s")
+    assert unchanged is not None
+    assert unchanged.expression == "1h"
+
+
+def _takes(payload_type: type) -> Any:
+    def takes(ctx: Any, payload: Any) -> None: ...
+
+    takes.__annotations__["payload"] = payload_type
+    return takes
+
+
+def test_a_rule_is_changed_whatever_payload_its_handler_wants(session: Session) -> None:
+    class Wanted(BaseModel):
+        order: int
+
+    create_schedule(session, "s", "typed.of_schedule", {"order": 1}, every="1h")
+    registry = Registry()
+    handler("typed.of_schedule", registry=registry)(_takes(Wanted))
+    HANDLERS.specs.update(registry.specs)
+    try:
+        changed = change_schedule(session, "s", every="2h")
+    finally:
+        del HANDLERS.specs["typed.of_schedule"]
+    assert changed is not None
+    assert (changed.expression, changed.payload) == ("2h", '{"order": 1}')

@@ -1,0 +1,135 @@
+"""Batches: instances of batch jobs, and one with its steps, partitions and skipped rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.batch.control import get_job, list_jobs
+from tasks_app.domain.batch.records import Batch, BatchStep, BatchView, Skipped
+from tasks_app.domain.batch.statistics import figures_of
+from tasks_app.domain.partition.records import Status, StoredPartition
+from tasks_app.pool.batch import partitions, skips
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.pages.partitions import Cell, cells
+
+FILTERS = ("job", "status")
+MOST, MOST_SKIPPED, MOST_FAILED = 100, 50, 50
+MOST_MEASURED = 2_000
+"""Partitions; with more, speed and skew are not worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The newest instances."""
+
+    at: datetime
+    filters: dict[str, str]
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """A step and its partitions."""
+
+    step: BatchStep
+    total: int
+    completed: int
+    failed: int
+    running: int
+    read: int
+    skipped: int
+    per_second: float | None
+    """Rows read per second; None: nothing was read, or there are too many partitions."""
+    left: timedelta | None
+    """How much longer it takes at this speed."""
+    skew: float | None
+    """The largest partition / the mean; 1: all alike."""
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPart:
+    """A partition that failed."""
+
+    step: str
+    number: int
+    task_id: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPage:
+    """One instance."""
+
+    at: datetime
+    batch: Batch
+    alive: int
+    """How many of its tasks wait or run."""
+    lost: bool
+    """It should run, and none of its tasks is left."""
+    steps: tuple[StepLine, ...]
+    failed: tuple[FailedPart, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def may_stop(self) -> bool:
+        return self.batch.status == "RUNNING" and not self.lost
+
+    @property
+    def may_restart(self) -> bool:
+        return self.batch.status in ("FAILED", "STOPPED") or self.lost
+
+    @property
+    def may_abandon(self) -> bool:
+        return self.may_restart
+
+
+def batches(connection: Connection, filters: dict[str, str]) -> Batches:
+    found = list_jobs(connection, job=filters.get("job"), status=filters.get("status"), most=MOST)
+    return Batches(instant(connection), filters, tuple(found))
+
+
+def batch_page(connection: Connection, batch_id: int) -> BatchPage | None:
+    """Read an instance; None: there is none."""
+    view = get_job(connection, batch_id)
+    if view is None:
+        return None
+    total = sum(tally.total for tally in view.tallies.values())
+    parts = partitions.of_batch(connection, batch_id) if total <= MOST_MEASURED else []
+    heat = cells(connection, batch_id)
+    failed = [part for part in parts if part.status is Status.FAILED][:MOST_FAILED]
+    return BatchPage(
+        at=instant(connection),
+        batch=view.batch,
+        alive=view.alive,
+        lost=view.is_lost,
+        steps=tuple(_line(step, view, parts, heat.get(step.step, [])) for step in view.steps),
+        failed=tuple(
+            FailedPart(part.step or "", part.partition.number, part.task_id, part.error or "")
+            for part in failed
+        ),
+        skipped=tuple(skips.find(connection, batch_id, most=MOST_SKIPPED)),
+    )
+
+
+def _line(
+    step: BatchStep, view: BatchView, parts: list[StoredPartition], heat: list[Cell]
+) -> StepLine:
+    tally = view.tallies.get(step.step)
+    figures = figures_of([part for part in parts if part.step == step.step], view.at)
+    return StepLine(
+        step=step,
+        total=tally.total if tally else 0,
+        completed=tally.completed if tally else 0,
+        failed=tally.failed if tally else 0,
+        running=tally.running if tally else 0,
+        read=tally.counts.read if tally else 0,
+        skipped=tally.counts.skipped if tally else 0,
+        per_second=figures.per_second,
+        left=None if step.ended_at else figures.left,
+        skew=figures.skew,
+        cells=tuple(heat),
+    )

@@ -1,0 +1,157 @@
+"""Queues: how each stands, and what holds tasks back in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.queues import standing
+from tasks_app.domain.flow_control.limits import GateKind, Limit
+from tasks_app.domain.queues.queue import Queue
+from tasks_app.monitor.pages.flow_control import (
+    BreakerLine,
+    LimitLine,
+    LockLine,
+    all_limits,
+    breakers,
+    locks,
+)
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.flow_control import limits as limits_of_all
+from tasks_app.pool.flow_control import queue_settings
+from tasks_app.pool.flow_control.fair_queues import fair_queues
+from tasks_app.pool.metrics import control
+from tasks_app.pool.pages import overview as rows
+from tasks_app.pool.pages.overview import Line
+from tasks_app.pool.tables import EVERY_QUEUE
+
+FILTERS = ("text",)
+MOST_SHOWN = 200
+FAILED_WITHIN = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """A queue, what waits and runs in it, and who serves it."""
+
+    queue: str
+    runs: bool
+    paused: bool
+    """By itself; ``words`` also name a pause of every queue."""
+    words: str
+    """That it runs, or why it does not."""
+    reason: str
+    until: datetime | None
+    """Of its pause."""
+    pending: int
+    more: bool
+    """More than ``pending`` wait; ``due`` is of those that were counted."""
+    due: int
+    oldest_due_at: datetime | None
+    running: int
+    failed: int
+    """Within a day."""
+    children: int
+    """Living ones that serve it."""
+    most: int | None
+    """How many may run at a time."""
+    shared: bool
+    """By fair keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """All queues at one instant."""
+
+    at: datetime
+    filters: dict[str, str]
+    every: str | None
+    """Why every queue stands still; None: they do not."""
+    lines: tuple[QueueLine, ...]
+    more: bool
+    """Not all that fit are shown."""
+    breakers: tuple[BreakerLine, ...]
+    limits: tuple[LimitLine, ...]
+    limit_number: int
+    """All there are."""
+    locks: tuple[LockLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a line needs besides the tasks."""
+
+    settings: dict[str, Queue]
+    children: dict[str, int]
+    limits: list[Limit]
+    shared: Collection[str]
+
+    @property
+    def every(self) -> str | None:
+        found = self.settings.get(EVERY_QUEUE)
+        return None if found is None else standing(found)
+
+    def line(self, queue: str, counts: Iterable[Line]) -> QueueLine:
+        some = list(counts)
+        found = self.settings.get(queue)
+        pending = sum(each.pending for each in some)
+        most = [each.most for each in self.limits if (each.kind, each.target) == _own(queue)]
+        words = "runs" if found is None else standing(found)
+        return QueueLine(
+            queue=queue,
+            runs=(found is None or found.runs) and self.every is None,
+            paused=found is not None and found.paused_since is not None,
+            words=words if self.every is None else f"every queue is {self.every}",
+            reason=(found.reason or "") if found else "",
+            until=found.resume_at if found else None,
+            pending=min(pending, rows.MOST),
+            more=pending > rows.MOST,
+            due=sum(each.due for each in some),
+            oldest_due_at=min((x.oldest_due_at for x in some if x.oldest_due_at), default=None),
+            running=sum(each.running for each in some),
+            failed=sum(each.failed for each in some),
+            children=self.children.get(queue, 0),
+            most=most[0] if most else None,
+            shared=queue in self.shared,
+        )
+
+
+def surroundings(connection: Connection, settings: Settings) -> Surroundings:
+    return Surroundings(
+        settings={each.queue: each for each in queue_settings.find(connection)},
+        children=control.served(connection, settings.lease),
+        limits=limits_of_all.all_limits(connection),
+        shared=fair_queues(connection),
+    )
+
+
+def queues(connection: Connection, settings: Settings, filters: dict[str, str]) -> Queues:
+    at = instant(connection)
+    around = surroundings(connection, settings)
+    counts: dict[str, list[Line]] = {}
+    for each in rows.lines(connection, FAILED_WITHIN):
+        counts.setdefault(each.queue, []).append(each)
+    own = [each.target for each in around.limits if each.kind is GateKind.QUEUE]
+    known = {*counts, *around.settings, *around.children, *own, *around.shared} - {EVERY_QUEUE}
+    part = filters.get("text", "").lower()
+    lines = [around.line(name, counts.get(name, ())) for name in known if part in name.lower()]
+    lines.sort(key=lambda x: (x.runs and x.children > 0, -x.due, -x.pending, x.queue))
+    return Queues(
+        at=at,
+        filters=filters,
+        every=around.every,
+        lines=tuple(lines[:MOST_SHOWN]),
+        more=len(lines) > MOST_SHOWN,
+        breakers=breakers(connection),
+        limits=all_limits(connection, around.limits),
+        limit_number=len(around.limits),
+        locks=locks(connection, at),
+    )
+
+
+def _own(queue: str) -> tuple[GateKind, str]:
+    return GateKind.QUEUE, queue

@@ -1,0 +1,195 @@
+"""Schedules: what fires when, how the last instants ended, and one schedule in full."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.setting_sources import masked
+from tasks_app.domain.errors import TasksError
+from tasks_app.domain.schedules.schedule import Schedule
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.pages import schedules as rows
+from tasks_app.pool.pages.schedules import STANDINGS, Fire
+from tasks_app.runtime.schedules.preview import Preview, preview_change, preview_schedule
+from tasks_app.runtime.schedules.schedules import get_schedule
+
+__all__ = ["FILTERS", "RULE", "STANDINGS", "ScheduleLine", "SchedulePage", "Schedules"]
+FILTERS = ("enabled", "queue", "text")
+RULE = ("cron", "every", "timezone", "missed", "overlap", "queue", "priority")
+"""What can be changed, and previewed."""
+PAGE, SHOWN, INSTANTS = 50, 10, 20
+LATE = timedelta(seconds=10)
+"""Less is the pace of the scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleLine:
+    """A schedule, and how its last instants ended."""
+
+    name: str
+    task: str
+    queue: str
+    words: str
+    """Its rule, or why that cannot be read."""
+    enabled: bool
+    remark: str | None
+    """Why it is broken."""
+    next_run_at: datetime | None
+    late_s: float | None
+    """How long ago it should have fired; None: it is in time."""
+    fires: tuple[Fire, ...]
+    """The oldest of them first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """One page of the list."""
+
+    at: datetime
+    filters: dict[str, str]
+    lines: tuple[ScheduleLine, ...]
+    number: int
+    more: bool
+    """There are more than ``number``."""
+    following: str | None
+    """The name to go on behind; None: this is the last page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change would lead to. Nothing is written."""
+
+    given: dict[str, str]
+    words: str
+    instants: tuple[datetime, ...]
+    refused: str | None
+    """Why it cannot be saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePage:
+    """One schedule."""
+
+    at: datetime
+    line: ScheduleLine
+    rule: dict[str, Any]
+    """How it stands, in the words of a change."""
+    jitter_s: float
+    starts_at: datetime | None
+    ends_at: datetime | None
+    queued_at: datetime | None
+    """The instant whose task is made when the earlier one is over."""
+    payload: Any
+    options: Any
+    declared_in: str | None
+    """The module that declares it; None: an operator made it."""
+    retired: bool
+    """That module declares it no more."""
+    changed_by: str
+    created_at: datetime
+    instants: tuple[datetime, ...]
+    """The next ones, as if it were enabled."""
+    change: Change | None
+
+
+def schedules(
+    connection: Connection, filters: dict[str, str], *, after: str | None = None
+) -> Schedules:
+    at = instant(connection)
+    found = rows.find(connection, filters, after=after, most=PAGE + 1)
+    shown = found[:PAGE]
+    fires = rows.fires(connection, [each.id for each in shown], SHOWN)
+    number = rows.count(connection, filters)
+    return Schedules(
+        at=at,
+        filters=filters,
+        lines=tuple(_line(each, fires.get(each.id, []), at) for each in shown),
+        number=min(number, rows.MOST),
+        more=number > rows.MOST,
+        following=shown[-1].name if len(found) > PAGE else None,
+    )
+
+
+def schedule_page(
+    connection: Connection, name: str, given: dict[str, str] | None = None
+) -> SchedulePage | None:
+    """Return all that is known of a schedule; None: there is none of that name.
+
+    ``given`` are fields of RULE as a form has them: it says what such a change would lead to.
+    """
+    found = get_schedule(connection, name)
+    if found is None:
+        return None
+    at = instant(connection)
+    standing = _preview(connection, found)
+    fires = rows.fires(connection, [found.id], SHOWN)
+    return SchedulePage(
+        at=at,
+        line=_line(found, fires.get(found.id, []), at),
+        rule={
+            "cron": found.expression if found.kind == "cron" else None,
+            "every": found.expression if found.kind == "every" else None,
+            "at": found.expression if found.kind == "once" else None,
+            "timezone": found.zone,
+            **{word: getattr(found, word) for word in ("missed", "overlap", "queue", "priority")},
+        },
+        jitter_s=found.jitter.total_seconds(),
+        payload=masked(json.loads(found.payload)),
+        options=masked(json.loads(found.options)),
+        instants=tuple(standing.instants),
+        change=_change(connection, name, given) if given else None,
+        **{
+            word: getattr(found, word)
+            for word in (
+                *("starts_at", "ends_at", "queued_at", "declared_in", "retired"),
+                *("changed_by", "created_at"),
+            )
+        },
+    )
+
+
+def _line(found: Schedule, fires: list[Fire], at: datetime) -> ScheduleLine:
+    late = None if found.next_run_at is None else at - found.next_run_at
+    return ScheduleLine(
+        name=found.name,
+        task=found.task,
+        queue=found.queue,
+        words=_words(found),
+        enabled=found.enabled,
+        remark=found.remark,
+        next_run_at=found.next_run_at,
+        late_s=late.total_seconds() if late is not None and late > LATE else None,
+        fires=tuple(fires),
+    )
+
+
+def _words(found: Schedule) -> str:
+    try:
+        return found.explain()
+    except TasksError as error:
+        return str(error)
+
+
+def _preview(connection: Connection, found: Schedule) -> Preview:
+    try:
+        return preview_schedule(connection, found.name, INSTANTS) or Preview("", [])
+    except TasksError as error:  # the row bypassed the checks
+        return Preview(str(error), [])
+
+
+def _change(connection: Connection, name: str, given: dict[str, str]) -> Change:
+    options: Any = dict(given)
+    try:
+        if "priority" in given:
+            options["priority"] = int(given["priority"])
+        shown = preview_change(connection, name, INSTANTS, **options) or Preview("", [])
+    except TasksError as error:
+        return Change(given, "", (), str(error))
+    except ValueError:
+        return Change(given, "", (), "priority is no number. Allowed: 0 .. 9.")
+    return Change(given, shown.words, tuple(shown.instants), None)

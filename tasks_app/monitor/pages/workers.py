@@ -1,0 +1,70 @@
+"""Workers: which children live, what each serves and runs, and which queues nobody serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.operations.diagnostics import queues_in_use
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.runs.heartbeats import Worker
+
+SHOWN_FOR = timedelta(hours=1)
+"""A child that has fallen silent is shown as long, unless its row was pruned before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that runs tasks."""
+
+    worker: Worker
+    silent: bool
+    """Its lease is over: others take its tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The children of one machine, or of one worker's name."""
+
+    name: str
+    children: tuple[Child, ...]
+
+    @property
+    def running(self) -> int:
+        return sum(len(each.worker.running) for each in self.children if not each.silent)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """All nodes by name."""
+
+    at: datetime
+    lease_s: float
+    nodes: tuple[Node, ...]
+    unserved: tuple[str, ...]
+    """Queues with tasks that no living child serves."""
+
+    @property
+    def living(self) -> int:
+        return sum(not child.silent for node in self.nodes for child in node.children)
+
+
+def workers(connection: Connection, settings: Settings) -> Workers:
+    at = instant(connection)
+    nodes: dict[str, list[Child]] = {}
+    served: set[str] = set()
+    for worker in heartbeats.live(connection, max(SHOWN_FOR, settings.lease), now=at):
+        silent = at - worker.seen_at > settings.lease
+        nodes.setdefault(worker.node, []).append(Child(worker, silent))
+        if not silent:
+            served.update(worker.queues)
+    return Workers(
+        at=at,
+        lease_s=settings.lease.total_seconds(),
+        nodes=tuple(Node(name, tuple(children)) for name, children in sorted(nodes.items())),
+        unserved=tuple(sorted(queues_in_use(connection) - served)),
+    )

@@ -1,0 +1,53 @@
+"""An operator gives one task another payload, checked by its handler's model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.creation.patch import accepted
+from tasks_app.domain.errors import InvalidSelectionError
+from tasks_app.domain.operations.selection import Action
+from tasks_app.domain.tasks.states import Pool
+from tasks_app.pool.operations.audit import note
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks.edit_payload import edit
+from tasks_app.runtime.api.producer import payload_limit
+from tasks_app.runtime.handlers.registry import HANDLERS, Registry
+
+
+def check_payload(name: str, payload: dict[str, Any], registry: Registry = HANDLERS) -> str:
+    """Return the payload as JSON text, as the handler of this name takes it.
+
+    Raises:
+        InvalidSelectionError: its handler is not known here, or does not take it.
+    """
+    spec = registry.get(name)
+    if spec is None:
+        raise InvalidSelectionError(
+            f"The handler of {name} is not known here. Start with TASKS_APP_IMPORTS=its.module."
+        )
+    return accepted(name, payload, spec, payload_limit())
+
+
+def edit_payload(
+    connection: Connection,
+    task_id: int,
+    payload: dict[str, Any],
+    *,
+    by: str = "",
+    registry: Registry = HANDLERS,
+) -> bool:
+    """Give a task that waits, or has failed, another payload. False: it is neither.
+
+    Raises:
+        InvalidSelectionError: its handler is not known here, or does not take it.
+    """
+    task = browse.get(connection, task_id)
+    if task is None or task.pool == Pool.COMPLETED:
+        return False
+    done = edit(connection, Pool(task.pool), task_id, check_payload(task.name, payload, registry))
+    if done:
+        note(connection, Action.EDIT, {"ids": [task_id]}, who=by, ids=[task_id])
+    return done
