@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tasks_app.dashboard.reader import Reader
 from tasks_app.dashboard.rendering.html import STATIC, render
 from tasks_app.dashboard.rendering.json import problem
-from tasks_app.dashboard.routes import actions, pages
+from tasks_app.dashboard.rendering.openapi import describe
+from tasks_app.dashboard.routes import (
+    batches,
+    bulks,
+    edit,
+    errors,
+    flow_control,
+    groups,
+    operations,
+    overview,
+    queues,
+    schedules,
+    tasks,
+)
 from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.envelope import Envelope, TooLargeError
-from tasks_app.dashboard.security.guard import RefusedError, guarded
+from tasks_app.dashboard.security.guard import RefusedError, guarded, requires
 from tasks_app.dashboard.security.identity import RoleOf, WhoOf, identify
+from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.runtime.db.database import Database
@@ -29,18 +45,29 @@ from tasks_app.runtime.db.errors import sqlstate
 
 _log = logging.getLogger("tasks_app.dashboard")
 _CANCELLED, _NO_TABLE = "57014", "42P01"
+
+
+@requires(Role.VIEWER, answers=dict[str, Any])
+async def show_openapi(request: Request, _: Desk) -> Response:
+    """This description, as OpenAPI 3.1."""
+    return JSONResponse(describe(ROUTES, request.scope.get("root_path", "")))
+
+
 ROUTES = (
-    ("/", pages.show_overview, "GET"),
-    ("/history", pages.show_history, "GET"),
-    ("/tasks", pages.show_tasks, "GET"),
-    ("/tasks/{task_id}", pages.show_task, "GET"),
-    ("/tasks/{task_id:int}/{action}", actions.act_on_task, "POST"),
-    ("/api/overview", pages.overview_json, "GET"),
-    ("/api/history", pages.history_json, "GET"),
-    ("/api/tasks", pages.tasks_json, "GET"),
-    ("/api/tasks/{task_id}", pages.task_json, "GET"),
+    *overview.ROUTES,
+    *edit.ROUTES,  # before the actions of a task
+    *tasks.ROUTES,
+    *errors.ROUTES,
+    *bulks.ROUTES,
+    *schedules.ROUTES,
+    *queues.ROUTES,
+    *flow_control.ROUTES,
+    *groups.ROUTES,
+    *batches.ROUTES,
+    *operations.ROUTES,
+    ("/api/openapi.json", show_openapi, "GET"),
 )
-"""Each handler says by ``@requires`` who may use it."""
+"""Path, handler and method; each handler says by ``@requires`` who may use it."""
 
 
 def dashboard_app(
@@ -81,7 +108,7 @@ def dashboard_app(
 
 
 def _say(request: Request, status: int, said: str) -> Response:
-    if "/api/" in request.url.path:
+    if is_api(request):
         return problem(status, said)
     return render(request, "message.html", status=status, said=said, at=None)
 

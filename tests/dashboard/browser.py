@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
+from http.cookies import SimpleCookie
 from typing import Any
 
 import httpx
@@ -16,6 +17,8 @@ HOST = "http://localhost"
 SAME = {"sec-fetch-site": "same-origin"}
 
 
+LOOP = asyncio.Runner()
+"""One for all requests: a new one would start new threads for each."""
 OPEN: list[Envelope] = []
 """Closed after each test."""
 
@@ -33,18 +36,18 @@ class Browser:
         self.cookies: dict[str, str] = {}
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        return asyncio.run(self._ask(method, path, **more))
+        return LOOP.run(self._ask(method, path, **more))
 
     def get(self, path: str, **more: Any) -> httpx.Response:
         return self.ask("GET", path, **more)
 
-    def act(self, path: str, **more: Any) -> httpx.Response:
+    def act(self, path: str, data: dict[str, Any] | None = None, **more: Any) -> httpx.Response:
         """Post the form of a page as a browser does, token and all."""
-        root = path.partition("/tasks")[0] if "/tasks/" in path else ""
         auth = {k: v for k, v in more.get("headers", {}).items() if k == "authorization"}
-        self.get(f"{root}/tasks", headers=auth)
+        self.get(f"{more.pop('root', '')}/tasks", headers=auth)
         headers = {**SAME, **more.pop("headers", {})}
-        return self.ask("POST", path, headers=headers, data={"token": self.token}, **more)
+        form = {**(data or {}), "token": self.token}
+        return self.ask("POST", path, headers=headers, data=form, **more)
 
     @property
     def token(self) -> str:
@@ -52,12 +55,16 @@ class Browser:
 
     async def _ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         transport = httpx.ASGITransport(self._app, client=self._client, raise_app_exceptions=False)
-        async with httpx.AsyncClient(
-            transport=transport, base_url=self._base, cookies=self.cookies
-        ) as client:
-            answer = await client.request(method, path, **more)
-            self.cookies.update(client.cookies)
-            return answer
+        sent = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        headers = {**({"cookie": sent} if sent else {}), **more.pop("headers", {})}
+        async with httpx.AsyncClient(transport=transport, base_url=self._base) as client:
+            answer = await client.request(method, path, headers=headers, **more)
+        for line in answer.headers.get_list("set-cookie"):
+            for name, cookie in SimpleCookie(line).items():
+                self.cookies[name] = cookie.value
+                if cookie["max-age"] == "0":
+                    del self.cookies[name]
+        return answer
 
 
 def basic(name: str, password: str) -> dict[str, str]:

@@ -41,8 +41,8 @@ def test_links_and_actions_keep_the_prefix(engine: Engine, settings: Settings, h
         assert links
         assert all(link.startswith("/ops/pool/") for link in links), links
         assert browser.get(links[0]).status_code == 200
-    answer = browser.act(f"/ops/pool/tasks/{task_id}/requeue")
-    assert answer.headers["location"] == f"/ops/pool/tasks/{task_id}?done=requeue"
+    answer = browser.act(f"/ops/pool/tasks/{task_id}/requeue", root="/ops/pool")
+    assert answer.headers["location"] == f"/ops/pool/tasks/{task_id}"
     assert audit(engine) == [("requeue", "ann (dashboard)", [task_id])]
 
 

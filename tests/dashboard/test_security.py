@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from itertools import product
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine
+from starlette.routing import compile_path
 
 from tasks_app import Settings
 from tasks_app.dashboard.app import ROUTES
@@ -17,13 +18,15 @@ from tests.dashboard.browser import SAME, Browser, basic, dashboard
 
 ROLES = (None, "viewer", "operator", "admin")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-AUTHENTICATED = ("callable", "password", "wrong password", "nobody here", "nobody elsewhere")
 TOKENS = ("right", "wrong", "none", "other site")
 NOT_FOUND, GONE = 404, 999_999
 
 
+FIXED = {"action": "requeue", "queue": "nobody"}
+
+
 def path_of(path: str) -> str:
-    return re.sub(r"{task_id(:int)?}", str(GONE), path).replace("{action}", "requeue")
+    return re.sub(r"{(\w+)(:\w+)?}", lambda found: FIXED.get(found[1], str(GONE)), path)
 
 
 def test_every_route_has_a_role() -> None:
@@ -51,7 +54,8 @@ def made(settings: Settings, how: str, role: str | None) -> Browser:
 
 
 def expected(path: str, how: str, role: str | None, method: str, token: str) -> set[int]:
-    found = [(handler, m) for p, handler, m in ROUTES if p == path]
+    asked = path_of(path)
+    found = [(h, m) for p, h, m in ROUTES if compile_path(p)[0].match(asked)]
     handler = next((h for h, m in found if m == method or (m, method) == ("GET", "HEAD")), None)
     if handler is None:
         return {405}
@@ -60,30 +64,49 @@ def expected(path: str, how: str, role: str | None, method: str, token: str) -> 
     has = {"nobody here": "admin", "nobody elsewhere": None}.get(how, role)
     if has is None or Role[has.upper()] < handler.role:
         return {403}
-    if method not in ("GET", "HEAD") and token != "right":
+    refused = token == "other site" if path.startswith("/api/") else token != "right"
+    if method not in ("GET", "HEAD") and refused:
         return {403}
-    return {200, 303, NOT_FOUND}
+    return {200, 303, 400, NOT_FOUND}
+
+
+def asked(how: str) -> Iterator[tuple[str | None, str, str]]:
+    """Role, method and token; where it makes no difference, one of them."""
+    for role in ROLES if how in ("callable", "password") else (None,):
+        for method in METHODS:
+            safe = method in ("GET", "HEAD", "OPTIONS")
+            for token in ("none", "other site") if safe else TOKENS:
+                yield role, method, token
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _, _ in ROUTES}))
-@pytest.mark.parametrize("how", AUTHENTICATED)
+@pytest.mark.parametrize(
+    "how",
+    [
+        "callable",
+        pytest.param("password", marks=pytest.mark.long),
+        pytest.param("wrong password", marks=pytest.mark.long),
+        "nobody here",
+        "nobody elsewhere",
+    ],
+)
 def test_matrix(engine: Engine, settings: Settings, path: str, how: str) -> None:
-    for role in ROLES:
-        browser = made(settings, how, role)
-        auth = {
-            "password": basic("bob", "right"),
-            "wrong password": basic("bob", "wrong"),
-        }.get(how, {})
-        browser.get("/tasks", headers=auth)
-        for method, token in product(METHODS, TOKENS):
-            headers = {**auth, **SAME}
-            if token == "other site":
-                headers["sec-fetch-site"] = "cross-site"
-            sent = {"wrong": "x" * 43, "none": ""}.get(token, browser.token)
-            more = {} if method in ("GET", "HEAD", "OPTIONS") else {"data": {"token": sent}}
-            answer = browser.ask(method, path_of(path), headers=headers, **more)
-            allowed = expected(path, how, role, method, token)
-            assert answer.status_code in allowed, (role, method, token, answer.text[:200])
+    browsers = {role: made(settings, how, role) for role in ROLES}
+    right = {"password": "right", "wrong password": "wrong"}.get(how)
+    auth = basic("bob", right) if right else {}
+    for role, method, token in asked(how):
+        browser = browsers[role]
+        headers = {**auth, **SAME}
+        if token == "other site":
+            headers["sec-fetch-site"] = "cross-site"
+        if method not in ("GET", "HEAD", "OPTIONS") and not browser.token:
+            browser.get("/tasks", headers=auth)
+        sent = {"wrong": "x" * 43, "none": ""}.get(token, browser.token)
+        body = {"json": {}} if path.startswith("/api/") else {"data": {"token": sent}}
+        more = {} if method in ("GET", "HEAD", "OPTIONS") else body
+        answer = browser.ask(method, path_of(path), headers=headers, **more)
+        allowed = expected(path, how, role, method, token)
+        assert answer.status_code in allowed, (role, method, token, answer.text[:200])
 
 
 @pytest.mark.parametrize(
@@ -121,6 +144,27 @@ def test_json_is_no_form(browser: Browser) -> None:
     browser.get("/tasks")
     answer = browser.ask("POST", "/tasks/1/requeue", headers=SAME, json={"token": browser.token})
     assert answer.status_code == 403
+
+
+def test_the_api_takes_json_of_programs_and_of_no_other_page(browser: Browser) -> None:
+    def ask(**more: object) -> int:
+        return browser.ask("POST", "/api/tasks/1/requeue", **more).status_code
+
+    assert ask(json={}) == 200
+    assert ask(data={"a": "b"}) == 403
+    assert ask(content="{}", headers={"content-type": "text/plain"}) == 403
+    assert ask(json={}, headers={"origin": "http://evil.example"}) == 403
+    assert ask(json={}, headers={"sec-fetch-site": "cross-site"}) == 403
+
+
+def test_a_bearer_is_known_by_his_token(engine: Engine, settings: Settings) -> None:
+    given = {"dashboard_auth": "bob:a,ann:c", "dashboard_roles": "bob:operator,*:viewer"}
+    app = dashboard(Settings(database_url=settings.database, **given))
+    browser = Browser(app, client="203.0.113.7")
+    for token, status in (("a", 200), ("c", 403), ("", 401), ("x", 401), ("bob:a", 401)):
+        headers = {"authorization": f"Bearer {token}"}
+        answer = browser.ask("POST", "/api/tasks/1/requeue", json={}, headers=headers)
+        assert answer.status_code == status, token
 
 
 def test_a_name_that_leads_here_from_elsewhere_is_not_local(settings: Settings) -> None:

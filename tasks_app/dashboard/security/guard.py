@@ -27,13 +27,27 @@ class Declared(Protocol):
     """A handler that says who may use it."""
 
     role: Role
+    answers: type | None
+    query: tuple[str, ...]
+    takes: type | None
 
 
-def requires(role: Role) -> Callable[[Handler], Handler]:
-    """Say the least role that a route asks for."""
+def requires(
+    role: Role,
+    *,
+    answers: type | None = None,
+    query: tuple[str, ...] = (),
+    takes: type | None = None,
+) -> Callable[[Handler], Handler]:
+    """Say the least role that a route asks for.
+
+    The rest describes the API: the dataclass that it answers with, the parameters of its query,
+    and the dataclass of its body.
+    """
 
     def mark(handler: Handler) -> Handler:
-        handler.role = role  # type: ignore[attr-defined]
+        handler.role, handler.answers = role, answers  # type: ignore[attr-defined]
+        handler.query, handler.takes = query, takes  # type: ignore[attr-defined]
         return handler
 
     return mark

@@ -51,6 +51,11 @@ async def identify(
         return Identity(name, None if said is None else Role[said.upper()])
     if settings.dashboard_auth is not None:
         return _by_password(request, settings)
+    return local(request)
+
+
+def local(request: Request) -> Identity:
+    """Return the admin that everybody on this machine is where there are no passwords."""
     client = request.client.host if request.client else ""
     asked = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     if is_local(client) and is_local(asked):
@@ -61,20 +66,29 @@ async def identify(
 
 def _by_password(request: Request, settings: Settings) -> Identity:
     given = settings.dashboard_auth.get_secret_value() if settings.dashboard_auth else ""
-    name, password = _basic(request.headers.get("authorization", ""))
-    found = False
+    asked, password = _credentials(request.headers.get("authorization", ""))
+    name = ""
     for known, right in read_passwords(given).items():  # all of them: the time tells nothing
-        same = hmac.compare_digest(known.encode(), name.encode())
-        found |= same & hmac.compare_digest(right.encode(), password.encode())
-    if not found:
+        same = asked is None or hmac.compare_digest(known.encode(), asked.encode())
+        if hmac.compare_digest(right.encode(), password.encode()) & same:
+            name = known
+    if not name:
         return Identity("", None, ask=True, why="A name and a password are needed.")
+    return Identity(name, role_of(name, settings))
+
+
+def role_of(name: str, settings: Settings) -> Role | None:
+    """Return the role of one whose password was right; None: none was given to them."""
     roles = read_roles(settings.dashboard_roles)
     role = roles.get(name, roles.get(EVERYBODY)) if roles else "admin"
-    return Identity(name, None if role is None else Role[role.upper()])
+    return None if role is None else Role[role.upper()]
 
 
-def _basic(header: str) -> tuple[str, str]:
+def _credentials(header: str) -> tuple[str | None, str]:
+    """Return name and password; a bearer's token is a password without a name."""
     kind, _, value = header.partition(" ")
+    if kind.lower() == "bearer":
+        return None, value.strip()
     try:
         text = b64decode(value, validate=True).decode() if kind.lower() == "basic" else ""
     except ValueError:

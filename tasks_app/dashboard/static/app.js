@@ -42,12 +42,13 @@ const step = (by) => {
 };
 let went = false;
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,select,textarea")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]),select,textarea")) return;
   const key = event.key;
-  if (went && key === "o") location.href = `${root}/`;
-  else if (went && key === "t") location.href = `${root}/tasks`;
+  const page = went && document.querySelector(`nav [data-key="${CSS.escape(key)}"]`);
+  if (page) location.href = page.href;
   else if (key === "j") step(1);
   else if (key === "k") step(-1);
+  else if (key === "x") document.querySelector("tr.on input[type=checkbox]")?.click();
   else if (key === "t") document.querySelector("#theme")?.click();
   else if (key === "Enter" && !event.target.closest("a,button,summary")) {
     const row = document.querySelector("tr.on[data-href]");

@@ -1,0 +1,120 @@
+"""``celery -A … dashboard``: Flower with the dashboard as one of its tabs.
+
+``celery -A … flower`` stays as Flower made it. What is used here of Flower is not all public, so
+its version is bounded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+from base64 import b64decode
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+from celery import Celery
+from flower import command
+from flower.app import Flower
+from flower.urls import settings as flower_settings
+from flower.views import BaseHandler
+from starlette.requests import Request
+from tornado.options import options
+from tornado.template import DictLoader
+from tornado.web import url
+
+from tasks_app.dashboard.app import dashboard_app
+from tasks_app.dashboard.doors.tornado import Hosted
+from tasks_app.dashboard.security import Role
+from tasks_app.dashboard.security.envelope import Envelope
+from tasks_app.dashboard.security.identity import local, role_of
+from tasks_app.domain.config.settings import Settings
+
+AT = "/dashboard"
+USER, READ_ONLY, FLOWER = "tasks_app.user", "tasks_app.read_only", "tasks_app.flower"
+
+
+class PoolHandler(Hosted, BaseHandler):  # type: ignore[misc]  # Flower has no types
+    """The dashboard, for those whom Flower lets in."""
+
+
+class PoolFlower(Flower):  # type: ignore[misc]
+    """Flower, one tab more, and links between both pages of a task."""
+
+    def __init__(self, settings: Settings, capp: Celery) -> None:
+        prefix = f"/{options.url_prefix.strip('/')}" if options.url_prefix else ""
+        mount = prefix + AT
+        given = {**flower_settings, "template_loader": DictLoader(templates(mount))}
+        super().__init__(capp=capp, options=options, **given)
+        self.dashboard = pool_dashboard(settings)
+
+        def extra(handler: Any, user: Any) -> dict[str, Any]:
+            return {USER: _name(handler, user), READ_ONLY: options.read_only, FLOWER: prefix}
+
+        kept = {"app": self.dashboard, "mount": mount, "extra": extra}
+        self.add_handlers(r".*", [url(rf"{mount}(?:/.*)?", PoolHandler, kept)])
+
+
+def pool_dashboard(settings: Settings) -> Envelope:
+    """Return the dashboard with Flower's users and the roles of the settings."""
+
+    def role(request: Request) -> str | None:
+        name = request.scope[USER]
+        found = local(request).role if name is None else role_of(name, settings)
+        if found and request.scope[READ_ONLY]:
+            found = Role.VIEWER
+        return None if found is None else found.name
+
+    return dashboard_app(settings, role=role, who=lambda request: request.scope[USER] or "local")
+
+
+def templates(mount: str) -> dict[str, str]:
+    """Return Flower's templates by name, with our tab and our link."""
+    folder = Path(flower_settings["template_path"])
+    found = {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*.html")
+    }
+    tab = f'<li class="nav-item"><a class="nav-link" href="{mount}/">Dashboard</a></li>'
+    link = (
+        '{% if task.uuid.isdigit() %}<a class="btn btn-secondary" '
+        f'href="{mount}/tasks/{{{{ task.uuid }}}}">In the dashboard</a>{{% end %}}'
+    )
+    found["navbar.html"] = found["navbar.html"].replace("</ul>", f"{tab}</ul>", 1)
+    actions = '<div class="detail-actions">'
+    found["task.html"] = found["task.html"].replace(actions, actions + link, 1)
+    return found
+
+
+def _name(handler: Any, user: Any) -> str | None:
+    """Return the user's name; None: Flower asks nobody."""
+    if isinstance(user, str):
+        return user
+    if not options.basic_auth:
+        return None
+    credentials = b64decode(handler.request.headers["Authorization"].split()[1]).decode()
+    return credentials.partition(":")[0]
+
+
+def serve(context: click.Context, settings: Settings, arguments: Sequence[str]) -> None:
+    """Serve until a signal, with the options of Flower."""
+    command.warn_about_celery_args_used_in_flower_command(context, arguments)
+    command.apply_env_options()
+    command.apply_options(sys.argv[0], arguments)
+    command.extract_settings()
+    command.setup_logging()
+    flower = PoolFlower(settings, context.obj.app)
+    atexit.register(flower.dashboard.close)
+    atexit.register(flower.stop)
+    signal.signal(signal.SIGTERM, command.sigterm_handler)
+    port = flower.start_http_server()
+    if not context.obj.quiet:
+        command.print_banner(context.obj.app, "ssl_options" in flower_settings, port)
+        prefix = f"/{options.url_prefix.strip('/')}" if options.url_prefix else ""
+        scheme = "https" if flower.ssl_options else "http"
+        click.echo(f"Dashboard: {scheme}://{options.address or 'localhost'}:{port}{prefix}{AT}/")
+    with suppress(KeyboardInterrupt, SystemExit):
+        flower.start()

@@ -1,0 +1,121 @@
+"""What a request asks for: filters and ids of its address, fields of its form or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+
+from tasks_app.dashboard.security.guard import RefusedError
+from tasks_app.dashboard.security.same_site import FIELD, is_api
+
+Fields = TypeVar("Fields")
+LONGEST = 300
+"""Characters of a filter; the rest is cut off."""
+_MOST_ID = 2**63 - 1
+
+
+def row_id(text: str) -> int:
+    """Return the id.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    if not (text.isascii() and text.isdigit() and int(text) <= _MOST_ID):
+        raise RefusedError(400, "An id is a whole number. Correct the address.")
+    return int(text)
+
+
+def named(request: Request, part: str) -> str:
+    """Return a name that is a part of the address.
+
+    Raises:
+        RefusedError: it has a NUL character, which PostgreSQL does not take.
+    """
+    name = str(request.path_params[part])
+    if "\0" in name:
+        raise RefusedError(400, "A name has a NUL character. Correct the address.")
+    return name
+
+
+def filters(request: Request, names: Iterable[str]) -> dict[str, str]:
+    """Return those that are given and not empty.
+
+    Raises:
+        RefusedError: one has a NUL character, which PostgreSQL does not take.
+    """
+    asked = {name: request.query_params.get(name, "").strip() for name in names}
+    if any("\0" in value for value in asked.values()):
+        raise RefusedError(400, "A filter has a NUL character. Leave it out.")
+    return {name: value[:LONGEST] for name, value in asked.items() if value}
+
+
+@lru_cache(64)
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
+async def fields(request: Request, model: type[Fields]) -> Fields:
+    """Return the fields of a page's form or of the API's JSON object, checked by ``model``.
+
+    A field of a form that is left empty takes its default.
+
+    Raises:
+        RefusedError: one does not fit; the message names it.
+    """
+    if is_api(request):
+        try:
+            given = json.loads(await request.body() or b"{}")
+        except ValueError:
+            raise RefusedError(400, "The body is no JSON. Send an object.") from None
+    else:
+        given = _singled(await request.form())
+    return _checked(model, given)
+
+
+def query(request: Request, model: type[Fields]) -> Fields:
+    """Return the parameters of an address, checked by ``model``; an empty one is not given.
+
+    Raises:
+        RefusedError: one does not fit; the message names it.
+    """
+    return _checked(model, _singled(request.query_params))
+
+
+def _singled(given: ImmutableMultiDict[str, Any]) -> dict[str, Any]:
+    lists = {name: given.getlist(name) for name in given if name != FIELD}
+    return {k: v[0] if len(v) == 1 else v for k, v in lists.items() if v not in ([""], [])}
+
+
+def _checked(model: type[Fields], given: Any) -> Fields:
+    if _has_nul(given):
+        raise RefusedError(400, "A field has a NUL character. Leave it out.")
+    try:
+        return _adapter(model).validate_python(given)  # type: ignore[no-any-return,arg-type]
+    except ValidationError as error:
+        raise RefusedError(400, _sentence(error)) from None
+
+
+def _has_nul(value: Any) -> bool:
+    """Whether PostgreSQL would not take it."""
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any(map(_has_nul, (*value, *value.values())))
+        case list():
+            return any(map(_has_nul, value))
+        case _:
+            return False
+
+
+def _sentence(error: ValidationError) -> str:
+    """Name the field and what is wrong with it, without its value."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the body"
+    return f"{place}: {first['msg']}. Correct it and send it again."

@@ -1,0 +1,143 @@
+"""Batch jobs: look at an instance, stop it, let it go on, give it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+from sqlalchemy import Connection
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tasks_app.batch.control import abandon_job, restart_job, stop_job
+from tasks_app.dashboard.rendering.html import is_part, render
+from tasks_app.dashboard.rendering.json import answer
+from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.asked import fields, filters, row_id
+from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.security import Role
+from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.monitor.pages.batches import FILTERS, Batches, BatchPage, batch_page, batches
+from tasks_app.runtime.handlers.registry import load_handlers
+
+KEEP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """How an instance goes on."""
+
+    divide: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Into how many each partition is divided that has not started."""
+
+
+def _batches(request: Request, desk: Desk) -> Batches:
+    given = filters(request, FILTERS)
+    if given.get("status", "RUNNING") not in list(BatchStatus):
+        raise RefusedError(400, f"status is none of {', '.join(BatchStatus)}. Correct the address.")
+    key = ("batches", tuple(given.items()))
+    return desk.reader.read(key, lambda c: batches(c, given), KEEP_S)
+
+
+@requires(Role.VIEWER)
+async def show_batches(request: Request, desk: Desk) -> Response:
+    model = await run_in_threadpool(_batches, request, desk)
+    statuses = list(BatchStatus)
+    return render(request, "batches/list.html", model=model, at=model.at, statuses=statuses)
+
+
+@requires(Role.VIEWER, answers=Batches, query=FILTERS)
+async def batches_json(request: Request, desk: Desk) -> Response:
+    """The newest instances of batch jobs."""
+    return answer(request, await run_in_threadpool(_batches, request, desk))
+
+
+def _batch(request: Request, desk: Desk) -> BatchPage:
+    load_handlers(desk.settings.modules)  # the job's declaration says the order of its steps
+    batch_id = row_id(request.path_params["batch_id"])
+    model = desk.reader.read(("batch", batch_id), lambda c: batch_page(c, batch_id), KEEP_S)
+    if model is None:
+        raise RefusedError(404, f"There is no batch {batch_id}. It may have been pruned.")
+    return model
+
+
+@requires(Role.VIEWER)
+async def show_batch(request: Request, desk: Desk) -> Response:
+    model = await run_in_threadpool(_batch, request, desk)
+    name = "batches/live.html" if is_part(request) else "batches/batch.html"
+    return render(request, name, model=model, at=model.at)
+
+
+@requires(Role.VIEWER, answers=BatchPage)
+async def batch_json(request: Request, desk: Desk) -> Response:
+    """One instance with its steps and their partitions."""
+    return answer(request, await run_in_threadpool(_batch, request, desk))
+
+
+Carried = Callable[[Connection, str], Done]
+
+
+async def _act(request: Request, desk: Desk, verb: Callable[[int], Carried]) -> Response:
+    batch_id = (await run_in_threadpool(_batch, request, desk)).batch.id
+    return await act(request, desk, verb(batch_id), back=f"/batches/{batch_id}")
+
+
+@requires(Role.ADMIN, answers=Done)
+async def stop(request: Request, desk: Desk) -> Response:
+    """Stop an instance at its next chunks."""
+
+    def verb(batch_id: int) -> Carried:
+        def carry_out(connection: Connection, who: str) -> Done:
+            left = stop_job(connection, batch_id, by=who)
+            return Done(f"Stopping; {left} tasks run still." if left else "Stopping.")
+
+        return carry_out
+
+    return await _act(request, desk, verb)
+
+
+@requires(Role.ADMIN, answers=Done, takes=Restart)
+async def restart(request: Request, desk: Desk) -> Response:
+    """Let an instance go on where it stopped."""
+    divide = (await fields(request, Restart)).divide
+
+    def verb(batch_id: int) -> Carried:
+        def carry_out(connection: Connection, who: str) -> Done:
+            run = restart_job(connection, batch_id, divide=divide, by=who).run
+            return Done(f"It goes on, run {run}.")
+
+        return carry_out
+
+    return await _act(request, desk, verb)
+
+
+@requires(Role.ADMIN, answers=Done)
+async def abandon(request: Request, desk: Desk) -> Response:
+    """Never let an instance go on; what it did stays."""
+
+    def verb(batch_id: int) -> Carried:
+        def carry_out(connection: Connection, who: str) -> Done:
+            abandon_job(connection, batch_id, by=who)
+            return Done("Abandoned.")
+
+        return carry_out
+
+    return await _act(request, desk, verb)
+
+
+ROUTES = (
+    ("/batches", show_batches, "GET"),
+    ("/batches/{batch_id}", show_batch, "GET"),
+    ("/batches/{batch_id}/stop", stop, "POST"),
+    ("/batches/{batch_id}/restart", restart, "POST"),
+    ("/batches/{batch_id}/abandon", abandon, "POST"),
+    ("/api/batches", batches_json, "GET"),
+    ("/api/batches/{batch_id}", batch_json, "GET"),
+    ("/api/batches/{batch_id}/stop", stop, "POST"),
+    ("/api/batches/{batch_id}/restart", restart, "POST"),
+    ("/api/batches/{batch_id}/abandon", abandon, "POST"),
+)

@@ -1,0 +1,158 @@
+"""Bulks: requeue or cancel many tasks in stages, each after a look at what became of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tasks_app.dashboard.rendering.html import is_part, render
+from tasks_app.dashboard.rendering.json import answer
+from tasks_app.dashboard.routes.acting import Done, carried_out, go_to, who
+from tasks_app.dashboard.routes.asked import fields, query, row_id
+from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.security import Role
+from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.same_site import is_api
+from tasks_app.domain.errors import TasksError
+from tasks_app.monitor.pages.bulk import BulkPage, bulk_page
+from tasks_app.pool.connection.clock import instant
+from tasks_app.runtime.api.bulk import run_bulk, start_bulk
+from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk
+
+MOST_OF_OPERATORS = 1_000
+"""Tasks of one bulk; more need an admin."""
+MOST_AT_ONCE = 5_000
+"""Tasks of one request, which takes some seconds."""
+MOST_COUNTED = 10_000
+
+Word = Annotated[str, Field(max_length=300)] | None
+Ids = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=2**63 - 1)], ...],
+    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
+    Field(max_length=MOST_OF_OPERATORS),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NewBulk:
+    """An action and the tasks that it means: all given fields must fit."""
+
+    action: Literal["requeue", "cancel"]
+    pool: Word = None
+    state: Word = None
+    name: Word = None
+    queue: Word = None
+    biz_key: Word = None
+    error_kind: Word = None
+    error_text: Word = None
+    fingerprint: Word = None
+    older_than: Word = None
+    newer_than: Word = None
+    ids: Ids = ()
+
+    def selection(self) -> dict[str, Any]:
+        """Return the given fields but the action."""
+        given = asdict(self)
+        del given["action"]
+        return {name: value for name, value in given.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How many tasks are acted on."""
+
+    first: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] | None = None
+    """None: all the rest, at most 5,000 at a time."""
+
+
+async def _checked(verb: Callable[[], Any]) -> Any:
+    """Call what looks at a selection; a wrong one is the caller's mistake."""
+    try:
+        return await run_in_threadpool(verb)
+    except TasksError as error:
+        raise RefusedError(400, str(error)) from error
+
+
+@requires(Role.OPERATOR)
+async def foresee(request: Request, desk: Desk) -> Response:
+    """Show what a bulk would do, before there is one."""
+    new = query(request, NewBulk)
+
+    def look() -> tuple[Foreseen, Any]:
+        engine = desk.reader.engine
+        seen = foresee_bulk(engine, new.action, most=MOST_COUNTED, **new.selection())
+        with engine.connect() as connection:
+            return seen, instant(connection)
+
+    seen, at = await _checked(look)
+    return render(request, "bulks/new.html", new=new, what=new.selection(), seen=seen, at=at)
+
+
+@requires(Role.OPERATOR, answers=BulkPage, takes=NewBulk)
+async def open_bulk(request: Request, desk: Desk) -> Response:
+    """Open a bulk; no task is changed yet."""
+    new, by = await fields(request, NewBulk), who(request)
+    engine = desk.database.engine
+    token = await _checked(lambda: start_bulk(engine, new.action, by=by, **new.selection()))
+    if is_api(request):
+        return answer(request, await run_in_threadpool(_page, token, desk))
+    return go_to(request, f"/bulks/{token}")
+
+
+def _page(token: int, desk: Desk) -> BulkPage:
+    model = desk.reader.read(("bulk", token), lambda c: bulk_page(c, token))
+    if model is None:
+        raise RefusedError(404, f"There is no bulk {token}. The audit has all that were opened.")
+    return model
+
+
+@requires(Role.VIEWER)
+async def show_bulk(request: Request, desk: Desk) -> Response:
+    model = await run_in_threadpool(_page, row_id(request.path_params["token"]), desk)
+    name = "bulks/live.html" if is_part(request) else "bulks/page.html"
+    return render(request, name, model=model, at=model.at)
+
+
+@requires(Role.VIEWER, answers=BulkPage)
+async def bulk_json(request: Request, desk: Desk) -> Response:
+    """A bulk, what it did, and what became of its tasks."""
+    token = row_id(request.path_params["token"])
+    return answer(request, await run_in_threadpool(_page, token, desk))
+
+
+@requires(Role.OPERATOR, answers=BulkPage, takes=Stage)
+async def run_stage(request: Request, desk: Desk) -> Response:
+    """Act on the next tasks of a bulk."""
+    token, stage = row_id(request.path_params["token"]), await fields(request, Stage)
+    done = (await run_in_threadpool(_page, token, desk)).done
+    first = stage.first or MOST_AT_ONCE
+    if request.state.identity.role < Role.ADMIN:
+        left = MOST_OF_OPERATORS - done
+        if left <= 0 or (stage.first or 0) > left:
+            raise RefusedError(403, f"More than {MOST_OF_OPERATORS} tasks of a bulk need an admin.")
+        first = min(first, left)
+    engine, by = desk.database.engine, who(request)
+    ran = await carried_out(lambda: run_bulk(engine, token, first=first, by=by))
+    desk.reader.forget()
+    if is_api(request):
+        return answer(request, await run_in_threadpool(_page, token, desk))
+    number = len(ran.ids) if ran else 0
+    said = Done(f"{number} more.") if number else Done("There was nothing left.", changed=False)
+    return go_to(request, f"/bulks/{token}", said)
+
+
+ROUTES = (
+    ("/bulks/new", foresee, "GET"),
+    ("/bulks", open_bulk, "POST"),
+    ("/bulks/{token}", show_bulk, "GET"),
+    ("/bulks/{token}/run", run_stage, "POST"),
+    ("/api/bulks", open_bulk, "POST"),
+    ("/api/bulks/{token}", bulk_json, "GET"),
+    ("/api/bulks/{token}/run", run_stage, "POST"),
+)

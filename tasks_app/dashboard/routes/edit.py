@@ -1,0 +1,121 @@
+"""Give a task another payload: a look at the difference first, then save, perhaps requeue.
+
+Secrets are masked on the page; a masked value that comes back as it was keeps what is stored.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Any
+
+from sqlalchemy import Connection
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tasks_app.dashboard.rendering.html import render
+from tasks_app.dashboard.routes.acting import Done, act, carried_out
+from tasks_app.dashboard.routes.asked import fields, row_id
+from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.security import Role
+from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.same_site import is_api
+from tasks_app.domain.config.setting_sources import MASK, masked
+from tasks_app.domain.tasks.records import Task
+from tasks_app.pool.tasks import browse
+from tasks_app.runtime.api.edit import check_payload, edit_payload
+from tasks_app.runtime.api.tasks import requeue_task
+from tasks_app.runtime.handlers.registry import load_handlers
+
+
+@dataclass(frozen=True, slots=True)
+class NewPayload:
+    """What a form or the API sends."""
+
+    payload: dict[str, Any] | str
+    """A JSON object, or its text."""
+    requeue: bool = False
+    look: bool = False
+    """Only show the difference."""
+
+
+def _task(desk: Desk, task_id: int) -> Task:
+    task = desk.reader.read(("raw task", task_id), lambda c: browse.get(c, task_id), keep_s=0)
+    if task is None:
+        raise RefusedError(404, f"There is no task {task_id}. It may have been pruned.")
+    return task
+
+
+def _text(payload: Any) -> str:
+    return json.dumps(payload, indent=2, ensure_ascii=False)
+
+
+@requires(Role.ADMIN)
+async def show_edit(request: Request, desk: Desk) -> Response:
+    task = await run_in_threadpool(_task, desk, row_id(request.path_params["task_id"]))
+    text = _text(masked(task.payload))
+    return render(request, "tasks/edit.html", task=task, text=text, diff=None, at=None)
+
+
+@requires(Role.ADMIN, answers=Done, takes=NewPayload)
+async def edit_task(request: Request, desk: Desk) -> Response:
+    """Give a task that waits or has failed another payload; `requeue` returns it to the pool."""
+    task_id, said = row_id(request.path_params["task_id"]), await fields(request, NewPayload)
+    task = await run_in_threadpool(_task, desk, task_id)
+    payload = unmasked(_object(said.payload), task.payload)
+    load_handlers(desk.settings.modules)
+    if said.look and not is_api(request):
+        await carried_out(lambda: check_payload(task.name, payload))
+        old, new = (_text(masked(each)) for each in (task.payload, payload))
+        lines = list(unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm=""))[2:]
+        return render(request, "tasks/edit.html", task=task, text=new, diff=lines, at=None)
+
+    def carry_out(connection: Connection, who: str) -> Done:
+        if not edit_payload(connection, task_id, payload, by=who):
+            return Done("Nothing was changed: the task runs or has succeeded.", changed=False)
+        if said.requeue:
+            requeue_task(connection, task_id, by=who)
+        return Done("Saved and requeued." if said.requeue else "Saved.")
+
+    return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
+
+
+def _object(given: dict[str, Any] | str) -> dict[str, Any]:
+    try:
+        payload = json.loads(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise RefusedError(400, f"The payload is no JSON: {error}. Correct it.") from None
+    if not isinstance(payload, dict):
+        raise RefusedError(400, "The payload is no JSON object. Begin it with {.")
+    return payload
+
+
+def unmasked(given: Any, stored: Any, name: str = "") -> Any:
+    """Return what was given, with the stored values where their masks came back.
+
+    Raises:
+        RefusedError: a mask stands where nothing was masked.
+    """
+    if given == masked(stored, name):
+        return stored
+    if isinstance(given, dict):
+        old = stored if isinstance(stored, dict) else {}
+        return {key: unmasked(each, old.get(key), key) for key, each in given.items()}
+    if isinstance(given, list):
+        before = stored if isinstance(stored, list) and len(stored) == len(given) else []
+        return [
+            unmasked(each, before[place] if before else None, name)
+            for place, each in enumerate(given)
+        ]
+    if isinstance(given, str) and MASK in given:
+        raise RefusedError(400, f"{name or 'A value'} is masked. Write it whole, or leave it.")
+    return given
+
+
+ROUTES = (
+    ("/tasks/{task_id}/edit", show_edit, "GET"),
+    ("/tasks/{task_id}/edit", edit_task, "POST"),
+    ("/api/tasks/{task_id}/edit", edit_task, "POST"),
+)

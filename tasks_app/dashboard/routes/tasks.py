@@ -1,0 +1,137 @@
+"""Tasks and one task, and what operators do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from tasks_app.dashboard.rendering.export import FORMATS
+from tasks_app.dashboard.rendering.html import render
+from tasks_app.dashboard.rendering.json import answer
+from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.asked import filters, row_id
+from tasks_app.dashboard.routes.desk import Desk
+from tasks_app.dashboard.security import Role
+from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.pages.task import TaskPage, task_page
+from tasks_app.monitor.pages.tasks import FILTERS, SINCE, Tasks, page_by_page, tasks
+from tasks_app.pool.tasks.cancel import Cancelled
+from tasks_app.pool.tasks.requeue import Requeued
+from tasks_app.runtime.api.limits import unblock_task
+from tasks_app.runtime.api.tasks import cancel_task, requeue_task, run_task_now
+
+_CHANGED = frozenset({Cancelled.CANCELLED, Cancelled.REQUESTED, Requeued.REQUEUED, True})
+UNCHANGED = "Nothing was changed: the task is not in a state for that any more."
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "requeue": requeue_task,
+    "cancel": cancel_task,
+    "unblock": unblock_task,
+    "run-now": run_task_now,
+}
+
+
+def _filters(request: Request) -> dict[str, str]:
+    given = filters(request, FILTERS)
+    if "group" in given:
+        row_id(given["group"])
+    if given.get("since", SINCE[0]) not in SINCE:
+        raise RefusedError(400, f"since is none of {', '.join(SINCE)}. Correct the address.")
+    return given
+
+
+def _tasks(request: Request, desk: Desk) -> Tasks:
+    given = _filters(request)
+    before = request.query_params.get("before")
+    below = None if before is None else row_id(before)
+    key = ("tasks", tuple(given.items()), below)
+    return desk.reader.read(key, lambda c: tasks(c, given, before=below))
+
+
+@requires(Role.VIEWER)
+async def show_tasks(request: Request, desk: Desk) -> Response:
+    model = await run_in_threadpool(_tasks, request, desk)
+    return render(
+        request,
+        "tasks/list.html",
+        model=model,
+        at=model.at,
+        pools=list(Pool),
+        states=list(State),
+        spans=SINCE,
+    )
+
+
+@requires(Role.VIEWER, answers=Tasks, query=(*FILTERS, "before"))
+async def tasks_json(request: Request, desk: Desk) -> Response:
+    """Tasks of all pools, the newest first; `before` is `older` of the page before."""
+    return answer(request, await run_in_threadpool(_tasks, request, desk))
+
+
+@requires(Role.VIEWER)
+async def export_tasks(request: Request, desk: Desk) -> Response:
+    """All that match, without payloads, as CSV or a JSON object a line."""
+    given, kind = _filters(request), request.path_params["kind"]
+    if kind not in FORMATS:
+        raise RefusedError(404, f"It is exported as {' or '.join(FORMATS)}. Correct the address.")
+    write, media_type = FORMATS[kind]
+    return StreamingResponse(
+        write(page_by_page(desk.reader.engine, given)),
+        media_type=media_type,
+        headers={
+            "Content-Disposition": f'attachment; filename="tasks.{kind}"',
+            "Cache-Control": "no-store",
+        },
+    )
+
+
+def _task(request: Request, desk: Desk) -> TaskPage:
+    task_id = row_id(request.path_params["task_id"])
+    model = desk.reader.read(("task", task_id), lambda c: task_page(c, desk.settings, task_id))
+    if model is None:
+        raise RefusedError(404, f"There is no task {task_id}. It may have been pruned.")
+    return model
+
+
+@requires(Role.VIEWER)
+async def show_task(request: Request, desk: Desk) -> Response:
+    model = await run_in_threadpool(_task, request, desk)
+    return render(request, "tasks/task.html", model=model, at=model.at)
+
+
+@requires(Role.VIEWER, answers=TaskPage)
+async def task_json(request: Request, desk: Desk) -> Response:
+    """One task, its failed attempts, and why it does not run."""
+    return answer(request, await run_in_threadpool(_task, request, desk))
+
+
+@requires(Role.OPERATOR, answers=Done)
+async def act_on_task(request: Request, desk: Desk) -> Response:
+    """requeue, cancel, unblock or run-now."""
+    task_id, name = row_id(request.path_params["task_id"]), request.path_params["action"]
+    verb = ACTIONS.get(name)
+    if verb is None:
+        raise RefusedError(404, "There is no such action. Go back to the task.")
+
+    def carry_out(connection: Any, who: str) -> Done:
+        said = verb(connection, task_id, by=who)
+        if said in _CHANGED:
+            return Done(f"Done: {name}.")
+        return Done(UNCHANGED, changed=False)
+
+    return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
+
+
+ROUTES = (
+    ("/tasks", show_tasks, "GET"),
+    ("/tasks/export.{kind}", export_tasks, "GET"),
+    ("/tasks/{task_id}", show_task, "GET"),
+    ("/tasks/{task_id}/{action}", act_on_task, "POST"),
+    ("/api/tasks", tasks_json, "GET"),
+    ("/api/tasks/{task_id}", task_json, "GET"),
+    ("/api/tasks/{task_id}/{action}", act_on_task, "POST"),
+)

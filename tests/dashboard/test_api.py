@@ -1,0 +1,68 @@
+"""The API is what its description says: asked by a program that makes requests from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import schemathesis
+from hypothesis import HealthCheck
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from sqlalchemy import Engine
+
+from tasks_app import Settings
+from tasks_app.dashboard.app import ROUTES
+from tests.dashboard.browser import Browser, dashboard
+from tests.dashboard.test_pages import failed_task, waiting_task
+
+CHECKS = [
+    not_a_server_error,
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+]
+FEW = hypothesis.settings(
+    max_examples=12,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_every_route_of_the_api_describes_itself(browser: Browser) -> None:
+    described = browser.get("/api/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    for path, handler, method in ROUTES:
+        if path.startswith("/api/"):
+            operation = described["paths"][path.replace(":path}", "}")][method.lower()]
+            assert operation["summary"], path
+            assert handler.answers is not None, path
+
+
+def test_answers_are_what_the_description_says(engine: Engine, settings: Settings) -> None:
+    ids = [failed_task(engine, f"boom {number}") for number in range(3)]
+    waiting_task(engine, payload={"order": 1}, biz_key="order:1")
+    app = dashboard(settings, role=lambda _: "admin", who=lambda _: "eve")
+    schema = schemathesis.openapi.from_asgi("/api/openapi.json", app)
+    known = Browser(app)
+    for operation in schema.get_all_operations():
+        made = operation.ok()
+
+        @FEW
+        @hypothesis.given(case=made.as_strategy())
+        def ask(case: Any) -> None:
+            case.call_and_validate(checks=CHECKS)
+
+        ask()
+        if made.method == "get":  # and once where there is something to be shown
+            path = made.path.replace("{task_id}", str(ids[0]))
+            if "{" not in path:
+                answer = known.get(path)
+                assert answer.status_code == 200, path
+                made.validate_response(answer)

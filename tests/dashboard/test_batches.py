@@ -1,0 +1,119 @@
+"""Batch jobs in the dashboard: real ones, which are stopped, fail and go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tasks_app import Settings
+from tasks_app.batch.job import JOBS
+from tasks_app.pool.pages import partitions
+from tests.batch.conftest import bench, yard  # noqa: F401  fixtures
+from tests.batch.yard import Yard
+from tests.dashboard.browser import Browser, dashboard, text_of
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    JOBS.pop("job", None)
+
+
+def failed_job(yard: Yard) -> int:  # noqa: F811
+    yard.rows(100)
+
+    def broken(ctx: Any, rows: Any) -> None:
+        raise ValueError("<b>row</b>")
+
+    job = JOBS["job"] = yard.job(yard.step(broken, max_attempts=1))
+    begun = yard.start(job)
+    yard.bench.drain()
+    return int(begun.batch_id)
+
+
+def test_an_instance_with_its_steps(yard: Yard, browser: Browser) -> None:  # noqa: F811
+    assert "No batch job has been started" in browser.get("/batches").text
+    yard.rows(100)
+    begun = yard.start(yard.job(yard.step()))
+    yard.bench.drain()
+    model = browser.get(f"/api/batches/{begun.batch_id}").json()
+    [step] = model["steps"]
+    assert model["batch"]["status"] == "COMPLETED"
+    assert step["completed"] == step["total"] == len(step["cells"]) > 0
+    assert step["read"] == 100
+    page = browser.get(f"/batches/{begun.batch_id}").text
+    assert page.count('<rect class="ok"') == step["total"]
+    assert str(begun.batch_id) in text_of(browser.get("/batches?status=COMPLETED").text)
+    assert browser.get("/api/batches?status=FAILED").json()["batches"] == []
+
+
+def test_a_failed_one_is_shown_and_goes_on(yard: Yard, browser: Browser) -> None:  # noqa: F811
+    batch_id = failed_job(yard)
+    page = browser.get(f"/batches/{batch_id}").text
+    assert "<b>row</b>" not in page
+    assert "ValueError" in page
+    assert "Go on" in page
+    answer = browser.act(f"/batches/{batch_id}/restart")
+    assert answer.status_code == 303, answer.text
+    assert browser.get(f"/api/batches/{batch_id}").json()["batch"]["run"] == 2
+    browser.act(f"/batches/{batch_id}/stop")
+    yard.bench.drain()
+    status = browser.get(f"/api/batches/{batch_id}").json()["batch"]["status"]
+    assert status in ("STOPPED", "FAILED")
+    browser.act(f"/batches/{batch_id}/abandon")
+    assert browser.get(f"/api/batches/{batch_id}").json()["batch"]["status"] == "ABANDONED"
+    assert "was abandoned" in browser.act(f"/batches/{batch_id}/restart").text
+    with yard.engine.connect() as connection:
+        who = connection.execute(text("SELECT DISTINCT who FROM task_audit")).scalars().all()
+    assert who == ["local (dashboard)"]
+
+
+def test_only_admins_act(yard: Yard, settings: Settings) -> None:  # noqa: F811
+    batch_id = failed_job(yard)
+    operator = Browser(dashboard(settings, role=lambda _: "operator", who=lambda _: "bob"))
+    assert "<form" not in operator.get(f"/batches/{batch_id}").text
+    for action in ("stop", "restart", "abandon"):
+        assert operator.act(f"/batches/{batch_id}/{action}").status_code == 403
+
+
+def test_many_partitions_share_cells(
+    yard: Yard,  # noqa: F811
+    browser: Browser,
+) -> None:
+    yard.rows(10)
+    begun = yard.start(yard.job(yard.step()))
+    with yard.engine.begin() as connection:
+        connection.execute(
+            text("""
+            INSERT INTO task_partition (program_id, partition_no, batch_id, step, key_type,
+                num_range, status)
+            SELECT 'many', n, :batch_id, s.step, 'integer', numrange(n, n + 1),
+                CASE WHEN n = 2500 THEN 'FAILED' ELSE 'COMPLETED' END
+            FROM generate_series(0, 4999) n, (SELECT step FROM task_batch_step LIMIT 1) s
+        """),
+            {"batch_id": begun.batch_id},
+        )
+    [step] = browser.get(f"/api/batches/{begun.batch_id}").json()["steps"]
+    assert len(step["cells"]) == partitions.MOST_CELLS
+    assert sum(cell["number"] for cell in step["cells"]) == step["total"]
+    assert [cell["failed"] for cell in step["cells"] if cell["failed"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/batches?status=x", 400), ("/batches/x", 400), ("/batches/4711", 404)],
+)
+def test_wrong_input_is_one_sentence(browser: Browser, path: str, status: int) -> None:
+    answer = browser.get(path)
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+
+
+def test_a_division_that_makes_no_sense(yard: Yard, browser: Browser) -> None:  # noqa: F811
+    batch_id = failed_job(yard)
+    answer = browser.act(f"/batches/{batch_id}/restart", {"divide": "1"})
+    assert answer.status_code == 400
+    assert "divide" in answer.text

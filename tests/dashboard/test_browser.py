@@ -1,0 +1,240 @@
+"""The dashboard in a real Chromium: every page is accessible, and people get things done.
+
+Without a browser all of it is skipped, loudly: apt-get install chromium.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect, sync_playwright
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from tasks_app import NewTask, Settings, create_group, create_schedule
+from tests.dashboard.browser import dashboard
+from tests.dashboard.test_errors import fails
+from tests.dashboard.test_operations import lives
+from tests.dashboard.test_pages import audit, waiting_task
+from tests.waiting import until
+
+CHROMIUM = os.environ.get("TASKS_APP_TEST_CHROMIUM") or shutil.which("chromium") or ""
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(120, method="thread"),
+    pytest.mark.skipif(not CHROMIUM, reason="No Chromium was found. Run: apt-get install chromium"),
+]
+WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def address(engine: Engine, settings: Settings) -> Iterator[str]:
+    """Of the dashboard on a real server."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(dashboard(settings), lifespan="off", log_level="warning")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        until(lambda: server.started, 20)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture
+def page(chromium: Any, address: str) -> Iterator[Page]:
+    """A new window; whatever its console complains of fails the test."""
+    context = chromium.new_context(base_url=address, viewport=WIDE)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    yield page
+    context.close()
+    assert said == []
+
+
+@pytest.fixture
+def filled(engine: Engine) -> dict[str, Any]:
+    """Some of everything."""
+    ids = [
+        fails(engine, "shop.Declined", f"order {n} declined", name="pay", queue="money")
+        for n in range(12)
+    ]
+    fails(engine, "KeyError", "'zip'", name="mail")
+    later = waiting_task(engine, name="later", delay=3600, biz_key="order:1")
+    lives(engine, "host/1", running=[{"id": later, "name": "later", "seconds": 2.0}])
+    with Session(engine) as session, session.begin():
+        group = create_group(session, [NewTask("a"), NewTask("b")])
+        create_schedule(session, "nightly", "report", cron="30 2 * * *")
+    with engine.connect() as connection:
+        query = "SELECT encode(fingerprint, 'hex') FROM task_error WHERE id = :id"
+        cause = connection.execute(text(query), {"id": ids[0]}).scalar_one()
+    return {"ids": ids, "later": later, "group": group.id, "cause": cause}
+
+
+def paths(filled: dict[str, Any]) -> list[str]:
+    return [
+        "/",
+        "/tasks",
+        f"/tasks/{filled['ids'][0]}",
+        f"/tasks/{filled['ids'][0]}/edit",
+        "/errors",
+        f"/errors/{filled['cause']}",
+        f"/bulks/new?action=requeue&fingerprint={filled['cause']}",
+        "/schedules",
+        "/schedules/nightly",
+        "/queues",
+        "/queues/money",
+        "/groups",
+        f"/groups/{filled['group']}",
+        "/batches",
+        "/workers",
+        "/audit",
+        "/nothing/here",
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_every_page_is_accessible_and_never_wider_than_the_window(
+    chromium: Any, address: str, filled: dict[str, Any], theme: str, size: dict[str, int]
+) -> None:
+    context = chromium.new_context(base_url=address, viewport=size, color_scheme=theme)
+    page = context.new_page()
+    wrong = []
+    for path in paths(filled):
+        page.goto(path)
+        found = Axe().run(page, options=RULES)
+        wrong += [
+            (path, each["id"], [node["html"][:120] for node in each["nodes"]][:2])
+            for each in found.response["violations"]
+        ]
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if wide > 0:
+            wrong.append((path, "wider", wide))
+    context.close()
+    assert wrong == []
+
+
+def done(engine: Engine) -> list[tuple[str, str, list[int]]]:
+    """What the audit has but the fixture's own."""
+    return [line for line in audit(engine) if line[1]]
+
+
+def test_from_a_red_number_to_mended_tasks(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto("/")
+    page.get_by_role("link", name="Failed, 24 h").click()
+    page.get_by_role("link", name="shop.Declined").first.click()
+    page.get_by_role("link", name="Requeue 12 …").click()
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="First 1", exact=True).click()
+    expect(page.get_by_text("1 of 1 have not ended yet")).to_be_visible()
+    page.get_by_role("button", name="Next 10").click()
+    page.get_by_role("button", name="The rest").click()
+    expect(page.get_by_text("12 done")).to_be_visible()
+    with engine.connect() as connection:
+        left = connection.execute(text("SELECT name FROM task_error")).scalars().all()
+    assert left == ["mail"]
+    assert {who for action, who, _ in done(engine)} == {"local (dashboard)"}
+
+
+def test_one_task_by_its_buttons(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto(f"/tasks/{filled['later']}")
+    page.get_by_role("button", name="Run now").click()
+    expect(page.get_by_text("Done: run-now.")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("CANCELLED", exact=True).first).to_be_visible()
+    page.get_by_role("button", name="Requeue").click()
+    expect(page.get_by_text("Done: requeue.")).to_be_visible()
+    assert [action for action, _, _ in done(engine)] == ["run now", "cancel", "requeue"]
+
+
+def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto("/tasks?name=pay")
+    for key in ("j", "x", "j", "x"):
+        page.keyboard.press(key)
+    assert page.locator("input[name=ids]:checked").count() == 2
+    page.get_by_role("button", name="Requeue …").click()
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="All").click()
+    expect(page.get_by_text("2 done")).to_be_visible()
+    with engine.connect() as connection:
+        query = text("SELECT count(*) FROM task_pending WHERE name = 'pay'")
+        assert connection.execute(query).scalar_one() == 2
+
+
+def test_the_keyboard_leads_everywhere(page: Page, filled: dict[str, Any]) -> None:
+    page.goto("/")
+    for key, path in zip("tesqrbwao", PLACES, strict=True):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.wait_for_url(f"**{path}")
+    page.keyboard.press("/")
+    page.wait_for_url("**/tasks")
+
+
+PLACES = (
+    *("/tasks", "/errors", "/schedules", "/queues", "/groups", "/batches", "/workers"),
+    *("/audit", "/"),
+)
+
+
+def test_a_queue_is_paused_and_goes_on(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto("/queues/money")
+    page.get_by_text("Pause it …").click()
+    page.get_by_role("button", name="Pause").first.click()
+    expect(page.get_by_role("status")).to_be_visible()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT queue FROM task_queue_pause")).scalar_one()
+    page.goto("/queues/money")
+    page.get_by_role("button", name="Resume").first.click()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM task_queue_pause")).scalar_one() == 0
+
+
+def test_a_schedule_is_run_now(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto("/schedules")
+    page.get_by_role("button", name="Run now").first.click()
+    with engine.connect() as connection:
+        query = text("SELECT count(*) FROM task_pending WHERE name = 'report'")
+        assert connection.execute(query).scalar_one() == 1
+    assert [action for action, _, _ in done(engine)] == ["schedule run"]
+
+
+def test_a_group_is_cancelled(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto(f"/groups/{filled['group']}")
+    page.get_by_text("Cancel …").click()
+    page.get_by_role("button", name="Cancel 2").click()
+    expect(page.get_by_text("2 cancelled, 0 told to stop.")).to_be_visible()
+
+
+def test_a_live_part_is_replaced_and_rests_while_it_is_used(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto("/")
+    pending = page.locator(".kpi .v").first
+    before = pending.inner_text()
+    waiting_task(engine, name="new.one")
+    expect(pending).not_to_have_text(before, timeout=10_000)
+    page.keyboard.press(" ")
+    expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")

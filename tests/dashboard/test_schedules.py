@@ -1,0 +1,197 @@
+"""Pages of schedules, and what their buttons do."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tasks_app import create_schedule
+from tasks_app.domain.tasks.states import Event
+from tasks_app.monitor.pages import schedules as pages
+from tasks_app.pool.runs.settle import settle_one
+from tests.dashboard.browser import Browser, text_of
+from tests.dashboard.test_pages import EVIL
+from tests.dashboard.test_pages import audit as lines_of_audit
+from tests.factory import claimed_task, ending, pending_task
+
+
+def add(engine: Engine, name: str = "nightly", task: str = "t", **options: Any) -> None:
+    options = options or {"cron": "0 2 * * *", "timezone": "Europe/Berlin"}
+    with engine.begin() as connection:
+        create_schedule(connection, name, task, {"api_token": "tok_secret", "n": 1}, **options)
+
+
+def write(engine: Engine, statement: str, **values: Any) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement), values)
+
+
+def fire(engine: Engine, minutes: int, outcome: str, task_id: int | None = None) -> None:
+    write(
+        engine,
+        "INSERT INTO task_schedule_fire (schedule_id, fire_at, outcome, task_id, fired_at)"
+        " SELECT id, now() - make_interval(mins => :m), :o, :t,"
+        " now() - make_interval(mins => :m) + interval '2 s' FROM task_schedule",
+        m=minutes,
+        o=outcome,
+        t=task_id,
+    )
+
+
+def ended(engine: Engine, event: Event) -> int:
+    with engine.begin() as connection:
+        task = claimed_task(connection)
+        settle_one(connection, ending(task, event))
+        write_back = "UPDATE task_completed SET created_at = now() WHERE id = :id"
+        connection.execute(text(write_back), {"id": task.fence.task_id})
+        return int(task.fence.task_id)
+
+
+def audit(engine: Engine) -> list[tuple[str, str, list[int]]]:
+    return [line for line in lines_of_audit(engine) if line[0] != "schedule add"]
+
+
+def one(browser: Browser, name: str = "nightly", query: str = "") -> Any:
+    return browser.get(f"/api/schedules/{quote(name, safe='')}{query}").json()
+
+
+def test_the_list_says_what_fires_when_and_how_it_ended(engine: Engine, browser: Browser) -> None:
+    add(engine)
+    good, bad = ended(engine, Event.SUCCEED), ended(engine, Event.FAIL)
+    with engine.begin() as connection:
+        waits = int(pending_task(connection))
+    fire(engine, 5, "made", 999_999)
+    write(engine, "UPDATE task_schedule_fire SET fired_at = fired_at - interval '1 day'")
+    for minutes, outcome, task_id in ((4, "made", good), (3, "skipped", None), (2, "made", bad)):
+        fire(engine, minutes, outcome, task_id)
+    write(engine, "UPDATE task_schedule_fire SET fired_at = fire_at")
+    fire(engine, 1, "made", waits)
+    (line,) = browser.get("/api/schedules").json()["lines"]
+    assert "02:00" in line["words"]
+    assert line["next_run_at"] is not None
+    assert [each["state"] for each in line["fires"]] == [
+        *(None, "SUCCEEDED", None, "FAILED", "PENDING")
+    ]
+    page = browser.get("/schedules").text
+    for task_id in (good, bad, waits):
+        assert f'href="/tasks/{task_id}"' in page
+    assert 'class="sq ok"' in page
+    assert 'class="sq bad"' in page
+    assert "in time" in text_of(page)
+    assert "2.0 s" in text_of(page), "how late the last one fired"
+
+
+def test_ten_outcomes_are_enough(engine: Engine, browser: Browser) -> None:
+    add(engine)
+    for minutes in range(15):
+        fire(engine, minutes, "skipped")
+    assert len(one(browser)["line"]["fires"]) == pages.SHOWN
+    assert len(one(browser)["instants"]) == pages.INSTANTS
+
+
+def test_filters_and_pages(
+    engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PAGE", 2)
+    for name in ("a", "b", "c"):
+        add(engine, name, every="1h")
+    add(engine, "d", "shop.mail", every="1h", queue="mail", enabled=False)
+    write(engine, "UPDATE task_schedule SET remark = 'cannot be read' WHERE name = 'c'")
+
+    def names(query: str = "") -> list[str]:
+        return [each["name"] for each in browser.get(f"/api/schedules{query}").json()["lines"]]
+
+    assert names() == ["a", "b"]
+    first = browser.get("/api/schedules").json()
+    assert (first["number"], first["following"]) == (4, "b")
+    assert names("?after=b") == ["c", "d"]
+    assert names("?enabled=no") == names("?queue=mail") == names("?text=MAIL") == ["d"]
+    assert names("?enabled=broken") == ["c"]
+    assert "after=b" in browser.get("/schedules").text
+    assert "No schedule fits" in browser.get("/schedules?text=zzz").text
+    assert browser.get("/schedules?enabled=perhaps").status_code == 400
+
+
+def test_a_late_one_says_so(engine: Engine, browser: Browser) -> None:
+    add(engine)
+    write(engine, "UPDATE task_schedule SET next_run_at = now() - interval '5 min'")
+    assert 290 < one(browser)["line"]["late_s"] < 400
+    assert "start beat" in browser.get("/schedules/nightly").text
+
+
+def test_a_broken_one_says_so_and_is_mended(engine: Engine, browser: Browser) -> None:
+    add(engine)
+    broken = "UPDATE task_schedule SET remark = 'zone cannot be read', zone = 'Mars'"
+    write(engine, f"{broken}, next_run_at = NULL")
+    model = one(browser)
+    assert "Mars" in model["line"]["words"]
+    assert model["instants"] == []
+    assert "zone cannot be read" in browser.get("/schedules/nightly").text
+    assert "zone cannot be read" in browser.get("/schedules").text
+    assert browser.act("/schedules/nightly/change", {"timezone": "Asia/Tokyo"}).status_code == 303
+    mended = one(browser)["line"]
+    assert mended["remark"] is None
+    assert mended["next_run_at"] is not None
+
+
+def test_no_schedules_say_what_to_do(browser: Browser) -> None:
+    assert "tasks-app schedules add" in browser.get("/schedules").text
+
+
+CONSTRAINT = """
+    SELECT pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE conrelid = 'task_schedule'::regclass AND conname = 'names_are_valid'
+"""
+ODD = ("a/b", "/lead", "a//b", "a/run", "a?b#c", "50%", "ä ö", "a.b:c-d", "x/remove", EVIL)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_names_may_hold_anything(engine: Engine, browser: Browser, name: str) -> None:
+    """As a table without our constraint could have them."""
+    with engine.begin() as connection:
+        said = connection.execute(text(CONSTRAINT)).scalar_one()
+        connection.execute(text("ALTER TABLE task_schedule DROP CONSTRAINT names_are_valid"))
+    try:
+        add(engine, every="1h")
+        write(engine, "UPDATE task_schedule SET name = :name", name=name)
+        page = browser.get("/schedules").text
+        address = f"/schedules/{quote(name, safe='')}"
+        assert f'href="{address}"' in page
+        assert "<script>alert" not in page
+        assert one(browser, name)["line"]["name"] == name
+        shown = browser.get(address)
+        assert shown.status_code == 200
+        assert "<script>alert" not in shown.text
+        answer = browser.act(f"{address}/run")
+        assert answer.status_code == 303
+        assert browser.get(answer.headers["location"]).status_code == 200
+        assert browser.act(f"{address}/remove").status_code == 303
+        assert browser.get("/api/schedules").json()["lines"] == []
+    finally:
+        write(engine, "DELETE FROM task_schedule")
+        with engine.begin() as connection:
+            restored = f"ALTER TABLE task_schedule ADD CONSTRAINT names_are_valid {said}"
+            connection.exec_driver_sql(restored)
+
+
+def test_a_name_with_nul_is_no_name(browser: Browser) -> None:
+    assert browser.get("/schedules/a%00b").status_code == 400
+    assert browser.act("/schedules/a%00b/run").status_code == 400
+
+
+def test_markup_and_policy(engine: Engine, browser: Browser) -> None:
+    add(engine)
+    write(
+        engine,
+        "UPDATE task_schedule SET remark = :evil, declared_in = :evil,"
+        " payload = jsonb_build_object(CAST(:evil AS text), CAST(:evil AS text))",
+        evil=EVIL,
+    )
+    for path in ("/schedules", "/schedules/nightly", f"/schedules/nightly?cron={quote(EVIL)}"):
+        page = browser.get(path).text
+        for inert in ("<script>", "<img", "style=", "<style", "onclick"):
+            assert inert not in page, (path, inert)
+    assert "tok_secret" not in browser.get("/schedules/nightly").text
