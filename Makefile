@@ -109,7 +109,7 @@ bench-gate: $(READY)  ## has something become slower than benchmarks/gate.json s
 NEWEST := .venv-newest
 test-newest: $(READY)  ## the suite on the newest of all that pyproject allows, in an environment of its own
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(NEWEST)
+	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(NEWEST)
 	@$(BIN)/uv pip install --quiet --upgrade --python $(NEWEST)/bin/python -r requirements/dev.in -e '.[demo]'
 	@$(BIN)/uv pip list --python $(NEWEST)/bin/python | grep -E '^(alembic|billiard|celery|kombu|psycopg|pydantic|redis|sqlalchemy) '
 	@$(NEWEST)/bin/python $(PYTEST) $(ARGS)

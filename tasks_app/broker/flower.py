@@ -16,6 +16,8 @@ from tasks_app.domain.config.addresses import is_local
 from tasks_app.domain.errors import ConfigurationError
 
 HERE = "127.0.0.1"
+COMMANDS = ("flower", "dashboard")
+"""Celery's commands that start Flower."""
 
 
 def guard_flower(app: Celery) -> None:
@@ -26,7 +28,7 @@ def guard_flower(app: Celery) -> None:
     def look(**_: Any) -> None:
         """Do nothing in a worker or beat, which import the modules, too."""
         context = click.get_current_context(silent=True)
-        if context is not None and context.info_name == "flower":
+        if context is not None and context.info_name in COMMANDS:
             from tornado.options import options  # noqa: PLC0415  it comes with Flower
 
             check_address(options)

@@ -1,0 +1,73 @@
+"""``celery -A tasks_app dashboard`` as people start it: Flower, its users, and the pool's pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.broker.conftest import House
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120, method="thread")]
+
+SAME = {"sec-fetch-site": "same-origin"}
+ROLES = {"TASKS_APP_DASHBOARD_ROLES": "bob:operator,*:viewer"}
+PASSWORDS = "--basic_auth=bob:right,ann:other"
+
+
+def started(house: House, port: int, *options: str, **given: str) -> Any:
+    process = house.start("dashboard", f"--port={port}", *options, **given)
+    process.says("Dashboard: http://")
+    return process, f"http://127.0.0.1:{port}"
+
+
+def requeued(client: httpx.Client, path: str) -> int:
+    client.get("/dashboard/tasks")
+    token = client.cookies.get("tasks_app_token", "")
+    return client.post(path, data={"token": token}, headers=SAME).status_code
+
+
+def test_flower_has_a_tab_and_its_users_have_roles(house: House, free_port: int) -> None:
+    process, address = started(house, free_port, PASSWORDS, **ROLES)
+    [task_id] = house.create("nobody.knows", 1)
+    page, act = f"/dashboard/tasks/{task_id}", f"/dashboard/tasks/{task_id}/cancel"
+
+    assert httpx.get(f"{address}/dashboard/").status_code == 401
+    assert httpx.get(f"{address}{page}", auth=("bob", "other")).status_code == 401
+    with httpx.Client(base_url=address, auth=("ann", "other")) as ann:
+        assert 'href="/dashboard/">Dashboard</a>' in ann.get("/workers").text
+        shown = ann.get(page).text
+        assert "nobody.knows" in shown
+        assert "ann · viewer" in shown
+        assert f'href="/task/{task_id}"' in shown, "Flower's page of it"
+        assert requeued(ann, act) == 403
+    with httpx.Client(base_url=address, auth=("bob", "right")) as bob:
+        assert bob.post(act, data={"token": "x"}, headers=SAME).status_code == 403
+        assert requeued(bob, act) == 303
+        assert "CANCELLED" in bob.get(page).text
+    who = house.sql("SELECT who FROM task_audit WHERE :id = ANY(ids)", id=task_id)
+    assert who == "bob (dashboard)"
+    process.end()
+
+
+@pytest.mark.long
+def test_under_a_prefix_and_where_people_may_only_look(house: House, free_port: int) -> None:
+    options = ("--url_prefix=fl", "--read_only=true")
+    process, address = started(house, free_port, *options)
+    answer = httpx.get(f"{address}/fl/dashboard/tasks")
+    assert "local · viewer" in answer.text
+    assert 'href="/fl/dashboard/static/' in answer.text
+    assert httpx.get(f"{address}/fl/dashboard/", headers={"host": "evil.example"}).is_client_error
+    process.end()
+
+
+@pytest.mark.long
+def test_it_does_not_start_where_others_would_reach_it_without_a_password(
+    house: House, free_port: int
+) -> None:
+    process = house.start("dashboard", f"--port={free_port}", "--address=0.0.0.0")
+
+    assert process.wait(60) != 0
+    assert "Flower has no password, and 0.0.0.0 is an address" in process.log()
+    assert "Traceback" not in process.log()
