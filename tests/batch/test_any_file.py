@@ -70,15 +70,15 @@ def contents(draw: st.DrawFn, width: int) -> tuple[list[list[str]], str, str]:
 
 
 def read_on(file: File, partition: Partition, connection: Any, data: st.DataObject) -> list[Any]:
-    """The records of a segment, by runs that are killed between pages."""
+    """The records of a segment, by runs of which some are killed, at most once a page."""
     reader, after, found = SegmentReader(file, partition), None, []
     while True:
         size = data.draw(st.integers(1, 4))
+        if data.draw(st.integers(0, 4)) == 0:  # killed: nothing of it was committed
+            reader.read(connection, after, size)
+            reader = SegmentReader(file, partition)
         rows = reader.read(connection, after, size)
         last = reader.is_last(connection, rows, size)
-        if data.draw(st.integers(0, 4)) == 0:
-            reader = SegmentReader(file, partition)  # killed: nothing of it was committed
-            continue
         found += [row.fields for row in rows]
         after = json.loads(json.dumps(reader.after(rows))) if rows else after
         if last:
