@@ -23,7 +23,7 @@ URL = "TASKS_APP_BROKER_URL"
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class OutageCause:
     """``fact`` is a sentence's predicate: its subject is the broker."""
 
     fact: str
@@ -36,23 +36,25 @@ _RUNS = f"Check {URL} and that it runs. Tasks wait in the database."
 _REFUSALS = (
     (
         r"AccessRefused: .*?((?:\w+ )?access to .*) refused for user",
-        Cause("refuses {0}", "Give its user the rights to configure, write and read.", AWAY),
+        OutageCause("refuses {0}", "Give its user the rights to configure, write and read.", AWAY),
     ),
     (
         r"(?:AccessRefused|AuthenticationError|AuthenticationWrongNumberOfArgsError): ",
-        Cause("does not let in the user of its URL", f"Correct user and password in {URL}.", AWAY),
+        OutageCause(
+            "does not let in the user of its URL", f"Correct user and password in {URL}.", AWAY
+        ),
     ),
     (
         r"NotAllowed: .*connection limit",
-        Cause("has no connection left", "Raise its limit. Tasks wait in the database."),
+        OutageCause("has no connection left", "Raise its limit. Tasks wait in the database."),
     ),
     (
         r"NotAllowed: .*vhost .*not found",
-        Cause("has no such virtual host", f"Create it, or correct it in {URL}.", AWAY),
+        OutageCause("has no such virtual host", f"Create it, or correct it in {URL}.", AWAY),
     ),
     (
         r"NotAllowed: .*access to vhost",
-        Cause(
+        OutageCause(
             "keeps the user of its URL out of the virtual host",
             f"Run rabbitmqctl set_permissions, or correct {URL}.",
             AWAY,
@@ -60,33 +62,33 @@ _REFUSALS = (
     ),
     (
         r"NoPermissionError: ",
-        Cause("does not allow its user a command", "Look at the user's ACL.", AWAY),
+        OutageCause("does not allow its user a command", "Look at the user's ACL.", AWAY),
     ),
     (
         r"ResponseError: .*DB index is out of range",
-        Cause("has no database of that number", f"Correct it in {URL}.", AWAY),
+        OutageCause("has no database of that number", f"Correct it in {URL}.", AWAY),
     ),
 )
 _NO_ANSWER_YET = (TypeError, ValueError, AttributeError)
 """What drivers raise over an option that they do not take, before they ask anybody."""
 
 
-def why_away(error: BaseException) -> Cause:
+def why_away(error: BaseException) -> OutageCause:
     """Return why the broker was not reached, in the system's words: a library's may be secret."""
     for one in _chain(error):
         said = f"{type(one).__name__}: {one}"
         for pattern, cause in _REFUSALS:
             if found := re.match(pattern, said, re.DOTALL):
                 fact = cause.fact.format(*(printable(group, keep="") for group in found.groups()))
-                return Cause(fact, cause.advice, cause.ends_with)
+                return OutageCause(fact, cause.advice, cause.ends_with)
         if isinstance(one, OSError) and one.strerror:
-            return Cause(f"does not answer: {one.strerror}", _RUNS)
+            return OutageCause(f"does not answer: {one.strerror}", _RUNS)
         if "Timeout" in type(one).__name__:
-            return Cause("does not answer in time", _RUNS)
+            return OutageCause("does not answer in time", _RUNS)
     if isinstance(error, _NO_ANSWER_YET):
         advice = f"Look at the options in {URL} and in broker_transport_options of celeryconfig.py."
-        return Cause(f"cannot be asked ({type(error).__name__})", advice, USAGE)
-    return Cause(f"does not answer ({type(error).__name__})", _RUNS)
+        return OutageCause(f"cannot be asked ({type(error).__name__})", advice, USAGE)
+    return OutageCause(f"does not answer ({type(error).__name__})", _RUNS)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -107,7 +109,7 @@ class Outage:
         self._since = ""
         self._say_at = 0.0
 
-    def goes_on(self, broker: str, cause: Cause) -> None:
+    def goes_on(self, broker: str, cause: OutageCause) -> None:
         """Take note of one more try in vain; ``broker`` is a URL without its password."""
         now = self._clock()
         if self._began is None:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from tasks_app.dashboard.reader import Reader
+from tasks_app.dashboard.reader import PageReader
 from tasks_app.dashboard.rendering.html import STATIC, render
 from tasks_app.dashboard.rendering.json import problem
 from tasks_app.dashboard.rendering.openapi import describe
@@ -34,8 +34,8 @@ from tasks_app.dashboard.routes import (
 )
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.envelope import Envelope, TooLargeError
-from tasks_app.dashboard.security.guard import RefusedError, guarded, requires
+from tasks_app.dashboard.security.envelope import RequestEnvelope, TooLargeError
+from tasks_app.dashboard.security.guard import HttpError, guarded, requires
 from tasks_app.dashboard.security.identity import RoleOf, WhoOf, identify
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.settings import Settings
@@ -72,7 +72,7 @@ ROUTES = (
 
 def dashboard_app(
     settings: Settings, *, role: RoleOf | None = None, who: WhoOf | None = None
-) -> Envelope:
+) -> RequestEnvelope:
     """Return the dashboard, to be served or mounted under any prefix.
 
     ``role`` says of a request ``"viewer"``, ``"operator"``, ``"admin"`` or None, which is refused;
@@ -80,7 +80,7 @@ def dashboard_app(
     settings decide; without those it answers this machine only.
     """
     url = settings.database
-    desk = Desk(settings, Reader(url), Database(url, prepare=settings.prepare))
+    desk = Desk(settings, PageReader(url), Database(url, prepare=settings.prepare))
     asks = partial(identify, settings=settings, role=role, who=who)
     app = Starlette(
         routes=[
@@ -91,7 +91,7 @@ def dashboard_app(
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={
-            RefusedError: _refused,
+            HttpError: _refused,
             HTTPException: _http,
             TooLargeError: _too_large,
             DBAPIError: _database,
@@ -104,7 +104,7 @@ def dashboard_app(
         desk.reader.close()
         desk.database.dispose()
 
-    return Envelope(app, close)
+    return RequestEnvelope(app, close)
 
 
 def _say(request: Request, status: int, said: str) -> Response:
@@ -114,7 +114,7 @@ def _say(request: Request, status: int, said: str) -> Response:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    status = error.status if isinstance(error, RefusedError) else 500
+    status = error.status if isinstance(error, HttpError) else 500
     response = _say(request, status, str(error))
     if status == 401:  # noqa: PLR2004
         response.headers["WWW-Authenticate"] = 'Basic realm="tasks_app", charset="UTF-8"'

@@ -15,7 +15,7 @@ Model = TypeVar("Model")
 MOST_KEPT = 200
 
 
-class Reader:
+class PageReader:
     """Reads in transactions that cannot write, and keeps what was read for a second or two."""
 
     def __init__(self, url: str) -> None:

@@ -12,7 +12,7 @@ from tasks_app.cli.processes.drained import find_left, tell
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch.set_aside import park
 from tasks_app.pool.flow_control.pause import pause
-from tasks_app.runtime.worker.supervisor import Ended
+from tasks_app.runtime.worker.supervisor import WorkerEnd
 from tests.cli.shell import Shell
 from tests.factory import claimed_task, pending_task, unknown
 
@@ -100,7 +100,7 @@ def now(engine: Engine) -> datetime:
 
 def found(engine: Engine, since: datetime) -> list[tuple[str, int, int, str]]:
     with engine.begin() as connection:
-        left = find_left(connection, ["default", "mail"], since, Ended(0, None))
+        left = find_left(connection, ["default", "mail"], since, WorkerEnd(0, None))
     return [(each["name"], each["number"], each["first"], each["why"]) for each in left]
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from tasks_app import Settings
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.monitor.metrics.catalogue import METRICS
-from tasks_app.monitor.metrics.reader import Reader
+from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.monitor.metrics.server import MetricsServer, check_address
 from tasks_app.runtime.db.database import Database
 from tests.cli.shell import Shell
@@ -36,7 +36,7 @@ def get(url: str, **headers: str) -> tuple[int, str]:
 @pytest.fixture
 def guarded(database_url: str, engine: Engine) -> Iterator[str]:
     database = Database(database_url)
-    reader = Reader(database, Settings(database_url=database_url))
+    reader = MetricsReader(database, Settings(database_url=database_url))
     with MetricsServer("127.0.0.1", 0, reader, "bob:secret") as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tasks_app.dashboard.app import dashboard_app
-from tasks_app.dashboard.security.envelope import Envelope
+from tasks_app.dashboard.security.envelope import RequestEnvelope
 
 HOST = "http://localhost"
 SAME = {"sec-fetch-site": "same-origin"}
@@ -19,11 +19,11 @@ SAME = {"sec-fetch-site": "same-origin"}
 
 LOOP = asyncio.Runner()
 """One for all requests: a new one would start new threads for each."""
-OPEN: list[Envelope] = []
+OPEN: list[RequestEnvelope] = []
 """Closed after each test."""
 
 
-def dashboard(*args: Any, **options: Any) -> Envelope:
+def dashboard(*args: Any, **options: Any) -> RequestEnvelope:
     OPEN.append(dashboard_app(*args, **options))
     return OPEN[-1]
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 
 from tasks_app import Settings, TaskContext, handler
 from tasks_app.dashboard.routes.edit import unmasked
-from tasks_app.dashboard.security.guard import RefusedError
+from tasks_app.dashboard.security.guard import HttpError
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tests.dashboard.browser import Browser, dashboard
 from tests.dashboard.test_pages import audit, failed_task, waiting_task
@@ -110,5 +110,5 @@ def test_masks_are_undone_only_where_they_were_made() -> None:
         {"a": [{"password": "***"}]},
         {"url": "redis://other:***@h/0"},
     ):
-        with pytest.raises(RefusedError):
+        with pytest.raises(HttpError):
             unmasked(wrong, stored)

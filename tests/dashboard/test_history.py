@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, Engine
 
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.monitor.pages.history import task_history
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.roll_up import roll_up
@@ -21,8 +21,8 @@ def count(connection: Connection) -> None:
         connection,
         "child",
         part(at, 3, "mail.send", ms=300),
-        part(at, 1, "mail.send", Outcome.FAILED),
-        part(at, 2, "<b>evil", Outcome.RETRIED),
+        part(at, 1, "mail.send", CountedOutcome.FAILED),
+        part(at, 2, "<b>evil", CountedOutcome.RETRIED),
     )
     roll_up(connection, None, KEPT, now=at + timedelta(minutes=2))
 

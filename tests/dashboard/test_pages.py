@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app import Settings
-from tasks_app.dashboard.reader import Reader
+from tasks_app.dashboard.reader import PageReader
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.pages import tasks as tasks_page
@@ -235,7 +235,7 @@ def test_a_database_that_is_down_gives_a_sentence(settings: Settings) -> None:
 
 
 def test_reads_cannot_write_and_end_early(engine: Engine, settings: Settings) -> None:
-    reader = Reader(settings.database)
+    reader = PageReader(settings.database)
     try:
         with pytest.raises(DBAPIError, match="read-only transaction"):
             reader.read("w", lambda c: c.execute(text("DELETE FROM task_audit")))
@@ -247,7 +247,7 @@ def test_reads_cannot_write_and_end_early(engine: Engine, settings: Settings) ->
 
 
 def test_viewers_share_a_read(engine: Engine, settings: Settings) -> None:
-    reader, asked = Reader(settings.database), []
+    reader, asked = PageReader(settings.database), []
     for _ in range(3):
         reader.read("same", asked.append, keep_s=60)
     reader.forget()

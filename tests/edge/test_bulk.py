@@ -77,7 +77,7 @@ class Crowd:
             process.join()
 
 
-def steps_of(engine: Engine, token: int) -> list[audit.Line]:
+def steps_of(engine: Engine, token: int) -> list[audit.AuditLine]:
     with engine.connect() as connection:
         return audit.steps(connection, token)[1:]
 

@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from tasks_app import locks
-from tasks_app.domain.coordination.locks import LockDeniedError, LockMode, Part, parts_of
+from tasks_app.domain.coordination.locks import LockDeniedError, LockMode, LockPart, parts_of
 
 RESOURCES = 40
 WAITS = (0, 0, "300ms", "20s", "20s", "20s")
@@ -68,7 +68,7 @@ class Tried:
     """One acquisition, as its process saw it; ``killed``: when that process was surely gone."""
 
     who: str
-    parts: tuple[Part, ...]
+    parts: tuple[LockPart, ...]
     waits: bool
     asked: float
     held: float | None = None
@@ -95,7 +95,7 @@ def read(path: Path, killed: float | None) -> Iterator[Tried]:
                 if tried:
                     yield tried
                 parts = tuple(
-                    Part(name, LockMode(mode), most) for name, mode, most in said["parts"]
+                    LockPart(name, LockMode(mode), most) for name, mode, most in said["parts"]
                 )
                 tried = Tried(path.name, parts, bool(said["wait"]), at)
             case "held" if tried:
@@ -114,7 +114,7 @@ def read(path: Path, killed: float | None) -> Iterator[Tried]:
 
 def violations(tries: list[Tried]) -> list[str]:
     """Return who held one resource at the same time and did not get along."""
-    spans: dict[str, list[tuple[float, float, Tried, Part]]] = {}
+    spans: dict[str, list[tuple[float, float, Tried, LockPart]]] = {}
     for tried in tries:
         if tried.held is not None:
             end = tried.ended or tried.killed
@@ -123,7 +123,7 @@ def violations(tries: list[Tried]) -> list[str]:
                 spans.setdefault(part.resource, []).append((tried.held, end, tried, part))
     found = []
     for resource, all_spans in spans.items():
-        open_ones: list[tuple[float, float, Tried, Part]] = []
+        open_ones: list[tuple[float, float, Tried, LockPart]] = []
         for span in sorted(all_spans, key=lambda s: s[0]):
             open_ones = [one for one in open_ones if one[1] > span[0]]
             modes = {one[3].mode for one in (*open_ones, span)}

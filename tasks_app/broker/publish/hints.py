@@ -23,7 +23,7 @@ from tasks_app.runtime.hints.hints import HINTS
 NO_SUCH_QUEUE = "404"
 
 
-class Kept(NamedTuple):
+class HintSocket(NamedTuple):
     """An open socket to Redis, for the lists of one channel."""
 
     channel: Any
@@ -46,7 +46,7 @@ class CeleryHints:
         app.conf.update(configuration(settings), task_always_eager=False)
         self.broker = BrokerConnection(app)
         self.envelope = Envelope(app, HINTS.pool or own_name())
-        self._kept: Kept | None = None
+        self._kept: HintSocket | None = None
 
     def publish(self, queue: str, ids: Sequence[int]) -> None:
         """Send one message without a row in the ledger."""
@@ -84,7 +84,7 @@ class CeleryHints:
         """
         pool = channel.client.connection_pool
         if self._kept is None or self._kept.pool is not pool:
-            self._kept = Kept(channel, pool, pool.get_connection())
+            self._kept = HintSocket(channel, pool, pool.get_connection())
         self._kept.write(queue, text)
         self._kept.socket.read_response()
 

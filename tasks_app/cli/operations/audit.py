@@ -12,7 +12,7 @@ from tasks_app.cli import listing, output
 from tasks_app.cli.database import transaction
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations import audit as rows
-from tasks_app.pool.operations.audit import Line
+from tasks_app.pool.operations.audit import AuditLine
 from tasks_app.pool.tasks.browse import outlines
 
 
@@ -93,7 +93,7 @@ def _show(token: int, *, json_: bool) -> None:
     )
 
 
-def _what(line: Line) -> str:
+def _what(line: AuditLine) -> str:
     """Say what it was done to, without the values of a patch."""
     words = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in line.what.items()]
     if not words and line.bulk is None and line.ids:

@@ -18,7 +18,7 @@ from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.operations.left_due import Left, left
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api.queues import list_queues
-from tasks_app.runtime.worker.supervisor import Ended
+from tasks_app.runtime.worker.supervisor import WorkerEnd
 
 _UNKNOWN = "nobody knows why"
 _STOPPED = "the drain was stopped before it came to them"
@@ -27,7 +27,7 @@ _WORDS = {State.PENDING: "to run again"}
 
 
 def find_left(
-    connection: Connection, queues: Sequence[str], since: datetime, ended: Ended
+    connection: Connection, queues: Sequence[str], since: datetime, ended: WorkerEnd
 ) -> list[dict[str, Any]]:
     """Return the due tasks of these queues that nobody can run, by name, with the reason.
 

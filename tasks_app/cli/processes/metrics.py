@@ -12,7 +12,7 @@ import click
 from tasks_app.cli.database import opened, settings
 from tasks_app.domain.errors import AWAY, ConfigurationError
 from tasks_app.monitor.metrics.catalogue import UP
-from tasks_app.monitor.metrics.reader import Reader
+from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.monitor.metrics.server import PATH, MetricsServer
 
 PORT = 9464
@@ -37,7 +37,7 @@ def metrics(*, address: str, port: int, once: bool) -> None:
     """
     given = settings()
     with opened() as database:
-        reader = Reader(database, given)
+        reader = MetricsReader(database, given)
         if once:
             text = reader.read()
             click.echo(text, nl=False)

@@ -29,7 +29,7 @@ from tasks_app.runtime.handlers.registry import HANDLERS, load_handlers
 from tasks_app.runtime.json_log import JsonLines
 from tasks_app.runtime.schedules.declared import synchronise
 from tasks_app.runtime.worker.assembly import run_work
-from tasks_app.runtime.worker.supervisor import Ended, supervise, work_command
+from tasks_app.runtime.worker.supervisor import WorkerEnd, supervise, work_command
 
 MOST = 64
 """Processes of a worker, or threads in each."""
@@ -139,7 +139,7 @@ def _tell(notice: str | None) -> None:
 
 
 def _drain(
-    run: Callable[[list[str]], Ended], command: list[str], queues: Sequence[str], *, json_: bool
+    run: Callable[[list[str]], WorkerEnd], command: list[str], queues: Sequence[str], *, json_: bool
 ) -> int:
     """Run it to its end and print what ran; return the exit status."""
     with transaction() as connection:

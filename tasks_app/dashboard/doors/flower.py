@@ -29,7 +29,7 @@ from tornado.web import url
 from tasks_app.dashboard.app import dashboard_app
 from tasks_app.dashboard.doors.tornado import Hosted
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.envelope import Envelope
+from tasks_app.dashboard.security.envelope import RequestEnvelope
 from tasks_app.dashboard.security.identity import local, role_of
 from tasks_app.domain.config.settings import Settings
 
@@ -58,7 +58,7 @@ class PoolFlower(Flower):  # type: ignore[misc]
         self.add_handlers(r".*", [url(rf"{mount}(?:/.*)?", PoolHandler, kept)])
 
 
-def pool_dashboard(settings: Settings) -> Envelope:
+def pool_dashboard(settings: Settings) -> RequestEnvelope:
     """Return the dashboard with Flower's users and the roles of the settings."""
 
     def role(request: Request) -> str | None:

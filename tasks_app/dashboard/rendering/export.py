@@ -10,21 +10,21 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from tasks_app.pool.pages.tasks import Row
+from tasks_app.pool.pages.tasks import TaskLine
 
-_ROW = TypeAdapter(Row)
+_ROW = TypeAdapter(TaskLine)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
-def as_csv(pages: Iterable[list[Row]]) -> Iterator[bytes]:
+def as_csv(pages: Iterable[list[TaskLine]]) -> Iterator[bytes]:
     """Yield a header, and a line for each row."""
-    yield _lines([list(Row.__dataclass_fields__)])
+    yield _lines([list(TaskLine.__dataclass_fields__)])
     for page in pages:
         yield _lines([[_cell(value) for value in asdict(row).values()] for row in page])
 
 
-def as_json_lines(pages: Iterable[list[Row]]) -> Iterator[bytes]:
+def as_json_lines(pages: Iterable[list[TaskLine]]) -> Iterator[bytes]:
     for page in pages:
         yield b"".join(_ROW.dump_json(row) + b"\n" for row in page)
 

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from tasks_app.dashboard.rendering.html import tell
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.desk import Desk
-from tasks_app.dashboard.security.guard import RefusedError
+from tasks_app.dashboard.security.guard import HttpError
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.errors import TasksError
 
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ActionAnswer:
     """What came of an action."""
 
     said: str
@@ -45,11 +45,11 @@ async def carried_out(verb: Callable[[], Answer]) -> Answer:
     try:
         return await run_in_threadpool(verb)
     except TasksError as error:
-        raise RefusedError(409, str(error)) from error
+        raise HttpError(409, str(error)) from error
 
 
 async def act(
-    request: Request, desk: Desk, carry_out: Callable[[Connection, str], Done], *, back: str
+    request: Request, desk: Desk, carry_out: Callable[[Connection, str], ActionAnswer], *, back: str
 ) -> Response:
     """Call ``carry_out(connection, who)`` in a transaction; then show the page ``back``.
 
@@ -57,7 +57,7 @@ async def act(
         RefusedError: the runtime refused, and all was rolled back.
     """
 
-    def in_transaction() -> Done:
+    def in_transaction() -> ActionAnswer:
         with desk.database.begin() as connection:
             return carry_out(connection, who(request))
 
@@ -66,7 +66,7 @@ async def act(
     return answer(request, done) if is_api(request) else go_to(request, back, done)
 
 
-def go_to(request: Request, path: str, done: Done | None = None) -> Response:
+def go_to(request: Request, path: str, done: ActionAnswer | None = None) -> Response:
     """Lead to a page of ours, which says what was done."""
     response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", 303)
     if done:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
-from tasks_app.dashboard.security.guard import RefusedError
+from tasks_app.dashboard.security.guard import HttpError
 from tasks_app.dashboard.security.same_site import FIELD, is_api
 
 Fields = TypeVar("Fields")
@@ -27,7 +27,7 @@ def row_id(text: str) -> int:
         RefusedError: it is none.
     """
     if not (text.isascii() and text.isdigit() and int(text) <= _MOST_ID):
-        raise RefusedError(400, "An id is a whole number. Correct the address.")
+        raise HttpError(400, "An id is a whole number. Correct the address.")
     return int(text)
 
 
@@ -39,7 +39,7 @@ def named(request: Request, part: str) -> str:
     """
     name = str(request.path_params[part])
     if "\0" in name:
-        raise RefusedError(400, "A name has a NUL character. Correct the address.")
+        raise HttpError(400, "A name has a NUL character. Correct the address.")
     return name
 
 
@@ -51,7 +51,7 @@ def filters(request: Request, names: Iterable[str]) -> dict[str, str]:
     """
     asked = {name: request.query_params.get(name, "").strip() for name in names}
     if any("\0" in value for value in asked.values()):
-        raise RefusedError(400, "A filter has a NUL character. Leave it out.")
+        raise HttpError(400, "A filter has a NUL character. Leave it out.")
     return {name: value[:LONGEST] for name, value in asked.items() if value}
 
 
@@ -72,7 +72,7 @@ async def fields(request: Request, model: type[Fields]) -> Fields:
         try:
             given = json.loads(await request.body() or b"{}")
         except ValueError:
-            raise RefusedError(400, "The body is no JSON. Send an object.") from None
+            raise HttpError(400, "The body is no JSON. Send an object.") from None
     else:
         given = _singled(await request.form())
     return _checked(model, given)
@@ -94,11 +94,11 @@ def _singled(given: ImmutableMultiDict[str, Any]) -> dict[str, Any]:
 
 def _checked(model: type[Fields], given: Any) -> Fields:
     if _has_nul(given):
-        raise RefusedError(400, "A field has a NUL character. Leave it out.")
+        raise HttpError(400, "A field has a NUL character. Leave it out.")
     try:
         return _adapter(model).validate_python(given)  # type: ignore[no-any-return,arg-type]
     except ValidationError as error:
-        raise RefusedError(400, _sentence(error)) from None
+        raise HttpError(400, _sentence(error)) from None
 
 
 def _has_nul(value: Any) -> bool:

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from tasks_app.batch.control import abandon_job, restart_job, stop_job
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import fields, filters, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.domain.batch.records import BatchStatus
 from tasks_app.monitor.pages.batches import FILTERS, Batches, BatchPage, batch_page, batches
 from tasks_app.runtime.handlers.registry import load_handlers
@@ -38,7 +38,7 @@ class Restart:
 def _batches(request: Request, desk: Desk) -> Batches:
     given = filters(request, FILTERS)
     if given.get("status", "RUNNING") not in list(BatchStatus):
-        raise RefusedError(400, f"status is none of {', '.join(BatchStatus)}. Correct the address.")
+        raise HttpError(400, f"status is none of {', '.join(BatchStatus)}. Correct the address.")
     key = ("batches", tuple(given.items()))
     return desk.reader.read(key, lambda c: batches(c, given), KEEP_S)
 
@@ -61,7 +61,7 @@ def _batch(request: Request, desk: Desk) -> BatchPage:
     batch_id = row_id(request.path_params["batch_id"])
     model = desk.reader.read(("batch", batch_id), lambda c: batch_page(c, batch_id), KEEP_S)
     if model is None:
-        raise RefusedError(404, f"There is no batch {batch_id}. It may have been pruned.")
+        raise HttpError(404, f"There is no batch {batch_id}. It may have been pruned.")
     return model
 
 
@@ -78,7 +78,7 @@ async def batch_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_batch, request, desk))
 
 
-Carried = Callable[[Connection, str], Done]
+Carried = Callable[[Connection, str], ActionAnswer]
 
 
 async def _act(request: Request, desk: Desk, verb: Callable[[int], Carried]) -> Response:
@@ -86,43 +86,43 @@ async def _act(request: Request, desk: Desk, verb: Callable[[int], Carried]) -> 
     return await act(request, desk, verb(batch_id), back=f"/batches/{batch_id}")
 
 
-@requires(Role.ADMIN, answers=Done)
+@requires(Role.ADMIN, answers=ActionAnswer)
 async def stop(request: Request, desk: Desk) -> Response:
     """Stop an instance at its next chunks."""
 
     def verb(batch_id: int) -> Carried:
-        def carry_out(connection: Connection, who: str) -> Done:
+        def carry_out(connection: Connection, who: str) -> ActionAnswer:
             left = stop_job(connection, batch_id, by=who)
-            return Done(f"Stopping; {left} tasks run still." if left else "Stopping.")
+            return ActionAnswer(f"Stopping; {left} tasks run still." if left else "Stopping.")
 
         return carry_out
 
     return await _act(request, desk, verb)
 
 
-@requires(Role.ADMIN, answers=Done, takes=Restart)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Restart)
 async def restart(request: Request, desk: Desk) -> Response:
     """Let an instance go on where it stopped."""
     divide = (await fields(request, Restart)).divide
 
     def verb(batch_id: int) -> Carried:
-        def carry_out(connection: Connection, who: str) -> Done:
+        def carry_out(connection: Connection, who: str) -> ActionAnswer:
             run = restart_job(connection, batch_id, divide=divide, by=who).run
-            return Done(f"It goes on, run {run}.")
+            return ActionAnswer(f"It goes on, run {run}.")
 
         return carry_out
 
     return await _act(request, desk, verb)
 
 
-@requires(Role.ADMIN, answers=Done)
+@requires(Role.ADMIN, answers=ActionAnswer)
 async def abandon(request: Request, desk: Desk) -> Response:
     """Never let an instance go on; what it did stays."""
 
     def verb(batch_id: int) -> Carried:
-        def carry_out(connection: Connection, who: str) -> Done:
+        def carry_out(connection: Connection, who: str) -> ActionAnswer:
             abandon_job(connection, batch_id, by=who)
-            return Done("Abandoned.")
+            return ActionAnswer("Abandoned.")
 
         return carry_out
 

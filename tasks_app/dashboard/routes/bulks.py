@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import Done, carried_out, go_to, who
+from tasks_app.dashboard.routes.acting import ActionAnswer, carried_out, go_to, who
 from tasks_app.dashboard.routes.asked import fields, query, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.errors import TasksError
 from tasks_app.monitor.pages.bulk import BulkPage, bulk_page
@@ -64,7 +64,7 @@ class NewBulk:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageSize:
     """How many tasks are acted on."""
 
     first: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] | None = None
@@ -76,7 +76,7 @@ async def _checked(verb: Callable[[], Any]) -> Any:
     try:
         return await run_in_threadpool(verb)
     except TasksError as error:
-        raise RefusedError(400, str(error)) from error
+        raise HttpError(400, str(error)) from error
 
 
 @requires(Role.OPERATOR)
@@ -108,7 +108,7 @@ async def open_bulk(request: Request, desk: Desk) -> Response:
 def _page(token: int, desk: Desk) -> BulkPage:
     model = desk.reader.read(("bulk", token), lambda c: bulk_page(c, token))
     if model is None:
-        raise RefusedError(404, f"There is no bulk {token}. The audit has all that were opened.")
+        raise HttpError(404, f"There is no bulk {token}. The audit has all that were opened.")
     return model
 
 
@@ -126,16 +126,16 @@ async def bulk_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_page, token, desk))
 
 
-@requires(Role.OPERATOR, answers=BulkPage, takes=Stage)
+@requires(Role.OPERATOR, answers=BulkPage, takes=StageSize)
 async def run_stage(request: Request, desk: Desk) -> Response:
     """Act on the next tasks of a bulk."""
-    token, stage = row_id(request.path_params["token"]), await fields(request, Stage)
+    token, stage = row_id(request.path_params["token"]), await fields(request, StageSize)
     done = (await run_in_threadpool(_page, token, desk)).done
     first = stage.first or MOST_AT_ONCE
     if request.state.identity.role < Role.ADMIN:
         left = MOST_OF_OPERATORS - done
         if left <= 0 or (stage.first or 0) > left:
-            raise RefusedError(403, f"More than {MOST_OF_OPERATORS} tasks of a bulk need an admin.")
+            raise HttpError(403, f"More than {MOST_OF_OPERATORS} tasks of a bulk need an admin.")
         first = min(first, left)
     engine, by = desk.database.engine, who(request)
     ran = await carried_out(lambda: run_bulk(engine, token, first=first, by=by))
@@ -143,7 +143,11 @@ async def run_stage(request: Request, desk: Desk) -> Response:
     if is_api(request):
         return answer(request, await run_in_threadpool(_page, token, desk))
     number = len(ran.ids) if ran else 0
-    said = Done(f"{number} more.") if number else Done("There was nothing left.", changed=False)
+    said = (
+        ActionAnswer(f"{number} more.")
+        if number
+        else ActionAnswer("There was nothing left.", changed=False)
+    )
     return go_to(request, f"/bulks/{token}", said)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks_app.dashboard.reader import Reader
+from tasks_app.dashboard.reader import PageReader
 from tasks_app.domain.config.settings import Settings
 from tasks_app.runtime.db.database import Database
 
@@ -14,5 +14,5 @@ class Desk:
     """Reads go through ``reader``; ``database`` is for the verbs of operators."""
 
     settings: Settings
-    reader: Reader
+    reader: PageReader
     database: Database

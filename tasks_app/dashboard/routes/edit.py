@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import render
-from tasks_app.dashboard.routes.acting import Done, act, carried_out
+from tasks_app.dashboard.routes.acting import ActionAnswer, act, carried_out
 from tasks_app.dashboard.routes.asked import fields, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.setting_sources import MASK, masked
 from tasks_app.domain.tasks.records import Task
@@ -44,7 +44,7 @@ class NewPayload:
 def _task(desk: Desk, task_id: int) -> Task:
     task = desk.reader.read(("raw task", task_id), lambda c: browse.get(c, task_id), keep_s=0)
     if task is None:
-        raise RefusedError(404, f"There is no task {task_id}. It may have been pruned.")
+        raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
     return task
 
 
@@ -59,7 +59,7 @@ async def show_edit(request: Request, desk: Desk) -> Response:
     return render(request, "tasks/edit.html", task=task, text=text, diff=None, at=None)
 
 
-@requires(Role.ADMIN, answers=Done, takes=NewPayload)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=NewPayload)
 async def edit_task(request: Request, desk: Desk) -> Response:
     """Give a task that waits or has failed another payload; `requeue` returns it to the pool."""
     task_id, said = row_id(request.path_params["task_id"]), await fields(request, NewPayload)
@@ -72,12 +72,14 @@ async def edit_task(request: Request, desk: Desk) -> Response:
         lines = list(unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm=""))[2:]
         return render(request, "tasks/edit.html", task=task, text=new, diff=lines, at=None)
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         if not edit_payload(connection, task_id, payload, by=who):
-            return Done("Nothing was changed: the task runs or has succeeded.", changed=False)
+            return ActionAnswer(
+                "Nothing was changed: the task runs or has succeeded.", changed=False
+            )
         if said.requeue:
             requeue_task(connection, task_id, by=who)
-        return Done("Saved and requeued." if said.requeue else "Saved.")
+        return ActionAnswer("Saved and requeued." if said.requeue else "Saved.")
 
     return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
 
@@ -86,9 +88,9 @@ def _object(given: dict[str, Any] | str) -> dict[str, Any]:
     try:
         payload = json.loads(given) if isinstance(given, str) else given
     except ValueError as error:
-        raise RefusedError(400, f"The payload is no JSON: {error}. Correct it.") from None
+        raise HttpError(400, f"The payload is no JSON: {error}. Correct it.") from None
     if not isinstance(payload, dict):
-        raise RefusedError(400, "The payload is no JSON object. Begin it with {.")
+        raise HttpError(400, "The payload is no JSON object. Begin it with {.")
     return payload
 
 
@@ -110,7 +112,7 @@ def unmasked(given: Any, stored: Any, name: str = "") -> Any:
             for place, each in enumerate(given)
         ]
     if isinstance(given, str) and MASK in given:
-        raise RefusedError(400, f"{name or 'A value'} is masked. Write it whole, or leave it.")
+        raise HttpError(400, f"{name or 'A value'} is masked. Write it whole, or leave it.")
     return given
 
 

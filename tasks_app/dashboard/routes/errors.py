@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import fields, filters, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.domain.config.field_types import Span
 from tasks_app.domain.tasks.fingerprint import parse_fingerprint
 from tasks_app.monitor.pages.errors import (
@@ -51,7 +51,7 @@ def _errors(request: Request, desk: Desk) -> Errors:
     given = filters(request, FILTERS)
     for name, known in (("since", SINCE), ("known", KNOWN)):
         if given.get(name, next(iter(known))) not in known:
-            raise RefusedError(400, f"{name} is none of {', '.join(known)}. Correct the address.")
+            raise HttpError(400, f"{name} is none of {', '.join(known)}. Correct the address.")
     key = ("errors", tuple(given.items()))
     return desk.reader.read(key, lambda c: errors(c, given), KEEP_S)
 
@@ -74,7 +74,7 @@ def _fingerprint(request: Request) -> str:
     try:
         return parse_fingerprint(request.path_params["fingerprint"]).hex()
     except ValueError as error:
-        raise RefusedError(400, str(error)) from None
+        raise HttpError(400, str(error)) from None
 
 
 def _instant(text: str) -> datetime:
@@ -82,7 +82,7 @@ def _instant(text: str) -> datetime:
     with suppress(ValueError):
         at = datetime.fromisoformat(text.replace(" ", "+"))  # as a + arrives
     if at is None or at.tzinfo is None:
-        raise RefusedError(400, "before is an instant with a zone. Correct the address.")
+        raise HttpError(400, "before is an instant with a zone. Correct the address.")
     return at
 
 
@@ -94,7 +94,7 @@ def _error(request: Request, desk: Desk) -> ErrorPage:
     key = ("error", fingerprint, before)
     model = desk.reader.read(key, lambda c: error_page(c, fingerprint, before=before), KEEP_S)
     if model is None:
-        raise RefusedError(404, f"No failed task has the fingerprint {fingerprint} any more.")
+        raise HttpError(404, f"No failed task has the fingerprint {fingerprint} any more.")
     return model
 
 
@@ -110,28 +110,28 @@ async def error_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_error, request, desk))
 
 
-@requires(Role.OPERATOR, answers=Done, takes=Known)
+@requires(Role.OPERATOR, answers=ActionAnswer, takes=Known)
 async def mark_known(request: Request, desk: Desk) -> Response:
     """Mark a cause as known."""
     fingerprint, said = _fingerprint(request), await fields(request, Known)
     until: timedelta | None = said.until
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         marked = mark_error_known(connection, fingerprint, by=who, until=until, note=said.note)
-        return Done("Marked as known.") if marked else Done(_GONE, changed=False)
+        return ActionAnswer("Marked as known.") if marked else ActionAnswer(_GONE, changed=False)
 
     return await act(request, desk, carry_out, back=f"/errors/{fingerprint}")
 
 
-@requires(Role.OPERATOR, answers=Done)
+@requires(Role.OPERATOR, answers=ActionAnswer)
 async def mark_unknown(request: Request, desk: Desk) -> Response:
     """Take the mark of a cause back."""
     fingerprint = _fingerprint(request)
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         if mark_error_unknown(connection, fingerprint, by=who):
-            return Done("It is not marked any more.")
-        return Done("It was not marked.", changed=False)
+            return ActionAnswer("It is not marked any more.")
+        return ActionAnswer("It was not marked.", changed=False)
 
     return await act(request, desk, carry_out, back=f"/errors/{fingerprint}")
 

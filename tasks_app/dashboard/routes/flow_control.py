@@ -9,12 +9,12 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import fields
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.routes.queues import address_of
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.domain.flow_control.circuit_breaker import BreakerMode
 from tasks_app.runtime.api import limits as verbs
 from tasks_app.runtime.flow_control.breakers import override_breaker
@@ -65,12 +65,12 @@ class Freed:
     page: str = ""
 
 
-@requires(Role.ADMIN, answers=Done, takes=Limited)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Limited)
 async def set_limit(request: Request, desk: Desk) -> Response:
     """Limit a queue, a name or limit keys; replaces what was set before."""
     given = await fields(request, Limited)
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         verbs.set_limit(
             connection,
             given.kind,
@@ -80,25 +80,27 @@ async def set_limit(request: Request, desk: Desk) -> Response:
             burst=given.burst,
             by=who,
         )
-        return Done(f"The limit of {given.kind} {given.target} is set, from the next claim on.")
+        return ActionAnswer(
+            f"The limit of {given.kind} {given.target} is set, from the next claim on."
+        )
 
     return await act(request, desk, carry_out, back=address_of(given.page))
 
 
-@requires(Role.ADMIN, answers=Done, takes=Target)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Target)
 async def drop_limit(request: Request, desk: Desk) -> Response:
     """Remove a limit; the tasks that wait for it go on."""
     given = await fields(request, Target)
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         if not verbs.drop_limit(connection, given.kind, given.target, by=who):
-            return Done("Nothing was changed: there is no such limit.", changed=False)
-        return Done(f"The limit of {given.kind} {given.target} is dropped.")
+            return ActionAnswer("Nothing was changed: there is no such limit.", changed=False)
+        return ActionAnswer(f"The limit of {given.kind} {given.target} is dropped.")
 
     return await act(request, desk, carry_out, back=address_of(given.page))
 
 
-@requires(Role.ADMIN, answers=Done, takes=Override)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Override)
 async def override(request: Request, desk: Desk) -> Response:
     """Open or close a breaker whatever the outcomes are (open, closed), or leave it to them."""
     given = await fields(request, Override)
@@ -108,24 +110,24 @@ async def override(request: Request, desk: Desk) -> Response:
         BreakerMode.AUTO: "is left to its outcomes",
     }
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         if not override_breaker(connection, given.dependency, given.mode, by=who):
-            raise RefusedError(404, f"There is no breaker {given.dependency}.")
-        return Done(f"Breaker {given.dependency} {words[given.mode]}.")
+            raise HttpError(404, f"There is no breaker {given.dependency}.")
+        return ActionAnswer(f"Breaker {given.dependency} {words[given.mode]}.")
 
     return await act(request, desk, carry_out, back=address_of(given.page))
 
 
-@requires(Role.ADMIN, answers=Done, takes=Freed)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Freed)
 async def free_lock(request: Request, desk: Desk) -> Response:
     """Take a lock from its holder, whose guarded writes are refused from then on."""
     given = await fields(request, Freed)
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         whose = verbs.free_lock(connection, given.resource, given.holder, by=who)
         if not whose:
-            return Done("Nothing was changed: nobody holds it any more.", changed=False)
-        return Done(f"{given.resource} was taken from {', '.join(whose)}.")
+            return ActionAnswer("Nothing was changed: nobody holds it any more.", changed=False)
+        return ActionAnswer(f"{given.resource} was taken from {', '.join(whose)}.")
 
     return await act(request, desk, carry_out, back=address_of(given.page))
 

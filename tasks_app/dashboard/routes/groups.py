@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.monitor.pages.groups import GroupPage, Groups, group_page, groups
 from tasks_app.runtime.api.groups import cancel_group
 
@@ -41,7 +41,7 @@ def _group(request: Request, desk: Desk) -> GroupPage:
     group_id = row_id(request.path_params["group_id"])
     model = desk.reader.read(("group", group_id), lambda c: group_page(c, group_id), KEEP_S)
     if model is None:
-        raise RefusedError(404, f"There is no group {group_id}. It may have been pruned.")
+        raise HttpError(404, f"There is no group {group_id}. It may have been pruned.")
     return model
 
 
@@ -58,15 +58,15 @@ async def group_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_group, request, desk))
 
 
-@requires(Role.OPERATOR, answers=Done)
+@requires(Role.OPERATOR, answers=ActionAnswer)
 async def cancel(request: Request, desk: Desk) -> Response:
     """Cancel the members that have not ended; those that run are told."""
     group_id = (await run_in_threadpool(_group, request, desk)).group.id
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         done = cancel_group(connection, group_id, by=who)
         said = f"{done.cancelled} cancelled, {done.requested} told to stop."
-        return Done(said, changed=bool(done.cancelled or done.requested))
+        return ActionAnswer(said, changed=bool(done.cancelled or done.requested))
 
     return await act(request, desk, carry_out, back=f"/groups/{group_id}")
 

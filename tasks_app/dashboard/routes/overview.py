@@ -10,7 +10,7 @@ from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.domain.finding import Finding
 from tasks_app.monitor.pages.history import RANGES, History, task_history
 from tasks_app.monitor.pages.overview import Overview, findings, overview
@@ -45,7 +45,7 @@ async def overview_json(request: Request, desk: Desk) -> Response:
 def _within(request: Request) -> str:
     within = request.query_params.get("within", "24h")
     if within not in RANGES:
-        raise RefusedError(400, f"The time is none of {', '.join(RANGES)}. Correct the address.")
+        raise HttpError(400, f"The time is none of {', '.join(RANGES)}. Correct the address.")
     return within
 
 

@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import is_part, render, segment
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import fields, filters, named
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.monitor.pages.queue import QueuePage, queue_page
 from tasks_app.monitor.pages.queues import FILTERS, Queues, queues
 from tasks_app.pool.tables import EVERY_QUEUE
@@ -82,7 +82,7 @@ async def queues_json(request: Request, desk: Desk) -> Response:
 def _queue(request: Request, desk: Desk) -> QueuePage:
     queue = named(request, "queue")
     if queue == EVERY_QUEUE:
-        raise RefusedError(404, "No queue is called *. See the page Queues.")
+        raise HttpError(404, "No queue is called *. See the page Queues.")
     return desk.reader.read(("queue", queue), lambda c: queue_page(c, desk.settings, queue), KEEP_S)
 
 
@@ -99,25 +99,25 @@ async def queue_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_queue, request, desk))
 
 
-@requires(Role.OPERATOR, answers=Done, takes=Pausing)
+@requires(Role.OPERATOR, answers=ActionAnswer, takes=Pausing)
 async def pause_queue(request: Request, desk: Desk) -> Response:
     """Let nothing of the queue begin; what runs goes on."""
     return await _pause(request, desk, named(request, "queue"))
 
 
-@requires(Role.OPERATOR, answers=Done)
+@requires(Role.OPERATOR, answers=ActionAnswer)
 async def resume_queue(request: Request, desk: Desk) -> Response:
     """Let the queue run again."""
     return await _resume(request, desk, named(request, "queue"))
 
 
-@requires(Role.ADMIN, answers=Done, takes=Pausing)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Pausing)
 async def pause_every_queue(request: Request, desk: Desk) -> Response:
     """Let nothing of any queue begin, also of those that come later; what runs goes on."""
     return await _pause(request, desk, EVERY_QUEUE)
 
 
-@requires(Role.ADMIN, answers=Done)
+@requires(Role.ADMIN, answers=ActionAnswer)
 async def resume_every_queue(request: Request, desk: Desk) -> Response:
     """Let all queues run again, also those that were paused by themselves."""
     return await _resume(request, desk, EVERY_QUEUE)
@@ -129,31 +129,33 @@ async def _pause(request: Request, desk: Desk, queue: str) -> Response:
     if until is not None and until.utcoffset() is None:
         until = until.replace(tzinfo=UTC)
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         changed = verbs.pause_queue(
             connection, queue, given.reason, resume_at=until, resume_in=given.resume_in, by=who
         )
         if not changed:
-            return Done("Nothing was changed: it is paused. Resume it first.", changed=False)
-        return Done(f"{_called(queue)} is paused. What runs goes on.")
+            return ActionAnswer(
+                "Nothing was changed: it is paused. Resume it first.", changed=False
+            )
+        return ActionAnswer(f"{_called(queue)} is paused. What runs goes on.")
 
     return await act(request, desk, carry_out, back=address_of(queue))
 
 
 async def _resume(request: Request, desk: Desk, queue: str) -> Response:
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         resumed = verbs.resume_queue(connection, queue, by=who)
         if verbs.get_queue(connection, EVERY_QUEUE) is not None:
             said = "Every queue is paused: an admin can resume them on the page Queues."
-            return Done(said, changed=bool(resumed))
+            return ActionAnswer(said, changed=bool(resumed))
         if not resumed:
-            return Done("Nothing was changed: it is not paused.", changed=False)
-        return Done(f"{_called(queue)} is not paused any more.")
+            return ActionAnswer("Nothing was changed: it is not paused.", changed=False)
+        return ActionAnswer(f"{_called(queue)} is not paused any more.")
 
     return await act(request, desk, carry_out, back=address_of(queue))
 
 
-@requires(Role.ADMIN, answers=Done, takes=Rules)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Rules)
 async def change_queue(request: Request, desk: Desk) -> Response:
     """Say when the queue runs, and what its tasks have by default. What is left out is removed."""
     queue, given = named(request, "queue"), await fields(request, Rules)
@@ -161,37 +163,37 @@ async def change_queue(request: Request, desk: Desk) -> Response:
     windows = given.windows
     rules["windows"] = (_lines(windows) if isinstance(windows, str) else windows) or None
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         if verbs.change_queue(connection, queue, by=who, **rules) is None:
-            return Done(f"Queue {queue} has no settings any more.")
-        return Done("Changed. It counts from the next claim on.")
+            return ActionAnswer(f"Queue {queue} has no settings any more.")
+        return ActionAnswer("Changed. It counts from the next claim on.")
 
     return await act(request, desk, carry_out, back=address_of(queue))
 
 
-@requires(Role.ADMIN, answers=Done, takes=Weights)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Weights)
 async def share(request: Request, desk: Desk) -> Response:
     """Let the fair keys of the queue share what runs."""
     queue, given = named(request, "queue"), await fields(request, Weights)
     said = given.weights
     weights = dict(map(_weight, _lines(said))) if isinstance(said, str) else said
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         share_queue(connection, queue, weights, by=who)
-        return Done(f"Queue {queue} is shared by fair key.")
+        return ActionAnswer(f"Queue {queue} is shared by fair key.")
 
     return await act(request, desk, carry_out, back=address_of(queue))
 
 
-@requires(Role.ADMIN, answers=Done)
+@requires(Role.ADMIN, answers=ActionAnswer)
 async def unshare(request: Request, desk: Desk) -> Response:
     """Let priority and age alone decide in the queue."""
     queue = named(request, "queue")
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         if not unshare_queue(connection, queue, by=who):
-            return Done("Nothing was changed: it is not shared.", changed=False)
-        return Done(f"In queue {queue} priority and age decide.")
+            return ActionAnswer("Nothing was changed: it is not shared.", changed=False)
+        return ActionAnswer(f"In queue {queue} priority and age decide.")
 
     return await act(request, desk, carry_out, back=address_of(queue))
 
@@ -215,7 +217,7 @@ def _weight(line: str) -> tuple[str, float]:
         return key.strip(), float(number)
     except ValueError:
         why = f"{line!r:.60} is no weight. Write one a line, such as key=2."
-        raise RefusedError(400, why) from None
+        raise HttpError(400, why) from None
 
 
 # A name may hold slashes: the last segment of an action's address is the action.

@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from tasks_app.dashboard.rendering.html import is_part, render, segment
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import fields, filters, named
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.domain.schedules.overlap import Overlap
 from tasks_app.domain.schedules.schedule import Schedule
 from tasks_app.monitor.pages.schedules import (
@@ -50,7 +50,7 @@ class Rule:
 def _schedules(request: Request, desk: Desk) -> Schedules:
     given = filters(request, FILTERS)
     if given.get("enabled", "yes") not in STANDINGS:
-        raise RefusedError(400, f"enabled is none of {', '.join(STANDINGS)}. Correct the address.")
+        raise HttpError(400, f"enabled is none of {', '.join(STANDINGS)}. Correct the address.")
     after = filters(request, ("after",)).get("after")
     key = ("schedules", tuple(given.items()), after)
     return desk.reader.read(key, lambda c: schedules(c, given, after=after), KEEP_S)
@@ -74,7 +74,7 @@ def _schedule(request: Request, desk: Desk) -> SchedulePage:
     key = ("schedule", name, tuple(given.items()))
     model = desk.reader.read(key, lambda c: schedule_page(c, name, given))
     if model is None:
-        raise RefusedError(404, f"There is no schedule {name}. It may have been removed.")
+        raise HttpError(404, f"There is no schedule {name}. It may have been removed.")
     return model
 
 
@@ -101,69 +101,69 @@ async def schedule_json(request: Request, desk: Desk) -> Response:
     """One schedule; with fields of a change, `change` says what it would lead to."""
     model = await run_in_threadpool(_schedule, request, desk)
     if model.change and model.change.refused:
-        raise RefusedError(400, model.change.refused)
+        raise HttpError(400, model.change.refused)
     return answer(request, model)
 
 
-def _run(connection: Connection, found: Schedule, who: str) -> Done:
+def _run(connection: Connection, found: Schedule, who: str) -> ActionAnswer:
     made = verbs.run_schedule(connection, found.name, by=who)
     if made is None or not made.created:
-        return Done(f"No task was made: task {made} has its unique_key.", changed=False)
-    return Done(f"Task {made} was made. The next instants stay as they are.")
+        return ActionAnswer(f"No task was made: task {made} has its unique_key.", changed=False)
+    return ActionAnswer(f"Task {made} was made. The next instants stay as they are.")
 
 
-def _pause(connection: Connection, found: Schedule, who: str) -> Done:
+def _pause(connection: Connection, found: Schedule, who: str) -> ActionAnswer:
     if not found.enabled:
-        return Done("Nothing was changed: it is paused.", changed=False)
+        return ActionAnswer("Nothing was changed: it is paused.", changed=False)
     verbs.disable_schedule(connection, found.name, by=who)
-    return Done("Paused. Instants until it is resumed make no task.")
+    return ActionAnswer("Paused. Instants until it is resumed make no task.")
 
 
-def _resume(connection: Connection, found: Schedule, who: str) -> Done:
+def _resume(connection: Connection, found: Schedule, who: str) -> ActionAnswer:
     if found.enabled and found.remark is None:
-        return Done("Nothing was changed: it is not paused.", changed=False)
+        return ActionAnswer("Nothing was changed: it is not paused.", changed=False)
     verbs.enable_schedule(connection, found.name, by=who)
-    return Done("Resumed, from now on.")
+    return ActionAnswer("Resumed, from now on.")
 
 
-ACTIONS: dict[str, Callable[[Connection, Schedule, str], Done]] = {
+ACTIONS: dict[str, Callable[[Connection, Schedule, str], ActionAnswer]] = {
     "run": _run,
     "pause": _pause,
     "resume": _resume,
 }
 
 
-@requires(Role.OPERATOR, answers=Done)
+@requires(Role.OPERATOR, answers=ActionAnswer)
 async def act_on_schedule(request: Request, desk: Desk) -> Response:
     """Make a task now (run), or say whether it fires (pause, resume)."""
     verb = ACTIONS.get(request.path_params["action"])
     if verb is None:
-        raise RefusedError(404, "There is no such action. Go back to the schedule.")
+        raise HttpError(404, "There is no such action. Go back to the schedule.")
     return await _act(request, desk, verb)
 
 
-@requires(Role.ADMIN, answers=Done, takes=Rule)
+@requires(Role.ADMIN, answers=ActionAnswer, takes=Rule)
 async def change_schedule(request: Request, desk: Desk) -> Response:
     """Change the rule, queue or priority. What is left out stays."""
     rule = await fields(request, Rule)
     given: Any = {word: value for word, value in asdict(rule).items() if value is not None}
 
-    def carry_out(connection: Connection, found: Schedule, who: str) -> Done:
+    def carry_out(connection: Connection, found: Schedule, who: str) -> ActionAnswer:
         changed = verbs.change_schedule(connection, found.name, by=who, **given)
         if changed is None or changed == found:
-            return Done("Nothing was changed: it is so already.", changed=False)
-        return Done("Changed. Code that declares the schedule leaves the change alone.")
+            return ActionAnswer("Nothing was changed: it is so already.", changed=False)
+        return ActionAnswer("Changed. Code that declares the schedule leaves the change alone.")
 
     return await _act(request, desk, carry_out)
 
 
-@requires(Role.ADMIN, answers=Done)
+@requires(Role.ADMIN, answers=ActionAnswer)
 async def remove_schedule(request: Request, desk: Desk) -> Response:
     """Delete a schedule; its tasks stay."""
 
-    def carry_out(connection: Connection, found: Schedule, who: str) -> Done:
+    def carry_out(connection: Connection, found: Schedule, who: str) -> ActionAnswer:
         verbs.remove_schedule(connection, found.name, by=who)
-        return Done(f"Schedule {found.name} was removed. Its tasks stay.")
+        return ActionAnswer(f"Schedule {found.name} was removed. Its tasks stay.")
 
     return await _act(request, desk, carry_out, back="/schedules")
 
@@ -171,15 +171,15 @@ async def remove_schedule(request: Request, desk: Desk) -> Response:
 async def _act(
     request: Request,
     desk: Desk,
-    verb: Callable[[Connection, Schedule, str], Done],
+    verb: Callable[[Connection, Schedule, str], ActionAnswer],
     back: str | None = None,
 ) -> Response:
     name = named(request, "name")
 
-    def carry_out(connection: Connection, who: str) -> Done:
+    def carry_out(connection: Connection, who: str) -> ActionAnswer:
         found = verbs.get_schedule(connection, name)
         if found is None:
-            raise RefusedError(404, f"There is no schedule {name}. It may have been removed.")
+            raise HttpError(404, f"There is no schedule {name}. It may have been removed.")
         return verb(connection, found, who)
 
     return await act(request, desk, carry_out, back=back or f"/schedules/{segment(name)}")

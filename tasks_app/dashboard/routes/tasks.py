@@ -12,11 +12,11 @@ from starlette.responses import Response, StreamingResponse
 from tasks_app.dashboard.rendering.export import FORMATS
 from tasks_app.dashboard.rendering.html import render
 from tasks_app.dashboard.rendering.json import answer
-from tasks_app.dashboard.routes.acting import Done, act
+from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import filters, row_id
 from tasks_app.dashboard.routes.desk import Desk
 from tasks_app.dashboard.security import Role
-from tasks_app.dashboard.security.guard import RefusedError, requires
+from tasks_app.dashboard.security.guard import HttpError, requires
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.monitor.pages.task import TaskPage, task_page
 from tasks_app.monitor.pages.tasks import FILTERS, SINCE, Tasks, page_by_page, tasks
@@ -40,7 +40,7 @@ def _filters(request: Request) -> dict[str, str]:
     if "group" in given:
         row_id(given["group"])
     if given.get("since", SINCE[0]) not in SINCE:
-        raise RefusedError(400, f"since is none of {', '.join(SINCE)}. Correct the address.")
+        raise HttpError(400, f"since is none of {', '.join(SINCE)}. Correct the address.")
     return given
 
 
@@ -77,7 +77,7 @@ async def export_tasks(request: Request, desk: Desk) -> Response:
     """All that match, without payloads, as CSV or a JSON object a line."""
     given, kind = _filters(request), request.path_params["kind"]
     if kind not in FORMATS:
-        raise RefusedError(404, f"It is exported as {' or '.join(FORMATS)}. Correct the address.")
+        raise HttpError(404, f"It is exported as {' or '.join(FORMATS)}. Correct the address.")
     write, media_type = FORMATS[kind]
     return StreamingResponse(
         write(page_by_page(desk.reader.engine, given)),
@@ -93,7 +93,7 @@ def _task(request: Request, desk: Desk) -> TaskPage:
     task_id = row_id(request.path_params["task_id"])
     model = desk.reader.read(("task", task_id), lambda c: task_page(c, desk.settings, task_id))
     if model is None:
-        raise RefusedError(404, f"There is no task {task_id}. It may have been pruned.")
+        raise HttpError(404, f"There is no task {task_id}. It may have been pruned.")
     return model
 
 
@@ -109,19 +109,19 @@ async def task_json(request: Request, desk: Desk) -> Response:
     return answer(request, await run_in_threadpool(_task, request, desk))
 
 
-@requires(Role.OPERATOR, answers=Done)
+@requires(Role.OPERATOR, answers=ActionAnswer)
 async def act_on_task(request: Request, desk: Desk) -> Response:
     """requeue, cancel, unblock or run-now."""
     task_id, name = row_id(request.path_params["task_id"]), request.path_params["action"]
     verb = ACTIONS.get(name)
     if verb is None:
-        raise RefusedError(404, "There is no such action. Go back to the task.")
+        raise HttpError(404, "There is no such action. Go back to the task.")
 
-    def carry_out(connection: Any, who: str) -> Done:
+    def carry_out(connection: Any, who: str) -> ActionAnswer:
         said = verb(connection, task_id, by=who)
         if said in _CHANGED:
-            return Done(f"Done: {name}.")
-        return Done(UNCHANGED, changed=False)
+            return ActionAnswer(f"Done: {name}.")
+        return ActionAnswer(UNCHANGED, changed=False)
 
     return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tasks_app.dashboard.security.identity import Identity, Role
+from tasks_app.dashboard.security.identity import Role, Visitor
 
-__all__ = ["Identity", "Role"]
+__all__ = ["Role", "Visitor"]

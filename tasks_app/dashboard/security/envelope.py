@@ -24,7 +24,7 @@ class TooLargeError(Exception):
     """A body has more than MOST_BYTES."""
 
 
-class Envelope:
+class RequestEnvelope:
     """What each request passes, wherever the application is mounted."""
 
     def __init__(self, app: ASGIApp, close: Callable[[], None]) -> None:

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tasks_app.dashboard.security.identity import Identity, Role
+from tasks_app.dashboard.security.identity import Role, Visitor
 from tasks_app.dashboard.security.same_site import SAFE, refusal, remember, token_of
 
 Handler = Callable[..., Awaitable[Response]]
-Identify = Callable[[Request], Awaitable[Identity]]
+Identify = Callable[[Request], Awaitable[Visitor]]
 
 
-class RefusedError(Exception):
+class HttpError(Exception):
     """The request is not carried out; the message is for who sent it."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -66,12 +66,12 @@ def guarded(handler: Handler, identify: Identify, desk: Any) -> Handler:
     async def endpoint(request: Request) -> Response:
         identity = await identify(request)
         if identity.ask:
-            raise RefusedError(401, identity.why)
+            raise HttpError(401, identity.why)
         if identity.role is None or identity.role < role:
             why = identity.why or f"This needs the role {role.name.lower()}. Ask an admin for it."
-            raise RefusedError(403, why)
+            raise HttpError(403, why)
         if request.method not in SAFE and (why := await refusal(request)):
-            raise RefusedError(403, why)
+            raise HttpError(403, why)
         request.state.identity, request.state.token = identity, token_of(request)
         response = await handler(request, desk)
         remember(request, response, request.state.token)

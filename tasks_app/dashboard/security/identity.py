@@ -29,7 +29,7 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Visitor:
     """Who asks. Without a role they see nothing."""
 
     who: str
@@ -41,30 +41,30 @@ class Identity:
 
 async def identify(
     request: Request, settings: Settings, role: RoleOf | None, who: WhoOf | None
-) -> Identity:
+) -> Visitor:
     """Return who asks. With ``role`` the settings have no say."""
     if role is not None:
         said = role(request)
         said = await said if inspect.isawaitable(said) else said
         name = "" if who is None else who(request)
         name = await name if inspect.isawaitable(name) else name
-        return Identity(name, None if said is None else Role[said.upper()])
+        return Visitor(name, None if said is None else Role[said.upper()])
     if settings.dashboard_auth is not None:
         return _by_password(request, settings)
     return local(request)
 
 
-def local(request: Request) -> Identity:
+def local(request: Request) -> Visitor:
     """Return the admin that everybody on this machine is where there are no passwords."""
     client = request.client.host if request.client else ""
     asked = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     if is_local(client) and is_local(asked):
-        return Identity("local", Role.ADMIN)
+        return Visitor("local", Role.ADMIN)
     why = "Without a password it answers this machine only. Set TASKS_APP_DASHBOARD_AUTH."
-    return Identity("", None, why=why)
+    return Visitor("", None, why=why)
 
 
-def _by_password(request: Request, settings: Settings) -> Identity:
+def _by_password(request: Request, settings: Settings) -> Visitor:
     given = settings.dashboard_auth.get_secret_value() if settings.dashboard_auth else ""
     asked, password = _credentials(request.headers.get("authorization", ""))
     name = ""
@@ -73,8 +73,8 @@ def _by_password(request: Request, settings: Settings) -> Identity:
         if hmac.compare_digest(right.encode(), password.encode()) & same:
             name = known
     if not name:
-        return Identity("", None, ask=True, why="A name and a password are needed.")
-    return Identity(name, role_of(name, settings))
+        return Visitor("", None, ask=True, why="A name and a password are needed.")
+    return Visitor(name, role_of(name, settings))
 
 
 def role_of(name: str, settings: Settings) -> Role | None:

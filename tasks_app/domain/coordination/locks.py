@@ -36,7 +36,7 @@ class LockMode(StrEnum):
     """By at most ``most`` at a time."""
 
 
-class Part(NamedTuple):
+class LockPart(NamedTuple):
     """One resource of a group."""
 
     resource: str
@@ -50,7 +50,7 @@ Names = str | Iterable[str]
 
 def parts_of(
     exclusive: Names = (), shared: Names = (), counted: Mapping[str, int] | None = None
-) -> tuple[Part, ...]:
+) -> tuple[LockPart, ...]:
     """Return a group, sorted: all groups are taken in one order.
 
     Raises:
@@ -71,17 +71,17 @@ def parts_of(
     return tuple(parts)
 
 
-def _parts(exclusive: Names, shared: Names, counted: Mapping[str, int]) -> Iterator[Part]:
+def _parts(exclusive: Names, shared: Names, counted: Mapping[str, int]) -> Iterator[LockPart]:
     for mode, names in ((LockMode.EXCLUSIVE, exclusive), (LockMode.SHARED, shared)):
         for name in (names,) if isinstance(names, str) else names:
-            yield Part(_checked(name, mode), mode)
+            yield LockPart(_checked(name, mode), mode)
     number: Any
     for name, number in counted.items():
         if type(number) is not int or not 1 <= number <= MOST_COUNTED:
             raise InvalidLockError(
                 f"counted[{name!r}]"[:80], "is no number of holders", f"1 .. {MOST_COUNTED}"
             )
-        yield Part(_checked(name, LockMode.COUNTED), LockMode.COUNTED, number)
+        yield LockPart(_checked(name, LockMode.COUNTED), LockMode.COUNTED, number)
 
 
 def _checked(name: Any, mode: LockMode) -> str:
@@ -107,7 +107,7 @@ class Ask:
 
     token: UUID
     """Made by the caller before the request: it releases the group even if the reply is lost."""
-    parts: tuple[Part, ...]
+    parts: tuple[LockPart, ...]
     who: str
     lease: timedelta
     run: Fence | None = None

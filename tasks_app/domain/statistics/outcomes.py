@@ -7,7 +7,7 @@ from enum import IntEnum
 from tasks_app.domain.tasks.states import Event, State
 
 
-class Outcome(IntEnum):
+class CountedOutcome(IntEnum):
     """As the database stores them. 10 is kept for tasks that were created."""
 
     DONE = 1
@@ -24,17 +24,17 @@ class Outcome(IntEnum):
 
 
 _OVER = {
-    State.SUCCEEDED: Outcome.DONE,
-    State.SKIPPED: Outcome.SKIPPED,
-    State.CANCELLED: Outcome.CANCELLED,
-    State.EXPIRED: Outcome.EXPIRED,
-    State.FAILED: Outcome.FAILED,
+    State.SUCCEEDED: CountedOutcome.DONE,
+    State.SKIPPED: CountedOutcome.SKIPPED,
+    State.CANCELLED: CountedOutcome.CANCELLED,
+    State.EXPIRED: CountedOutcome.EXPIRED,
+    State.FAILED: CountedOutcome.FAILED,
 }
 _AGAIN = {
-    Event.RETRY: Outcome.RETRIED,
-    Event.RELEASE: Outcome.RELEASED,
-    Event.RESCUE: Outcome.RESCUED,
-    Event.SNOOZE: Outcome.SNOOZED,
+    Event.RETRY: CountedOutcome.RETRIED,
+    Event.RELEASE: CountedOutcome.RELEASED,
+    Event.RESCUE: CountedOutcome.RESCUED,
+    Event.SNOOZE: CountedOutcome.SNOOZED,
 }
 FINAL = tuple(_OVER.values())
 OTHER = "(other)"
@@ -43,12 +43,12 @@ MOST_KEYS = 500
 """Names, queues and outcomes in a minute that have a row of their own."""
 
 
-def outcome_of(state: State, event: Event) -> Outcome:
+def outcome_of(state: State, event: Event) -> CountedOutcome:
     """Return what a run came to that led to ``state``; ``event`` says why it is pending again."""
     over = _OVER.get(state)
     return _AGAIN[event] if over is None else over
 
 
-def state_of(outcome: Outcome) -> State | None:
+def state_of(outcome: CountedOutcome) -> State | None:
     """Return the state of a task that is over by this outcome; None: it is not over."""
     return next((state for state, found in _OVER.items() if found is outcome), None)

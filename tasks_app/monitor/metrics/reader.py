@@ -24,7 +24,7 @@ LONGEST = timedelta(seconds=2)
 logger = logging.getLogger(__name__)
 
 
-class Reader:
+class MetricsReader:
     """Reads at most once in ``keep_s``; whoever comes while it reads waits for that answer."""
 
     def __init__(self, database: Database, settings: Settings, *, keep_s: float = KEEP_S) -> None:

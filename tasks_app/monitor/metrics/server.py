@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.monitor.metrics.exposition import CONTENT_TYPE
-from tasks_app.monitor.metrics.reader import Reader
+from tasks_app.monitor.metrics.reader import MetricsReader
 
 PATH, ALIVE = "/metrics", "/healthz"
 SLOW_CLIENT_S = 10
@@ -39,7 +39,7 @@ class MetricsServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: str, port: int, reader: Reader, auth: str = "") -> None:
+    def __init__(self, address: str, port: int, reader: MetricsReader, auth: str = "") -> None:
         check_address(address, auth)
         self.reader = reader
         self.wanted = f"Basic {base64.b64encode(auth.encode()).decode()}" if auth else ""

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.operations.audit import Line, find_among_newest
+from tasks_app.pool.operations.audit import AuditLine, find_among_newest
 
 FILTERS = ("who", "action", "task")
 PAGE = 50
@@ -20,7 +20,7 @@ class Audit:
 
     at: datetime
     filters: dict[str, str]
-    lines: tuple[Line, ...]
+    lines: tuple[AuditLine, ...]
     older: int | None
     """The id to go on below; None: this is the last page."""
 

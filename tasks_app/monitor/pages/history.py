@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.read import (
     Failing,
@@ -29,7 +29,7 @@ RANGES = {
     "7d": (Grain.HOUR, 7 * 24 * HOUR),
 }
 MOST_NAMES = 5
-_BAD = (Outcome.FAILED, Outcome.RETRIED)
+_BAD = (CountedOutcome.FAILED, CountedOutcome.RETRIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ def _bars(
     begin = since.replace(second=0, microsecond=0)
     if grain is not Grain.MINUTE:
         begin = begin.replace(minute=0)
-    sums: dict[datetime, dict[Outcome, int]] = {}
+    sums: dict[datetime, dict[CountedOutcome, int]] = {}
     for point in points:
         sums.setdefault(point.at, {})[point.outcome] = point.number
     instants = [begin + number * length for number in range((until - begin) // length + 1)]
     return tuple(
-        Bar(at, *(sums.get(at, {}).get(outcome, 0) for outcome in (Outcome.DONE, *_BAD)))
+        Bar(at, *(sums.get(at, {}).get(outcome, 0) for outcome in (CountedOutcome.DONE, *_BAD)))
         for at in instants
     )

@@ -14,7 +14,7 @@ from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control.pause import Pause, paused
 from tasks_app.pool.pages import overview as rows
-from tasks_app.pool.pages.overview import MOST, LastError, Line
+from tasks_app.pool.pages.overview import MOST, LastError, NameLine
 from tasks_app.pool.runs import heartbeats
 
 FAILED_WITHIN = timedelta(hours=24)
@@ -42,7 +42,7 @@ class Overview:
     oldest_due_at: datetime | None
     children: int
     nodes: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[NameLine, ...]
     crowded: tuple[str, ...]
     """Queues of which only the first tasks were counted."""
     last_errors: tuple[LastError, ...]

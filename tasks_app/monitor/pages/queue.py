@@ -24,14 +24,14 @@ from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.flow_control import fair_queues as fair
 from tasks_app.pool.pages import overview
 from tasks_app.pool.pages import queues as rows
-from tasks_app.pool.pages.overview import Line
+from tasks_app.pool.pages.overview import NameLine
 from tasks_app.pool.runs import heartbeats
 
 MOST_WORKERS, MOST_KEYS, MOST_WAITING = 100, 100, 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QueueRules:
     """What operators say of a queue, in the words of a change."""
 
     paused_since: datetime | None
@@ -84,8 +84,8 @@ class QueuePage:
     line: QueueLine
     every: str | None
     """Why every queue stands still; None: they do not."""
-    rules: Rules | None
-    names: tuple[Line, ...]
+    rules: QueueRules | None
+    names: tuple[NameLine, ...]
     workers: tuple[Serving, ...]
     limits: tuple[LimitLine, ...]
     weights: dict[str, float] | None
@@ -127,8 +127,8 @@ def queue_page(connection: Connection, settings: Settings, queue: str) -> QueueP
     )
 
 
-def _rules(found: Queue) -> Rules:
-    return Rules(
+def _rules(found: Queue) -> QueueRules:
+    return QueueRules(
         paused_since=found.paused_since,
         reason=found.reason,
         resume_at=found.resume_at,

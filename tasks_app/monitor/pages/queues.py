@@ -26,7 +26,7 @@ from tasks_app.pool.flow_control import queue_settings
 from tasks_app.pool.flow_control.fair_queues import fair_queues
 from tasks_app.pool.metrics import control
 from tasks_app.pool.pages import overview as rows
-from tasks_app.pool.pages.overview import Line
+from tasks_app.pool.pages.overview import NameLine
 from tasks_app.pool.tables import EVERY_QUEUE
 
 FILTERS = ("text",)
@@ -95,7 +95,7 @@ class Surroundings:
         found = self.settings.get(EVERY_QUEUE)
         return None if found is None else standing(found)
 
-    def line(self, queue: str, counts: Iterable[Line]) -> QueueLine:
+    def line(self, queue: str, counts: Iterable[NameLine]) -> QueueLine:
         some = list(counts)
         found = self.settings.get(queue)
         pending = sum(each.pending for each in some)
@@ -132,7 +132,7 @@ def surroundings(connection: Connection, settings: Settings) -> Surroundings:
 def queues(connection: Connection, settings: Settings, filters: dict[str, str]) -> Queues:
     at = instant(connection)
     around = surroundings(connection, settings)
-    counts: dict[str, list[Line]] = {}
+    counts: dict[str, list[NameLine]] = {}
     for each in rows.lines(connection, FAILED_WITHIN):
         counts.setdefault(each.queue, []).append(each)
     own = [each.target for each in around.limits if each.kind is GateKind.QUEUE]

@@ -15,7 +15,7 @@ from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
 from tasks_app.pool.groups.browse import groups_of
-from tasks_app.pool.operations.audit import Line, find_among_newest
+from tasks_app.pool.operations.audit import AuditLine, find_among_newest
 from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tasks import browse, checkpoint
 from tasks_app.runtime.api.tasks import explain_task
@@ -37,7 +37,7 @@ class TaskPage:
     checkpoint: dict[str, Any] | None
     progress_at: datetime | None
     member_of: GroupProgress | None
-    audit: tuple[Line, ...]
+    audit: tuple[AuditLine, ...]
     """What operators did to it, the newest first."""
     schedule: str | None
     """The name of the one that made it."""

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.pages import tasks as rows
-from tasks_app.pool.pages.tasks import FILTERS, MOST, Row
+from tasks_app.pool.pages.tasks import FILTERS, MOST, TaskLine
 from tasks_app.pool.tasks import browse
 
 __all__ = ["FILTERS", "SINCE", "Tasks", "page_by_page", "tasks"]
@@ -31,7 +31,7 @@ class Tasks:
 
     at: datetime
     filters: dict[str, str]
-    rows: tuple[Row, ...]
+    rows: tuple[TaskLine, ...]
     remarks: dict[int, str]
     """The error, or why it waits, by id."""
     number: int
@@ -68,7 +68,7 @@ def tasks(connection: Connection, filters: dict[str, str], *, before: int | None
     )
 
 
-def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[Row]]:
+def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[TaskLine]]:
     """Yield all that match, at most MOST_EXPORTED, the newest first; a short read for each page."""
     before, left = None, MOST_EXPORTED
     while left > 0:

@@ -18,7 +18,7 @@ SHOWN_FOR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildLine:
     """A process that runs tasks."""
 
     worker: Worker
@@ -31,7 +31,7 @@ class Node:
     """The children of one machine, or of one worker's name."""
 
     name: str
-    children: tuple[Child, ...]
+    children: tuple[ChildLine, ...]
 
     @property
     def running(self) -> int:
@@ -55,11 +55,11 @@ class Workers:
 
 def workers(connection: Connection, settings: Settings) -> Workers:
     at = instant(connection)
-    nodes: dict[str, list[Child]] = {}
+    nodes: dict[str, list[ChildLine]] = {}
     served: set[str] = set()
     for worker in heartbeats.live(connection, max(SHOWN_FOR, settings.lease), now=at):
         silent = at - worker.seen_at > settings.lease
-        nodes.setdefault(worker.node, []).append(Child(worker, silent))
+        nodes.setdefault(worker.node, []).append(ChildLine(worker, silent))
         if not silent:
             served.update(worker.queues)
     return Workers(

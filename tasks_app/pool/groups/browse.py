@@ -80,7 +80,7 @@ def results(connection: Connection, group: GroupProgress) -> Iterator[Ended]:
         yield from (found[task_id] for task_id in ids if task_id in found)
 
 
-class Groups(NamedTuple):
+class TaskGroups(NamedTuple):
     """What groups have to do with a task."""
 
     member_of: GroupProgress | None = None
@@ -88,11 +88,11 @@ class Groups(NamedTuple):
     """The group that called it, or will."""
 
 
-def groups_of(connection: Connection, task_id: int, *, exists: bool = True) -> Groups:
+def groups_of(connection: Connection, task_id: int, *, exists: bool = True) -> TaskGroups:
     """Return the groups of a task; one that does not exist may be a callback to be."""
     rows = connection.execute(_OF_TASK if exists else _TO_BE, {"id": task_id}).all()
     found = {row.calls: _progress(row) for row in rows}
-    return Groups(found.get(False), found.get(True))
+    return TaskGroups(found.get(False), found.get(True))
 
 
 def _progress(row: Any) -> GroupProgress:

@@ -71,7 +71,7 @@ _LEDGER = text(f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueueBacklog:
     """PENDING tasks of a queue; ages in seconds."""
 
     queue: str
@@ -125,9 +125,9 @@ class Published:
     oldest: float
 
 
-def waiting(connection: Connection, *, now: datetime | None = None) -> list[Waiting]:
+def waiting(connection: Connection, *, now: datetime | None = None) -> list[QueueBacklog]:
     values = {"now": now, "most": MOST_COUNTED, "first": MOST_LOOKED_AT}
-    return [Waiting(*row) for row in connection.execute(_WAITING, values)]
+    return [QueueBacklog(*row) for row in connection.execute(_WAITING, values)]
 
 
 def parked(connection: Connection, *, now: datetime | None = None) -> list[Parked]:

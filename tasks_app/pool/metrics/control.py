@@ -61,7 +61,7 @@ class LimitInUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedules:
+class ScheduleCounts:
     """How many there are of each kind; seconds by which the latest is late."""
 
     enabled: int
@@ -72,7 +72,7 @@ class Schedules:
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class WorkerCounts:
     """Children by state, and the longest silence of one."""
 
     live: int
@@ -88,14 +88,16 @@ def limits(connection: Connection) -> list[LimitInUse]:
 
 def schedules(
     connection: Connection, patience: timedelta, *, now: datetime | None = None
-) -> Schedules:
+) -> ScheduleCounts:
     values = {"now": now, "patience": patience}
-    return Schedules(*connection.execute(_SCHEDULES, values).one())
+    return ScheduleCounts(*connection.execute(_SCHEDULES, values).one())
 
 
-def workers(connection: Connection, within: timedelta, *, now: datetime | None = None) -> Workers:
+def workers(
+    connection: Connection, within: timedelta, *, now: datetime | None = None
+) -> WorkerCounts:
     """Count children; who was not heard of for longer than ``within`` is silent."""
-    return Workers(*connection.execute(_WORKERS, {"now": now, "within": within}).one())
+    return WorkerCounts(*connection.execute(_WORKERS, {"now": now, "within": within}).one())
 
 
 def served(

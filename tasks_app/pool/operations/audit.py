@@ -29,7 +29,7 @@ TOLD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AuditLine:
     """One action, or one step of a bulk."""
 
     id: int
@@ -63,7 +63,7 @@ _AFTER = text(f"""
         (SELECT id, after FROM {AUDIT} WHERE bulk = :token ORDER BY id DESC LIMIT 1)) lines
     ORDER BY id DESC LIMIT 1
 """)
-_COLUMNS = ", ".join(field.name for field in fields(Line))
+_COLUMNS = ", ".join(field.name for field in fields(AuditLine))
 NEWEST = 100_000
 """Among so many lines one looks for a task or a person; no index has them."""
 _FIND = text(f"""
@@ -140,10 +140,10 @@ def take_turn(connection: Connection, token: int) -> Opening | None:
 
 def find(
     connection: Connection, *, action: str | None = None, before: int | None = None, most: int = 20
-) -> list[Line]:
+) -> list[AuditLine]:
     """Return lines, newest first; ``before`` is the id to go on below."""
     rows = connection.execute(_FIND, {"action": action, "before": before, "most": most})
-    return [Line(*row) for row in rows]
+    return [AuditLine(*row) for row in rows]
 
 
 def find_among_newest(
@@ -154,12 +154,12 @@ def find_among_newest(
     action: str | None = None,
     before: int | None = None,
     most: int = 20,
-) -> list[Line]:
+) -> list[AuditLine]:
     """Return lines by a part of the name and by a task, newest first; older ones are not read."""
     values = {"who": who, "task_id": task_id, "action": action, "before": before, "most": most}
-    return [Line(*row) for row in connection.execute(_AMONG_NEWEST, values)]
+    return [AuditLine(*row) for row in connection.execute(_AMONG_NEWEST, values)]
 
 
-def steps(connection: Connection, token: int) -> list[Line]:
+def steps(connection: Connection, token: int) -> list[AuditLine]:
     """Return a line and, of a bulk, its steps, oldest first."""
-    return [Line(*row) for row in connection.execute(_STEPS, {"token": token})]
+    return [AuditLine(*row) for row in connection.execute(_STEPS, {"token": token})]

@@ -56,7 +56,7 @@ _LAST = text(f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NameLine:
     """Tasks of one name in one queue."""
 
     queue: str
@@ -86,7 +86,7 @@ def lines(
     *,
     queue: str | None = None,
     now: datetime | None = None,
-) -> list[Line]:
+) -> list[NameLine]:
     """Count by queue and name, of one queue or of all.
 
     Those of which most are due come first.
@@ -100,7 +100,7 @@ def lines(
         row = waiting.get(place)
         pending, due, oldest = (row.pending, row.due, row.oldest) if row else (0, 0, None)
         runs, bad = running.get(place, 0), failed.get(place, 0)
-        found.append(Line(*place, pending, due, oldest, runs, bad))
+        found.append(NameLine(*place, pending, due, oldest, runs, bad))
     return sorted(found, key=lambda each: (-each.due, -each.failed, -each.pending))
 
 

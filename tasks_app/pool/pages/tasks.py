@@ -34,7 +34,7 @@ FILTERS = tuple(_CONDITIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TaskLine:
     """A task without its data."""
 
     id: int
@@ -60,7 +60,7 @@ def _find(given: tuple[str, ...], *, behind: bool) -> TextClause:
     where = " AND ".join([*(_CONDITIONS[each] for each in given), "true"])
     further = "AND t.id < :before" if behind else ""
     return text(f"""
-        SELECT {", ".join(f"t.{name}" for name in Row.__dataclass_fields__)}
+        SELECT {", ".join(f"t.{name}" for name in TaskLine.__dataclass_fields__)}
         FROM {ALL} t WHERE {where} {further} ORDER BY t.id DESC LIMIT :most
     """)
 
@@ -75,13 +75,13 @@ def _count(given: tuple[str, ...]) -> TextClause:
 
 def find(
     connection: Connection, filters: dict[str, str], *, before: int | None, most: int
-) -> list[Row]:
+) -> list[TaskLine]:
     """Return matching tasks, the newest id first; ``before`` is the id to go on below."""
     values: dict[str, object] = {**filters, "most": most}
     if before is not None:
         values["before"] = before
     rows = connection.execute(_find(tuple(filters), behind=before is not None), values)
-    return [Row(row.id, row.pool, State(row.state), *row[3:]) for row in rows]
+    return [TaskLine(row.id, row.pool, State(row.state), *row[3:]) for row in rows]
 
 
 def count(connection: Connection, filters: dict[str, str]) -> int:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import Outcome, outcome_of
+from tasks_app.domain.statistics.outcomes import CountedOutcome, outcome_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.statistics.sums import KEY, SUMS
 from tasks_app.pool.tables import COUNT_PART, NOW
 
 
-class Part(NamedTuple):
+class CountPart(NamedTuple):
     """The running total of a minute, since the process began to count it."""
 
     minute: int
@@ -56,7 +56,7 @@ _NOTE = text(f"""
 
 
 def write(
-    connection: Connection, slot: str, parts: Sequence[Part], *, now: datetime | None = None
+    connection: Connection, slot: str, parts: Sequence[CountPart], *, now: datetime | None = None
 ) -> None:
     """Write running totals, over those that the slot wrote before."""
     if not parts:
@@ -83,7 +83,7 @@ def write(
 
 def note(
     connection: Connection,
-    moved: Iterable[tuple[str, str, Outcome]],
+    moved: Iterable[tuple[str, str, CountedOutcome]],
     *,
     now: datetime | None = None,
 ) -> None:

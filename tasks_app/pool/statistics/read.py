@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics.histogram import percentile
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.statistics.sums import summed
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW
 
@@ -37,14 +37,14 @@ class Wanted(NamedTuple):
     within: timedelta
     name: str | None = None
     queue: str | None = None
-    outcomes: Sequence[Outcome] | None = None
+    outcomes: Sequence[CountedOutcome] | None = None
 
 
 class Point(NamedTuple):
     """What ended in a time, one outcome of it."""
 
     at: datetime
-    outcome: Outcome
+    outcome: CountedOutcome
     number: int
     wait_ms: int
     run_ms: int
@@ -116,19 +116,19 @@ _TIMES = {
 _SLOWEST = text(f"""
     SELECT c.name, CAST(sum(c.number) AS bigint) AS number,
         CAST(sum(c.run_ms) / sum(c.number) AS float8) AS mean_ms
-    FROM {COUNT} c WHERE {_WHERE} AND c.outcome = {Outcome.DONE:d}
+    FROM {COUNT} c WHERE {_WHERE} AND c.outcome = {CountedOutcome.DONE:d}
     GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT :most
 """)
 
 
-def _of(outcome: Outcome) -> str:
+def _of(outcome: CountedOutcome) -> str:
     return f"coalesce(CAST(sum(c.number) FILTER (WHERE c.outcome = {outcome:d}) AS bigint), 0)"
 
 
 _FAILING = text(f"""
     SELECT * FROM (
-        SELECT c.name, {_of(Outcome.FAILED)} AS failed, {_of(Outcome.RETRIED)} AS retried,
-            {_of(Outcome.DONE)} AS done
+        SELECT c.name, {_of(CountedOutcome.FAILED)} AS failed,
+            {_of(CountedOutcome.RETRIED)} AS retried, {_of(CountedOutcome.DONE)} AS done
         FROM {COUNT} c WHERE {_WHERE} GROUP BY 1) AS f
     WHERE failed + retried > 0 ORDER BY failed DESC, retried DESC, name LIMIT :most
 """)
@@ -151,7 +151,7 @@ def times(
     connection: Connection, wanted: Wanted, *, by: str = "", now: datetime | None = None
 ) -> list[Times]:
     """Return histograms, of all together or ``by`` "queue" or "name"."""
-    only = wanted._replace(outcomes=(Outcome.DONE,))
+    only = wanted._replace(outcomes=(CountedOutcome.DONE,))
     rows = connection.execute(_TIMES[by], _values(only, now))
     return [Times(row.key, tuple(row.waits), tuple(row.runs)) for row in rows]
 
@@ -176,7 +176,7 @@ def _points(
     connection: Connection, statement: object, wanted: Wanted, now: datetime | None
 ) -> list[Point]:
     rows = connection.execute(statement, _values(wanted, now))  # type: ignore[call-overload]
-    return [Point(row.at, Outcome(row.outcome), *row[2:]) for row in rows]
+    return [Point(row.at, CountedOutcome(row.outcome), *row[2:]) for row in rows]
 
 
 def _values(wanted: Wanted, now: datetime | None) -> dict[str, object]:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import FINAL, Outcome, state_of
+from tasks_app.domain.statistics.outcomes import FINAL, CountedOutcome, state_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.retention.partitions import DayPartition, partitions
 from tasks_app.pool.statistics.roll_up import HOUR, sum_days
@@ -48,8 +48,8 @@ def _of_pool(pool: str, where: str) -> str:
 
 
 _ATTEMPTS = f"""
-    SELECT t.name, t.queue, CASE a.event WHEN '{Event.RETRY}' THEN {Outcome.RETRIED:d}
-        ELSE {Outcome.RESCUED:d} END AS outcome, NULL::bigint AS wait, NULL::bigint AS run
+    SELECT t.name, t.queue, CASE a.event WHEN '{Event.RETRY}' THEN {CountedOutcome.RETRIED:d}
+        ELSE {CountedOutcome.RESCUED:d} END AS outcome, NULL::bigint AS wait, NULL::bigint AS run
     FROM {ATTEMPT} a CROSS JOIN LATERAL (
         SELECT p.name, p.queue FROM {PENDING} p WHERE p.id = a.task_id
         UNION ALL SELECT e.name, e.queue FROM {ERROR} e

@@ -25,7 +25,7 @@ OPEN_FOR = timedelta(minutes=1)
 """How long a transaction that wrote parts may have been open."""
 
 
-class Kept(NamedTuple):
+class CountRetention(NamedTuple):
     """How long counters are kept."""
 
     minutes: timedelta
@@ -104,7 +104,11 @@ _DROP = text(f"""
 
 
 def roll_up(
-    connection: Connection, since: datetime | None, kept: Kept, *, now: datetime | None = None
+    connection: Connection,
+    since: datetime | None,
+    kept: CountRetention,
+    *,
+    now: datetime | None = None,
 ) -> RolledUp:
     """Sum up what was written ``since`` the roll-up before; None: all that is there."""
     began = connection.execute(_NOW, {"now": now}).scalar_one()

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.domain.flow_control.waiting_reason import WaitingKind
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.fragments.move_rows import AS_IT_WAS, WAIT, leave
@@ -122,7 +122,7 @@ def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> Can
     if pending:
         connection.execute(_MOVE, {"ids": pending, "now": now})
         ended = [row for row in locked if row.state == State.PENDING]
-        note(connection, [(r.name, r.queue, Outcome.CANCELLED) for r in ended], now=now)
+        note(connection, [(r.name, r.queue, CountedOutcome.CANCELLED) for r in ended], now=now)
     keys = {row.order_key for row in locked if row.order_key and row.state == State.PENDING}
     if keys:  # the next of their keys are looked at again
         connection.execute(_NEXT, {"keys": texts(keys), "now": now})

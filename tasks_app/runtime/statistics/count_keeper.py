@@ -20,7 +20,7 @@ from tasks_app.pool.connection import clock
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Lease, Rank
 from tasks_app.pool.statistics.reconcile import reconcile
-from tasks_app.pool.statistics.roll_up import Kept, hour_of, roll_up
+from tasks_app.pool.statistics.roll_up import CountRetention, hour_of, roll_up
 from tasks_app.runtime.db.database import Database
 
 log = quiet_logger(__name__)
@@ -44,7 +44,7 @@ class CountKeeper:
     """A duty of whoever leads; any number may try."""
 
     def __init__(self, settings: Settings, database: Database, holder: str) -> None:
-        self._kept = Kept(
+        self._kept = CountRetention(
             settings.keep_minute_counts, settings.keep_hour_counts, settings.keep_day_counts
         )
         self._database = database

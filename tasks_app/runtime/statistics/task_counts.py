@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import uuid4
 
 from tasks_app.domain.statistics.histogram import BUCKETS, LAST, trimmed
-from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, Outcome, outcome_of
+from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, CountedOutcome, outcome_of
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.statistics.parts import Part
+from tasks_app.pool.statistics.parts import CountPart
 
 MOST_EARLY = 10_000
 """Runs that are kept until the database's time is known: that takes a moment."""
 KEPT_MINUTES = 14
 """What could not be written for longer is counted from the pools."""
 _WAITS, _RUNS = 3, 3 + BUCKETS
-_SUCCEEDED, _DONE = State.SUCCEEDED, int(Outcome.DONE)
+_SUCCEEDED, _DONE = State.SUCCEEDED, int(CountedOutcome.DONE)
 _EMPTY = [0] * (3 + 2 * BUCKETS)
 
 Key = tuple[str, str, int]
@@ -100,7 +100,7 @@ class TaskCounts:
     def knows_time(self) -> bool:
         return self._offset is not None
 
-    def news(self) -> list[Part]:
+    def news(self) -> list[CountPart]:
         """Return the totals that are not written as they are now."""
         with self._lock:
             changed = [
@@ -111,7 +111,7 @@ class TaskCounts:
             ]
         return [_part(minute, key, cell) for minute, key, cell in changed]
 
-    def written(self, parts: Iterable[Part]) -> None:
+    def written(self, parts: Iterable[CountPart]) -> None:
         """Take it that these totals are in the database; forget minutes that are over."""
         with self._lock:
             for part in parts:
@@ -160,10 +160,10 @@ def _time(cell: list[int], wait_ms: int, run_ms: int) -> None:
     cell[_RUNS + min(run_ms.bit_length(), LAST)] += 1
 
 
-def _part(minute: int, key: Key, cell: list[int]) -> Part:
+def _part(minute: int, key: Key, cell: list[int]) -> CountPart:
     number, wait_ms, run_ms = cell[:_WAITS]
     waits, runs = trimmed(cell[_WAITS:_RUNS]), trimmed(cell[_RUNS:])
-    return Part(minute, *key, number, wait_ms, run_ms, waits, runs)
+    return CountPart(minute, *key, number, wait_ms, run_ms, waits, runs)
 
 
 TASK_COUNTS = TaskCounts()

@@ -35,7 +35,7 @@ POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkerEnd:
     """How a worker's processes have ended."""
 
     status: int
@@ -92,7 +92,7 @@ class Place:
 
 def supervise(
     command: Sequence[str], children: int = 1, healthy_for_s: float = 30.0, *, stay: bool = True
-) -> Ended:
+) -> WorkerEnd:
     """Run ``command`` as this many children until they end by themselves or we are asked to stop.
 
     One that was killed, or left without clearing its slot, is replaced; with ``stay`` also one that
@@ -122,7 +122,7 @@ def supervise(
                         place.kill()
             time.sleep(POLL_S)
         stopped_by = signal.Signals(asked[0]).name if asked else None
-        return Ended(max(place.status or 0 for place in places), stopped_by)
+        return WorkerEnd(max(place.status or 0 for place in places), stopped_by)
     finally:
         remove_slots(path)
         liveness.end()

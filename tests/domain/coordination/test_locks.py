@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.coordination.locks import MOST_RESOURCES, LockMode, Part, parts_of
+from tasks_app.domain.coordination.locks import MOST_RESOURCES, LockMode, LockPart, parts_of
 from tasks_app.locks import InvalidLockError
 
 
@@ -14,11 +14,11 @@ def test_a_group_is_in_one_order_whoever_names_it() -> None:
 
     assert one == other
     assert [part.resource for part in one] == ["B", "a", "b", "c", "ä"]
-    assert one[3] == Part("c", LockMode.COUNTED, 3)
+    assert one[3] == LockPart("c", LockMode.COUNTED, 3)
 
 
 def test_a_text_is_one_name() -> None:
-    assert parts_of("account:7") == (Part("account:7", LockMode.EXCLUSIVE),)
+    assert parts_of("account:7") == (LockPart("account:7", LockMode.EXCLUSIVE),)
 
 
 @pytest.mark.parametrize(

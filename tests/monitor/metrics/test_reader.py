@@ -21,7 +21,7 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.monitor.metrics import catalogue, collectors
 from tasks_app.monitor.metrics.catalogue import METRICS
 from tasks_app.monitor.metrics.exposition import Sample, render
-from tasks_app.monitor.metrics.reader import Reader
+from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.pool.connection.read_only import looking
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.ledger import add
@@ -52,8 +52,8 @@ def database(database_url: str, engine: Engine) -> Iterator[Database]:
 
 
 @pytest.fixture
-def reader(database: Database, settings: Settings) -> Reader:
-    return Reader(database, settings, keep_s=0)
+def reader(database: Database, settings: Settings) -> MetricsReader:
+    return MetricsReader(database, settings, keep_s=0)
 
 
 def values(said: str) -> dict[str, float]:
@@ -61,7 +61,9 @@ def values(said: str) -> dict[str, float]:
     return {f"{m[1]}{{{m[2] or ''}}}": float(m[3]) for m in found if m}
 
 
-def test_what_waits_runs_and_has_failed_is_counted_by_queue(engine: Engine, reader: Reader) -> None:
+def test_what_waits_runs_and_has_failed_is_counted_by_queue(
+    engine: Engine, reader: MetricsReader
+) -> None:
     with engine.begin() as connection:
         now = connection.execute(text("SELECT now()")).scalar_one()
         pending_task(connection, queue="mail", run_at=now - MINUTE, priority=9)
@@ -85,7 +87,7 @@ def test_what_waits_runs_and_has_failed_is_counted_by_queue(engine: Engine, read
     assert found["tasks_app_up{}"] == 1
 
 
-def test_a_lease_that_is_over_shows_for_how_long(engine: Engine, reader: Reader) -> None:
+def test_a_lease_that_is_over_shows_for_how_long(engine: Engine, reader: MetricsReader) -> None:
     with engine.begin() as connection:
         claimed_task(connection)
         connection.execute(text("UPDATE task_pending SET lease_until = now() - interval '100 s'"))
@@ -96,7 +98,7 @@ def test_a_lease_that_is_over_shows_for_how_long(engine: Engine, reader: Reader)
     assert found['tasks_app_lease_overdue_seconds{queue="default"}'] >= 100
 
 
-def test_who_works_leads_and_publishes(engine: Engine, reader: Reader) -> None:
+def test_who_works_leads_and_publishes(engine: Engine, reader: MetricsReader) -> None:
     token, ttl = uuid4(), MINUTE
     with engine.begin() as connection:
         for owner, queues in (("a", ["mail"]), ("b", ["mail"]), ("c", [])):
@@ -119,7 +121,7 @@ def test_who_works_leads_and_publishes(engine: Engine, reader: Reader) -> None:
     assert found['tasks_app_dispatch_tasks{queue="mail"}'] == 3
 
 
-def test_pauses_and_limits_in_use(engine: Engine, reader: Reader) -> None:
+def test_pauses_and_limits_in_use(engine: Engine, reader: MetricsReader) -> None:
     with engine.begin() as connection:
         claimed_task(connection)
         connection.execute(text("UPDATE task_pending SET limit_key = 'shop:1'"))
@@ -142,7 +144,7 @@ def test_of_many_limits_a_bounded_number_is_shown(connection: Connection) -> Non
     assert len(control.limits(connection)) == control.MOST_NAMED
 
 
-def test_tables_partitions_and_versions(engine: Engine, reader: Reader) -> None:
+def test_tables_partitions_and_versions(engine: Engine, reader: MetricsReader) -> None:
     found = values(reader.read())
 
     assert found['tasks_app_table_bytes{table="task_pending"}'] > 0
@@ -151,7 +153,7 @@ def test_tables_partitions_and_versions(engine: Engine, reader: Reader) -> None:
     assert found["tasks_app_schema_current{}"] == 1
 
 
-def test_a_held_snapshot_is_seen(engine: Engine, reader: Reader) -> None:
+def test_a_held_snapshot_is_seen(engine: Engine, reader: MetricsReader) -> None:
     with engine.connect() as holder:
         holder.execution_options(isolation_level="REPEATABLE READ")
         holder.execute(text("SELECT count(*) FROM task_pending"))
@@ -180,7 +182,7 @@ def test_a_read_cannot_write_nor_take_long(database: Database) -> None:
 
 
 def test_a_part_that_fails_leaves_the_others_whole(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
+    reader: MetricsReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(connection: Connection, _settings: Settings) -> Iterator[Sample]:
         connection.execute(text("SELECT 1/0"))
@@ -198,7 +200,7 @@ def test_a_part_that_fails_leaves_the_others_whole(
 def test_of_a_database_that_is_away_it_says_so(settings: Settings) -> None:
     url = "postgresql+psycopg://nobody:secret@127.0.0.1:1/none"
     database = Database(url)
-    said = Reader(database, settings).read()
+    said = MetricsReader(database, settings).read()
     database.dispose()
 
     assert values(said)["tasks_app_up{}"] == 0
@@ -208,7 +210,7 @@ def test_of_a_database_that_is_away_it_says_so(settings: Settings) -> None:
 def test_many_who_scrape_cost_as_one(database: Database, settings: Settings) -> None:
     sent: list[str] = []
     event.listen(database.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
-    reader, texts = Reader(database, settings, keep_s=60), []
+    reader, texts = MetricsReader(database, settings, keep_s=60), []
     threads = [threading.Thread(target=lambda: texts.append(reader.read())) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -235,7 +237,7 @@ def test_no_label_grows_with_the_tasks() -> None:
     }
 
 
-def test_promtool_finds_no_fault(engine: Engine, reader: Reader) -> None:
+def test_promtool_finds_no_fault(engine: Engine, reader: MetricsReader) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.statistics.read import (
     Failing,
     Grain,
@@ -30,8 +30,8 @@ def fill(connection: Connection) -> None:
         put(
             connection,
             f"a{minute}",
-            *(part(at, 4), part(at, 2, "slow", ms=300), part(at, 1, "slow", Outcome.FAILED)),
-            part(at, 3, "bad", Outcome.RETRIED),
+            *(part(at, 4), part(at, 2, "slow", ms=300), part(at, 1, "slow", CountedOutcome.FAILED)),
+            part(at, 3, "bad", CountedOutcome.RETRIED),
         )
         roll_up(connection, None, KEPT, now=at + timedelta(minutes=2))
 
@@ -40,9 +40,9 @@ def test_sums_by_minute_and_outcome(connection: Connection) -> None:
     fill(connection)
     found = history(connection, HOUR, now=NOW)
     assert [(p.at, p.outcome, p.number) for p in found[:3]] == [
-        (NOON, Outcome.DONE, 6),
-        (NOON, Outcome.FAILED, 1),
-        (NOON, Outcome.RETRIED, 3),
+        (NOON, CountedOutcome.DONE, 6),
+        (NOON, CountedOutcome.FAILED, 1),
+        (NOON, CountedOutcome.RETRIED, 3),
     ]
     assert found[0].run_ms == 4 * 3 + 2 * 300
     assert len(found) == 9
@@ -50,7 +50,7 @@ def test_sums_by_minute_and_outcome(connection: Connection) -> None:
 
 def test_what_is_asked_for(connection: Connection) -> None:
     fill(connection)
-    only = HOUR._replace(name="slow", queue="q", outcomes=[Outcome.FAILED])
+    only = HOUR._replace(name="slow", queue="q", outcomes=[CountedOutcome.FAILED])
     assert [p.number for p in history(connection, only, now=NOW)] == [1, 1, 1]
     late = HOUR._replace(within=timedelta(minutes=5))
     assert {p.at for p in history(connection, late, now=NOW)} == {NOON + timedelta(minutes=57)}
@@ -63,7 +63,7 @@ def test_minutes_that_are_not_rolled_up_yet(connection: Connection) -> None:
     fill(connection)
     assert live(connection, HOUR) == []
     put(connection, "b", part(NOON + timedelta(minutes=59), 8))
-    assert [(p.outcome, p.number) for p in live(connection, HOUR)] == [(Outcome.DONE, 8)]
+    assert [(p.outcome, p.number) for p in live(connection, HOUR)] == [(CountedOutcome.DONE, 8)]
 
 
 def test_percentiles(connection: Connection) -> None:

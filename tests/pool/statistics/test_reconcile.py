@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.retention.partitions import add_partition, partitions
 from tasks_app.pool.statistics.reconcile import _PROBE, _first_block, reconcile
 from tasks_app.pool.statistics.roll_up import DAY, HOUR, roll_up
@@ -78,11 +78,11 @@ def test_failures_retries_and_rescues(connection: Connection) -> None:
     )
     assert reconcile(connection, NOON) == 3 + 1 + 3
     assert sorted(numbers(connection, HOUR, "name, outcome, number")) == [
-        ("bad", Outcome.FAILED, 3),  # the rescue that ended one is no other outcome
-        ("bad", Outcome.RETRIED, 1),
-        ("t", Outcome.DONE, 1),
-        ("t", Outcome.RETRIED, 1),
-        ("w", Outcome.RESCUED, 1),
+        ("bad", CountedOutcome.FAILED, 3),  # the rescue that ended one is no other outcome
+        ("bad", CountedOutcome.RETRIED, 1),
+        ("t", CountedOutcome.DONE, 1),
+        ("t", CountedOutcome.RETRIED, 1),
+        ("w", CountedOutcome.RESCUED, 1),
     ]
 
 

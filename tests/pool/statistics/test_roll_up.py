@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, Outcome
+from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, CountedOutcome
 from tasks_app.pool.statistics.parts import note, write
 from tasks_app.pool.statistics.roll_up import DAY, HOUR, MINUTE, roll_up
 from tests.pool.statistics.counted import KEPT, NOON, numbers, part, put
@@ -105,7 +105,11 @@ def test_beyond_the_most_keys_the_rest_is_one(connection: Connection) -> None:
 
 
 def test_what_a_statement_moves_is_counted_with_it(connection: Connection) -> None:
-    gone = [("t", "q", Outcome.SKIPPED), ("t", "q", Outcome.SKIPPED), ("u", 'q"', Outcome.EXPIRED)]
+    gone = [
+        ("t", "q", CountedOutcome.SKIPPED),
+        ("t", "q", CountedOutcome.SKIPPED),
+        ("u", 'q"', CountedOutcome.EXPIRED),
+    ]
     note(connection, gone, now=NOON)
     note(connection, gone[:1], now=NOON)
     note(connection, [], now=NOON)

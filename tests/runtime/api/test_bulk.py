@@ -64,7 +64,7 @@ def retried_task(connection: Connection, kind: str, message: str, **options: Any
     return task.task_id
 
 
-def lines(engine: Engine, token: int) -> list[audit.Line]:
+def lines(engine: Engine, token: int) -> list[audit.AuditLine]:
     with engine.connect() as connection:
         return audit.steps(connection, token)
 

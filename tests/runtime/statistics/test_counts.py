@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.handlers.outcomes import Fail, Skip, Snooze
-from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, Outcome
+from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER, CountedOutcome
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.runtime.api.tasks import cancel_task
@@ -39,9 +39,9 @@ def _nothing_counted() -> Iterator[None]:
     TASK_COUNTS.forget()
 
 
-def parts(bench: Bench) -> dict[tuple[str, Outcome], int]:
+def parts(bench: Bench) -> dict[tuple[str, CountedOutcome], int]:
     with bench.engine.begin() as connection:
-        return {(n, Outcome(o)): total for n, o, total in connection.execute(text(PARTS))}
+        return {(n, CountedOutcome(o)): total for n, o, total in connection.execute(text(PARTS))}
 
 
 def settle(counts: TaskCounts, one: Settlement, state: State = State.SUCCEEDED) -> None:
@@ -60,12 +60,12 @@ def test_every_end_of_a_run_is_counted_once(bench: Bench, threads: int) -> None:
             bench.create(name)
     bench.drain(concurrency=threads + 1)
     expected = {
-        ("good", Outcome.DONE): 40,
-        ("bad", Outcome.RETRIED): 3,
-        ("bad", Outcome.FAILED): 3,
-        ("fatal", Outcome.FAILED): 2,
-        ("moot", Outcome.SKIPPED): 1,
-        ("later", Outcome.SNOOZED): 1,
+        ("good", CountedOutcome.DONE): 40,
+        ("bad", CountedOutcome.RETRIED): 3,
+        ("bad", CountedOutcome.FAILED): 3,
+        ("fatal", CountedOutcome.FAILED): 2,
+        ("moot", CountedOutcome.SKIPPED): 1,
+        ("later", CountedOutcome.SNOOZED): 1,
     }
     assert parts(bench) == expected
 
@@ -91,12 +91,14 @@ def test_an_unanswered_commit_counts_once(bench: Bench, monkeypatch: pytest.Monk
         _lose_answers(patched, database)
         with pytest.raises(DBAPIError):
             report.write_counts(last=True)
-    assert parts(bench) == {("t", Outcome.DONE): 1}  # it has committed, and we were told otherwise
+    assert parts(bench) == {
+        ("t", CountedOutcome.DONE): 1
+    }  # it has committed, and we were told otherwise
     settle(counts, one)
     report.write_counts(last=True)
     report.write_counts(last=True)
     database.dispose()
-    assert parts(bench) == {("t", Outcome.DONE): 2}
+    assert parts(bench) == {("t", CountedOutcome.DONE): 2}
 
 
 def _lose_answers(patched: pytest.MonkeyPatch, database: Database) -> None:
@@ -214,9 +216,9 @@ def test_sweeps_and_cancels_are_counted_with_their_transaction(bench: Bench) -> 
         cancel_task(connection, kept)  # rolled back
     database.dispose()
     assert parts(bench) == {
-        ("late", Outcome.EXPIRED): 1,
-        ("off", Outcome.SKIPPED): 1,
-        ("gone", Outcome.CANCELLED): 1,
+        ("late", CountedOutcome.EXPIRED): 1,
+        ("off", CountedOutcome.SKIPPED): 1,
+        ("gone", CountedOutcome.CANCELLED): 1,
     }
 
 

@@ -35,7 +35,7 @@ from tasks_app.pool.batch.sources.relation import EVERYTHING, Relation, find
 from tasks_app.pool.tables import MARKER, SCHEMA
 
 
-class Row(dict[str, Any]):
+class TakenRow(dict[str, Any]):
     """A row that was taken."""
 
     __slots__ = ("key",)
@@ -62,7 +62,7 @@ _LEFT = text(f"""
 _CLEAR = text(f"DELETE FROM {MARKER} m WHERE m.program_id = :program")
 
 
-def take(connection: Connection, source: Table, marker: Marker, size: int) -> list[Row]:
+def take(connection: Connection, source: Table, marker: Marker, size: int) -> list[TakenRow]:
     """Mark up to ``size`` waiting rows that nobody has in hand as done, and return them by key.
 
     More if several rows have one key: all of them are taken.
@@ -130,7 +130,7 @@ def fill(connection: Connection, program: str, source: Table) -> int:
 
 def take_beside(
     connection: Connection, program: str, source: Table, size: int, number: int
-) -> list[Row]:
+) -> list[TakenRow]:
     """Do as :func:`take` with marks in ``task_marker``; ``number`` is the partition's.
 
     The mark of a row that was deleted since is taken, too; the row is not returned.
@@ -174,7 +174,7 @@ def _read(
     where: ColumnElement[bool] | None = None,
     *,
     select_from: FromClause | None = None,
-) -> list[Row]:
+) -> list[TakenRow]:
     """Return rows in the order of their keys."""
     key = written(relation.key, relation.key_type).label("tasks_app_key")
     rows = relation.rows_of if select_from is None else select_from
@@ -185,7 +185,7 @@ def _read(
     result.close()
     made = []
     for *values, word in found:
-        row = Row(zip(names, values, strict=True))
+        row = TakenRow(zip(names, values, strict=True))
         row.key = word
         made.append(row)
     return made
