@@ -22,7 +22,7 @@ STAGES = (1, 10)
 
 
 @dataclass(frozen=True, slots=True)
-class BulkStep:
+class BulkLine:
     """A line of the audit."""
 
     at: datetime
@@ -42,7 +42,7 @@ class BulkPage:
     """The selection."""
     who: str
     opened_at: datetime
-    steps: tuple[BulkStep, ...]
+    steps: tuple[BulkLine, ...]
     """The newest, oldest first."""
     done: int
     """Tasks that were acted on."""
@@ -88,7 +88,7 @@ def bulk_page(connection: Connection, token: int) -> BulkPage | None:
         who=opening.who,
         opened_at=opening.at,
         steps=tuple(
-            BulkStep(line.at, line.who, line.number, sum(map(len, line.left_out.values())))
+            BulkLine(line.at, line.who, line.number, sum(map(len, line.left_out.values())))
             for line in steps[-MOST_STEPS:]
         ),
         done=answers.total(),

@@ -85,11 +85,11 @@ def test_tasks_that_cannot_be_run_are_neither_claimed_again_nor_charged(
 
     ids = [bench.create() for _ in range(TASKS)]
     limited(1)
-    work = bench.work(url=url, lease=3)
+    work = bench.work(url=url, lease=5)
     bench.beside(work.run)
     until(lambda: "nothing is claimed" in caplog.text, 20)
     begun = len(bench.runs)
-    time.sleep(5)  # longer than a lease
+    time.sleep(7)  # longer than a lease
 
     assert len(bench.runs) == begun
     assert [bench.task(i).crashes for i in ids] == [0] * len(ids)
@@ -112,10 +112,10 @@ def test_async_handlers_that_get_no_connection_are_not_charged(
 
     ids = [bench.create(max_attempts=1) for _ in range(TASKS)]
     limited(most)
-    work = bench.work(url=url, lease=3)
+    work = bench.work(url=url, lease=5)
     bench.beside(work.run)
     until(lambda: "too many connections" in caplog.text, 20)
-    ends = time.monotonic() + 6  # two leases
+    ends = time.monotonic() + 8  # longer than a lease
     while time.monotonic() < ends:
         assert [bench.task(i).crashes for i in ids] == [0] * len(ids)
         assert [bench.task(i).failures for i in ids] == [0] * len(ids)

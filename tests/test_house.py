@@ -1,0 +1,37 @@
+"""What a reader may rely on: a class has a name of its own, a file one idea, a folder few files."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+HOUSE = Path(__file__).parent.parent / "tasks_app"
+FILES = sorted(HOUSE.rglob("*.py"))
+SHARED = {"Fixed", "Notice"}
+"""Public twice: a retry policy, and a planner of ranges."""
+LONG = {"runtime/handlers/context.py"}
+"""What a handler is given, in one piece."""
+
+
+def test_a_name_is_one_class() -> None:
+    names = Counter(
+        node.name
+        for file in FILES
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+    assert {name for name, number in names.items() if number > 1} == SHARED
+
+
+def test_no_file_is_longer_than_one_sitting() -> None:
+    long = {str(f.relative_to(HOUSE)) for f in FILES if len(f.read_text().splitlines()) > 250}
+
+    assert long == LONG
+
+
+def test_a_folder_shows_its_files_at_one_look() -> None:
+    folders = Counter(file.parent.relative_to(HOUSE) for file in FILES if file.stem != "__init__")
+
+    assert [f"{folder}: {number}" for folder, number in folders.items() if number > 17] == []
