@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 test-server test-newest format docs lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate scale test-pg16 test-server test-newest format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -99,6 +99,9 @@ bench-quick: $(READY)  ## the main rows of it, once (minutes)
 
 scale: $(READY)  ## what a task costs in a pool of a million rows, state by state (minutes)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
+
+bench-dashboard: $(READY)  ## p95 of each page over a million completed tasks (minutes)
+	@$(BIN)/python -m benchmarks.dashboard $(ARGS)
 
 bench-memory: $(READY)  ## watch the memory of children over a million tasks
 	@$(BIN)/python -m benchmarks run --scenario memory $(ARGS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.runtime.db.read_only import reading_engine
 
@@ -24,6 +26,7 @@ class PageReader:
         self._lock = threading.Lock()
         self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._busy: dict[Hashable, threading.Lock] = {}
+        self._renewed: set[Hashable] = set()
 
     @property
     def engine(self) -> Engine:
@@ -44,8 +47,13 @@ class PageReader:
 
         return self.kept(key, fresh, keep_s)
 
-    def kept(self, key: Hashable, make: Callable[[], Model], keep_s: float) -> Model:
-        """Return what ``make`` made; of several who ask at once, one makes it."""
+    def kept(
+        self, key: Hashable, make: Callable[[], Model], keep_s: float, serve_s: float = 0.0
+    ) -> Model:
+        """Return what ``make`` made; of several who ask at once, one makes it.
+
+        For ``serve_s`` longer the old is still returned, at once, while a thread makes it anew.
+        """
         with self._lock:
             if len(self._kept) > MOST_KEPT:
                 self._kept.clear()
@@ -53,10 +61,27 @@ class PageReader:
             turn = self._busy.setdefault(key, threading.Lock())
         with turn:
             at, model = self._kept.get(key, (float("-inf"), None))
-            if time.monotonic() - at > keep_s:
+            age = time.monotonic() - at
+            if age > keep_s + serve_s:
                 model = make()
                 self._kept[key] = (time.monotonic(), model)
+            elif age > keep_s:
+                threading.Thread(target=self._renew, args=(key, make, turn), daemon=True).start()
             return model  # type: ignore[no-any-return]
+
+    def _renew(self, key: Hashable, make: Callable[[], Any], turn: threading.Lock) -> None:
+        """An error is told to who asks when the old is too old."""
+        with self._lock:
+            if key in self._renewed:
+                return
+            self._renewed.add(key)
+        try:
+            with suppress(SQLAlchemyError):
+                model = make()
+                with turn:
+                    self._kept[key] = (time.monotonic(), model)
+        finally:
+            self._renewed.discard(key)
 
     def forget(self) -> None:
         """Forget all: something was just changed, and who did it wants to see it."""

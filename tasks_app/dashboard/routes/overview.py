@@ -16,6 +16,8 @@ from tasks_app.monitor.pages.history import RANGES, History, task_history
 from tasks_app.monitor.pages.overview import Overview, findings, overview
 
 KEEP_S, FINDINGS_S, HISTORY_S = 2.0, 10.0, 30.0
+OLD_S = 60.0
+"""Findings that are not older are shown while they are looked for anew."""
 
 
 def _overview(desk: Desk) -> Overview:
@@ -24,7 +26,9 @@ def _overview(desk: Desk) -> Overview:
 
 def _findings(desk: Desk) -> tuple[Finding, ...]:
     reader = desk.reader
-    return reader.kept("findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S)
+    return reader.kept(
+        "findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S, OLD_S
+    )
 
 
 @requires(Role.VIEWER)

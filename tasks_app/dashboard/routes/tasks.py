@@ -41,6 +41,8 @@ def _filters(request: Request) -> dict[str, str]:
         row_id(given["group"])
     if given.get("since", SINCE[0]) not in SINCE:
         raise HttpError(400, f"since is none of {', '.join(SINCE)}. Correct the address.")
+    if "error" in given and "state" not in given:
+        given.setdefault("pool", Pool.ERROR)  # a million completed tasks have none to search
     return given
 
 

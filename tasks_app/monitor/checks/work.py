@@ -15,6 +15,7 @@ from tasks_app.pool.dispatch import leader_lease, ledger
 from tasks_app.pool.flow_control import breaker, pause, queue_settings
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.operations import diagnostics
+from tasks_app.pool.operations.diagnostics import DueWork
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.tables import EVERY_QUEUE
 from tasks_app.runtime.api.tasks import LATE_SCANS, PATIENCE
@@ -34,9 +35,21 @@ def living(connection: Connection, settings: Settings) -> list[Finding]:
     return [ok("workers", f"{count(len(found), 'child')} of {', '.join(nodes)}")]
 
 
-def reach(connection: Connection, settings: Settings) -> list[Finding]:
-    """Does a live worker know every due task?"""
+def due_tasks(connection: Connection, settings: Settings) -> list[Finding]:
+    """Ask the three below, of one reading: of 100,000 due tasks it takes a tenth of a second."""
     due = diagnostics.due_work(connection)
+    return [
+        finding
+        for check in (reach, shared, waiting)
+        for finding in check(connection, settings, due)
+    ]
+
+
+def reach(
+    connection: Connection, settings: Settings, due: list[DueWork] | None = None
+) -> list[Finding]:
+    """Does a live worker know every due task?"""
+    due = diagnostics.due_work(connection) if due is None else due
     found = heartbeats.live(connection, settings.lease)
     if not due and not found:
         return []
@@ -63,13 +76,15 @@ def reach(connection: Connection, settings: Settings) -> list[Finding]:
     return findings or [ok("queues", "every task that is due has a worker that knows it")]
 
 
-def shared(connection: Connection, settings: Settings) -> list[Finding]:
+def shared(
+    connection: Connection, settings: Settings, due: list[DueWork] | None = None
+) -> list[Finding]:
     """Do workers that know different handlers serve the same queue?
 
     A worker reports its handlers, not the queue of each: only due tasks show that some wait for
     another worker. Without any it is no warning.
     """
-    due = diagnostics.due_work(connection)
+    due = diagnostics.due_work(connection) if due is None else due
     known: dict[str, list[set[str]]] = {}
     for worker in heartbeats.live(connection, settings.lease):
         for queue in worker.queues:
@@ -90,10 +105,12 @@ def shared(connection: Connection, settings: Settings) -> list[Finding]:
     return findings
 
 
-def waiting(connection: Connection, _settings: Settings) -> list[Finding]:
+def waiting(
+    connection: Connection, _settings: Settings, found: list[DueWork] | None = None
+) -> list[Finding]:
     """How long do due tasks wait?"""
     still = standing_still(connection)
-    found = diagnostics.due_work(connection)
+    found = diagnostics.due_work(connection) if found is None else found
     due = [] if EVERY_QUEUE in still else [d for d in found if d.queue not in still]
     if not due:
         where = ", but in queues that stand still" if found else ""
@@ -232,5 +249,5 @@ def _instant(at: datetime) -> str:
 
 CHECKS: tuple[Check, ...] = (
     *(living, scanning, publishing, strangers, paused, standing, dependencies),
-    *(reach, shared, waiting, stuck, rescue),
+    *(due_tasks, stuck, rescue),
 )

@@ -56,7 +56,8 @@ def tasks(connection: Connection, filters: dict[str, str], *, before: int | None
         connection, [row.id for row in shown if row.attempt and row.finished_at is None]
     )
     remarks = {row.id: row.error or row.parked or causes.get(row.id, "") for row in shown}
-    number = rows.count(connection, filters)
+    whole = before is None and len(found) <= PAGE
+    number = len(found) if whole else rows.count(connection, filters)
     return Tasks(
         at=instant(connection),
         filters=filters,
