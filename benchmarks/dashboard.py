@@ -83,7 +83,7 @@ class FreshReader(PageReader):
     """Keeps nothing but what is renewed while the page is shown: that is what a browser meets."""
 
     def kept(
-        self, key: Hashable, make: Callable[[], Any], keep_s: float, serve_s: float = 0.0
+        self, key: Hashable, make: Callable[[], Any], _keep_s: float, serve_s: float = 0.0
     ) -> Any:
         return super().kept(key, make, 0.0, serve_s) if serve_s else make()
 
