@@ -26,7 +26,7 @@ from tasks_app.runtime.leader.maintainer import Maintainer
 
 WORKERS = 2
 WORKER_PATIENCE_S = 60.0
-FLOWER_PORT = 5555
+DASHBOARD_PORT, FLOWER_PORT = 5580, 5555
 QUEUE_KEY = "tasks_app:default"
 """Where Celery keeps the messages of the queue ``default``."""
 
@@ -44,14 +44,11 @@ class Stage:
         self._console = console
         self._servers = Servers(folder, keep=keep, database_url=database_url)
         self._processes = Processes(folder)
-        self._flower_port: int | None = None
-        self._flower_since: float | None = None
+        self.pages: dict[str, str] = {}
+        """Where Dashboard and Flower are, once they were started."""
+        self._awaited: dict[str, tuple[int, float]] = {}
+        """Their ports, and since when they start."""
         self._built = False
-
-    @property
-    def flower(self) -> str:
-        """Where the dashboard is."""
-        return f"http://{HOST}:{self._flower_port}"
 
     def build(self, names: Sequence[str]) -> None:
         """Start the servers and make all tables; nobody works yet.
@@ -119,26 +116,29 @@ class Stage:
         """Announce an accident."""
         self._say(f"[red]⚡[/] {what}")
 
-    def open_flower(self) -> None:
-        """Start the dashboard, once: after the first task, because it takes a core for a while."""
-        if self._flower_port is None:
-            self._flower_port = choose_port(FLOWER_PORT)
-            self._flower_since = time.monotonic()
-            self._processes.start_celery(
-                "flower", f"--address={HOST}", f"--port={self._flower_port}", "--read_only=true"
-            )
+    def open_pages(self) -> None:
+        """Start dashboard and Flower, once: after the first task, for they take a core a while."""
+        if self.pages:
+            return
+        port = self._page("Dashboard", DASHBOARD_PORT)
+        self._processes.start("dashboard", "tasks_app", "dashboard", "--port", str(port))
+        port = self._page("Flower", FLOWER_PORT)
+        self._processes.start_celery(
+            "flower", f"--address={HOST}", f"--port={port}", "--read_only=true"
+        )
 
     def look(self) -> None:
-        """Pass if all is well; announce the dashboard when it answers.
+        """Pass if all is well; announce pages when they answer.
 
         Raises:
             DiedError: a process ended.
         """
         self._processes.look()
         self._servers.look()
-        if self._flower_since and self._flower_port and _answers(self._flower_port):
-            self._ready("Flower", self._flower_since, self.flower)
-            self._flower_since = None
+        for name, (port, since) in list(self._awaited.items()):
+            if _answers(port):
+                self._ready(name, since, self.pages[name])
+                del self._awaited[name]
 
     def down(self) -> None:
         """Stop everything that is ours, the last started first."""
@@ -150,6 +150,12 @@ class Stage:
         stays = self._servers.stay
         more = "PostgreSQL and Valkey stay up: tasks-app down" if stays else "the data stays"
         self._console.print(f"All processes are stopped; {more}.")
+
+    def _page(self, name: str, port: int) -> int:
+        free = choose_port(port)
+        self.pages[name] = f"http://{HOST}:{free}"
+        self._awaited[name] = (free, time.monotonic())
+        return free
 
     def _broker(self) -> Redis:
         return Redis.from_url(os.environ["TASKS_APP_BROKER_URL"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from rich.console import Console
@@ -19,6 +22,7 @@ from sqlalchemy import Engine, NullPool, create_engine, text
 from tasks_app.embedded import temporary
 from tests.factory import pending_task
 from tests.servers import Databases
+from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(200)]
 
@@ -101,6 +105,43 @@ def test_a_database_that_cannot_be_had_is_a_sentence(
     assert ended.returncode == status
     assert said in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def test_with_a_terminal_it_names_the_dashboard_and_leaves_it_running(
+    folder: Path, examples: Path
+) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "shop", "--no-ui", "--orders=15", f"--folder={folder}"]
+    demo = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(examples)},
+        stdin=theirs,
+        stdout=theirs,
+    )
+    os.close(theirs)
+    try:
+        said = ""
+        while "Ctrl-C stops everything" not in said:
+            said += os.read(ours, 4096).decode()
+        (base,) = re.findall(r"open (http://\S+/) +the dashboard", said)
+        failed = httpx.get(f"{base}api/tasks?pool=error").json()["rows"]
+
+        assert failed
+        assert httpx.get(f"{base}tasks/{failed[0]['id']}").status_code == 200
+    finally:
+        demo.send_signal(signal.SIGINT)
+        os.set_blocking(ours, False)
+        until(lambda: _drained(ours) or demo.poll() is not None, 30)
+        os.close(ours)
+    assert (demo.wait(30), left_running(folder)) == (0, [])
+
+
+def _drained(terminal: int) -> bool:
+    """Read what it says at the end, or it could not say it; never true."""
+    with contextlib.suppress(OSError):
+        os.read(terminal, 4096)
+    return False
 
 
 def left_running(folder: Path) -> list[str]:
