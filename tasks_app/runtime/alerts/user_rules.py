@@ -52,7 +52,7 @@ def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
                 return ""
             return f"{share:.0%} of {runs} runs of {rule.target} did not succeed in {span}"
         case RuleKind.AGE:
-            ages = {each.queue: each.oldest or 0.0 for each in backlog.waiting(connection)}
+            ages = {each.queue: float(each.oldest or 0) for each in backlog.waiting(connection)}
             oldest = timedelta(seconds=ages.get(rule.queue or "", 0.0))
             return f"a task of {rule.target} is due for {rough(oldest)}" * (oldest > rule.span)
         case RuleKind.PENDING:

@@ -7,10 +7,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine, text
 
+from tasks_app import Settings
 from tasks_app.domain.alerts.alert import Alert
 from tasks_app.pool.alerts import alerts
 from tasks_app.runtime.alerts.channels import to_log, to_webhook
 from tasks_app.runtime.alerts.watch import deliver, record
+from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.leader.maintainer import Maintainer
 from tests.runtime.alerts.hook import Hook
 
 DEAD = Alert("scan", "the last one was 5 min ago", "Start beat.")
@@ -132,6 +135,22 @@ def test_who_took_it_does_not_get_it_again(engine: Engine, hook: Hook) -> None:
     assert deliver(engine, channels) == 1
     assert mailed == ["firing"]
     assert hook.said == [("firing", "scan")] * 2  # the first was refused
+
+
+def test_alerts_that_are_over_are_kept_for_a_time(database: Database) -> None:
+    ages = "UPDATE task_alert SET closed_at = now() - interval '9 days' WHERE key <> 'open'"
+    maintainer = Maintainer(database, settings=Settings(keep_alerts="10d"))
+    with database.begin() as connection:
+        for key in ("open", "over"):
+            alerts.open_alert(connection, Alert(key, "f", "a"))
+        connection.execute(text(ages))
+    maintainer.run_once()
+    with database.begin() as connection:
+        kept = [row.key for row in alerts.find(connection)]
+    Maintainer(database, settings=Settings(keep_alerts="8d")).run_once()
+
+    with database.begin() as connection:
+        assert (kept, [row.key for row in alerts.find(connection)]) == (["open", "over"], ["open"])
 
 
 def test_of_its_end_learns_who_learned_of_its_beginning(engine: Engine, hook: Hook) -> None:
