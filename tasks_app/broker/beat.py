@@ -91,6 +91,7 @@ class PoolScheduler(Scheduler):
         """Let a standby take over at once."""
         if self._leader is not None:
             self._leader.lead.release()
+            self._leader.duties.stop()
         super().close()
         self._liveness.end()
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import threading
+from datetime import timedelta
 from types import FrameType
 
 import click
-from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.cli import output
-from tasks_app.cli.database import connected, settings, transaction
-from tasks_app.domain.config.settings import Settings
-from tasks_app.monitor.alerts.rules import look
+from tasks_app.cli.database import opened, settings, transaction
 from tasks_app.pool.alerts import alerts as rows
-from tasks_app.pool.errors import known
-from tasks_app.runtime.alerts.watch import Send, deliver, record, to_log, to_webhook
-
-logger = logging.getLogger(__name__)
+from tasks_app.pool.schema import check_version
+from tasks_app.runtime.alerts.watcher import EVERY, Watcher
 
 
 @click.group()
@@ -46,7 +43,7 @@ def list_(*, most: int, json_: bool) -> None:
 @click.option(
     "--every",
     type=click.FloatRange(1, 3600),
-    default=15,
+    default=EVERY.total_seconds(),
     show_default=True,
     help="Seconds between two looks.",
 )
@@ -55,32 +52,26 @@ def list_(*, most: int, json_: bool) -> None:
 def watch(*, every: float, once: bool, json_: bool) -> None:
     """Look again and again, and tell what begins and ends.
 
-    It posts to TASKS_APP_ALERT_WEBHOOK, or only logs.
+    It tells TASKS_APP_ALERT_WEBHOOK and TASKS_APP_ALERT_MAIL, and logs.
 
-    Several may run, best on other machines than beat; each message is sent by one of them.
+    Several may run, best on other machines than beat; each message is sent by one of them. With
+    one of these settings, or TASKS_APP_ALERT_LOG, whoever scans watches, too.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    given = settings()
-    url = given.alert_webhook
-    send = to_webhook(url.get_secret_value()) if url else to_log
-    with connected() as engine:
+    holder = f"alerts watch {socket.gethostname()}:{os.getpid()}"
+    with opened() as database:
+        with database.begin() as connection:
+            check_version(connection)
+        watcher = Watcher(settings(), database, holder, every=timedelta(seconds=every))
         if once:
-            sent = glance(engine, given, send)
+            sent = watcher.watch_once()
             output.answer(f"Sent: {sent}.", {"sent": sent}, json_=json_)
             return
-        _watch(engine, given, send, every)
+        watcher.run(_stopped())
 
 
-def glance(engine: Engine, given: Settings, send: Send) -> int:
-    """Look once; return how many messages were taken."""
-    found, unread = look(engine, given)
-    with engine.begin() as connection:
-        rows.tell_news(connection, known.enter(connection))
-        record(connection, found, unread)
-    return deliver(engine, send)
-
-
-def _watch(engine: Engine, given: Settings, send: Send, every: float) -> None:
+def _stopped() -> threading.Event:
+    """Return an event that a signal sets."""
     over = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -88,9 +79,4 @@ def _watch(engine: Engine, given: Settings, send: Send, every: float) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    while not over.is_set():
-        try:
-            glance(engine, given, send)
-        except SQLAlchemyError as error:
-            logger.warning("alerts could not be read: %s", type(error).__name__)
-        over.wait(every)
+    return over

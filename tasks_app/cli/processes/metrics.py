@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
 import threading
 from types import FrameType
@@ -14,6 +16,7 @@ from tasks_app.domain.errors import AWAY, ConfigurationError
 from tasks_app.monitor.metrics.catalogue import UP
 from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.monitor.metrics.server import PATH, MetricsServer
+from tasks_app.runtime.alerts.watcher import Watcher
 
 PORT = 9464
 """Nobody else's among Prometheus' ports of exporters that run beside a database."""
@@ -33,7 +36,8 @@ def metrics(*, address: str, port: int, once: bool) -> None:
     """Show the pools to Prometheus: one process for all workers.
 
     It only reads, at most every two seconds however many ask. On another address than this
-    machine's it wants TASKS_APP_METRICS_AUTH=name:password.
+    machine's it wants TASKS_APP_METRICS_AUTH=name:password. With TASKS_APP_ALERT_WEBHOOK, _MAIL or
+    _LOG it watches for alerts, too, which it writes down.
     """
     given = settings()
     with opened() as database:
@@ -50,7 +54,10 @@ def metrics(*, address: str, port: int, once: bool) -> None:
                 f"Cannot listen on {address}, port {port}: {error.strerror}. "
                 "Use another --address or --port."
             ) from None
+        watcher = Watcher(given, database, f"metrics {socket.gethostname()}:{os.getpid()}")
+        watcher.start()
         _serve(server)
+        watcher.stop()
 
 
 def _serve(server: MetricsServer) -> None:

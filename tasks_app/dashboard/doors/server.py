@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import uvicorn
 
 from tasks_app.dashboard.app import dashboard_app
 from tasks_app.domain.config.addresses import is_local
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import ConfigurationError
+from tasks_app.runtime.alerts.watcher import Watcher
+from tasks_app.runtime.db.database import Database
 
 
 def serve(settings: Settings, host: str, port: int) -> None:
@@ -17,6 +22,9 @@ def serve(settings: Settings, host: str, port: int) -> None:
         ConfigurationError: others could reach it, and it has no password.
     """
     check_address(settings, host)
+    database = Database(settings.database, prepare=settings.prepare)
+    watcher = Watcher(settings, database, f"dashboard {socket.gethostname()}:{os.getpid()}")
+    watcher.start()
     # The address of the peer decides who is local, so nobody's word for it is taken.
     uvicorn.run(
         dashboard_app(settings),
@@ -27,6 +35,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
         server_header=False,
         lifespan="off",
     )
+    watcher.stop()
 
 
 def check_address(settings: Settings, host: str) -> None:

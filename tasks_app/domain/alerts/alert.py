@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
-
-from tasks_app.domain.finding import Finding, Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +14,8 @@ class Alert:
     key: str
     fact: str
     advice: str
-
-
-def alert_of(key: str, findings: Sequence[Finding]) -> Alert | None:
-    """Return the alert of a check; None: it found nothing wrong."""
-    bad = [finding for finding in findings if finding.level is not Level.OK]
-    if not bad:
-        return None
-    worst = next((finding for finding in bad if finding.level is Level.FAIL), bad[0])
-    more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
-    return Alert(key, f"{worst.fact}{more}", worst.advice)
+    settle: timedelta = timedelta(0)
+    """It is told only if it lasts for longer: a deployment is no trouble."""
 
 
 def message_of(key: str, fact: str, advice: str, *, over: bool, alert_id: int) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
+from tasks_app.domain.config.alert_rules import parse_rules
 from tasks_app.domain.config.dashboard_access import read_passwords
+from tasks_app.domain.config.mail import read_mail
 from tasks_app.domain.config.retention import parse_keep
 from tasks_app.domain.config.schema_name import IDENTIFIER
 from tasks_app.domain.config.urls import ENCODED, is_broker_url, read_database_url
@@ -43,6 +45,16 @@ def _webhook(value: SecretStr) -> SecretStr:
     return SecretStr(read_webhook(value.get_secret_value()))
 
 
+def _mail(value: SecretStr) -> SecretStr:
+    read_mail(value.get_secret_value())
+    return value
+
+
+def _user_rules(value: str) -> str:
+    parse_rules(value)
+    return value
+
+
 def _passwords(value: SecretStr) -> SecretStr:
     read_passwords(value.get_secret_value())
     return value
@@ -69,6 +81,9 @@ ShortSpan = Annotated[Span, AfterValidator(_short)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database)]
 BrokerUrl = Annotated[SecretStr, AfterValidator(_broker)]
 Webhook = Annotated[SecretStr, AfterValidator(_webhook)]
+Mail = Annotated[SecretStr, AfterValidator(_mail)]
+UserRules = Annotated[str, AfterValidator(_user_rules)]
+"""As ``parse_rules`` reads them."""
 Passwords = Annotated[SecretStr, AfterValidator(_passwords)]
 Ages = Annotated[str, AfterValidator(_ages)]
 """As ``parse_keep`` reads them."""

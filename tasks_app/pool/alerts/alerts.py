@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from tasks_app.pool.tables import ALERT, FINGERPRINT
+from tasks_app.domain.alerts.alert import Alert
+from tasks_app.pool.tables import ALERT, NOW
 
 SEND_WITHIN = timedelta(minutes=1)
-"""A message that is not marked as sent by then is sent again, by whoever looks."""
-NEW_FOR = timedelta(hours=1)
-"""An older first sighting is no news: the first watcher of a full pool would tell of each."""
+"""A message that is not marked by then is sent again, by whoever looks: its sender died."""
+FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(minutes=10)
+"""After a refusal; each further one doubles the wait."""
 
 _OPEN = text(f"""
-    INSERT INTO {ALERT} (key, fact, advice) VALUES (:key, :fact, :advice)
+    INSERT INTO {ALERT} (key, fact, advice, sending_until)
+    VALUES (:key, :fact, :advice, statement_timestamp() + CAST(:settle AS interval))
     ON CONFLICT (key) WHERE closed_at IS NULL DO NOTHING
 """)
+_TELL = text(f"""
+    INSERT INTO {ALERT} (key, fact, advice, event, closed_at)
+    VALUES (:key, :fact, :advice, true, statement_timestamp())
+""")
 _CLOSE = text(f"""
-    UPDATE {ALERT} SET closed_at = statement_timestamp(), sending_until = '-infinity'
+    UPDATE {ALERT} SET closed_at = statement_timestamp(), sending_until = '-infinity', tries = 0
     WHERE key = :key AND closed_at IS NULL
 """)
 _OPEN_KEYS = text(f"SELECT key FROM {ALERT} WHERE closed_at IS NULL")
-_NEWS = text(f"""
-    INSERT INTO {ALERT} (key, fact, advice, event, closed_at)
-    SELECT 'new-error:' || encode(f.fingerprint, 'hex'), 'a new error: ' || f.kind,
-        'tasks-app errors show ' || encode(f.fingerprint, 'hex'), true, statement_timestamp()
-    FROM {FINGERPRINT} f
-    WHERE encode(f.fingerprint, 'hex') = ANY(CAST(:fingerprints AS text[]))
-      AND f.first_at > statement_timestamp() - CAST(:new_for AS interval)
-""")
-_DUE = """(opened_sent_at IS NULL AND (event OR closed_at IS NULL)
-        OR NOT event AND opened_sent_at IS NOT NULL AND closed_at IS NOT NULL
-           AND closed_sent_at IS NULL)"""
+_OVER = "(closed_at IS NOT NULL AND NOT event)"
+_DUE = f"""CASE WHEN {_OVER}
+    THEN closed_sent_at IS NULL AND (opened_sent_at IS NOT NULL OR opened_to <> '{{}}')
+    ELSE opened_sent_at IS NULL END"""
 _TAKE = text(f"""
     WITH due AS MATERIALIZED (
         SELECT id FROM {ALERT} WHERE sending_until <= statement_timestamp() AND {_DUE}
         ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)
-    UPDATE {ALERT} a SET sending_until = statement_timestamp() + CAST(:within AS interval)
+    UPDATE {ALERT} a SET sending_until = statement_timestamp() + CAST(:within AS interval),
+        tries = least(a.tries + 1, 1000)
     FROM due WHERE a.id = due.id
-    RETURNING a.id, a.key, a.fact, a.advice, a.opened_sent_at IS NOT NULL AS over
+    RETURNING a.id, a.key, a.fact, a.advice, {_OVER} AS over, a.opened_to, a.closed_to
 """)
-_SENT = {
-    False: text(f"""
-        UPDATE {ALERT} SET opened_sent_at = statement_timestamp(), sending_until = '-infinity'
-        WHERE id = :id AND opened_sent_at IS NULL
-    """),
-    True: text(f"""
-        UPDATE {ALERT} SET closed_sent_at = statement_timestamp(), sending_until = '-infinity'
-        WHERE id = :id AND closed_sent_at IS NULL
-    """),
+_MARK = {
+    over: text(f"""
+        UPDATE {ALERT} SET {word}_to = {word}_to || CAST(:took AS text[]),
+            {word}_sent_at = CASE WHEN :whole THEN statement_timestamp() END,
+            tries = CASE WHEN :whole THEN 0 ELSE tries END,
+            sending_until = CASE WHEN :whole THEN '-infinity' ELSE statement_timestamp()
+                + least(CAST(:first AS interval) * (2 ^ least(greatest(tries, 1) - 1, 10)),
+                    CAST(:longest AS interval)) END
+        WHERE id = :id AND {word}_sent_at IS NULL
+    """)
+    for over, word in ((False, "opened"), (True, "closed"))
 }
+_PRUNE = text(f"""
+    DELETE FROM {ALERT} WHERE id IN (
+        SELECT id FROM {ALERT} WHERE closed_at < {NOW} - CAST(:older AS interval)
+        ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
+""")
 _FIND = text(f"""
     SELECT id, key, fact, advice, event, opened_at, closed_at, opened_sent_at, closed_sent_at
     FROM {ALERT} ORDER BY closed_at IS NULL DESC, id DESC LIMIT :most
@@ -67,6 +75,14 @@ class Notice:
     fact: str
     advice: str
     over: bool
+    opened_to: list[str]
+    closed_to: list[str]
+
+    def to_tell(self, channels: Collection[str]) -> list[str]:
+        """Return those that have not taken it; of an end learns who learned of the beginning."""
+        if not self.over:
+            return [name for name in channels if name not in self.opened_to]
+        return [n for n in channels if n in self.opened_to and n not in self.closed_to]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +100,14 @@ class AlertRow:
     closed_sent_at: datetime | None
 
 
-def open_alert(connection: Connection, key: str, fact: str, advice: str) -> bool:
+def open_alert(connection: Connection, alert: Alert) -> bool:
     """False: it is open already."""
-    values = {"key": key, "fact": fact, "advice": advice}
+    values = {
+        "key": alert.key,
+        "fact": alert.fact,
+        "advice": alert.advice,
+        "settle": alert.settle,
+    }
     return connection.execute(_OPEN, values).rowcount > 0
 
 
@@ -99,10 +120,10 @@ def open_keys(connection: Connection) -> set[str]:
     return set(connection.execute(_OPEN_KEYS).scalars())
 
 
-def tell_news(connection: Connection, fingerprints: list[str]) -> int:
-    """Open an event for each; in the transaction that entered them, so that none is lost."""
-    values = {"fingerprints": fingerprints, "new_for": NEW_FOR}
-    return connection.execute(_NEWS, values).rowcount
+def tell_event(connection: Connection, alert: Alert) -> None:
+    """Enter what happened once, and has no end."""
+    values = {"key": alert.key, "fact": alert.fact, "advice": alert.advice}
+    connection.execute(_TELL, values)
 
 
 def take_notice(connection: Connection, within: timedelta = SEND_WITHIN) -> Notice | None:
@@ -111,8 +132,19 @@ def take_notice(connection: Connection, within: timedelta = SEND_WITHIN) -> Noti
     return Notice(*row) if row else None
 
 
-def mark_sent(connection: Connection, notice: Notice) -> bool:
-    return connection.execute(_SENT[notice.over], {"id": notice.id}).rowcount > 0
+def mark_sent(connection: Connection, notice: Notice, took: list[str], *, whole: bool) -> bool:
+    """Write down who took it; what is not ``whole`` is due again after a wait."""
+    waits = {"first": FIRST_WAIT, "longest": LONGEST_WAIT}
+    values = {"id": notice.id, "took": took, "whole": whole, **waits}
+    return connection.execute(_MARK[notice.over], values).rowcount > 0
+
+
+def prune(
+    connection: Connection, older: timedelta, most: int, *, now: datetime | None = None
+) -> int:
+    """Delete alerts that ended longer ago, told or not; return how many."""
+    values = {"older": older, "most": most, "now": now}
+    return connection.execute(_PRUNE, values).rowcount
 
 
 def find(connection: Connection, most: int = 50) -> list[AlertRow]:

@@ -5,7 +5,7 @@ The settle does not write here: all children would wait for the row of the first
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
@@ -31,6 +31,12 @@ _ENTER = text(f"""
     INSERT INTO {FINGERPRINT} (fingerprint, kind, message, frames, first_at)
     VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
     ON CONFLICT DO NOTHING
+""")
+_LATE = text(f"""
+    SELECT encode(f.fingerprint, 'hex'), f.kind FROM {FINGERPRINT} f
+    WHERE encode(f.fingerprint, 'hex') = ANY(CAST(:fingerprints AS text[]))
+      AND f.first_at > statement_timestamp() - CAST(:within AS interval)
+    ORDER BY f.first_at, 1
 """)
 _MARK = text(f"""
     UPDATE {FINGERPRINT} SET known_by = :by, known_until = :until, note = :note
@@ -61,6 +67,14 @@ def enter(
             },
         )
     return [row.hex for row in rows]
+
+
+def seen_within(
+    connection: Connection, fingerprints: list[str], within: timedelta
+) -> list[tuple[str, str]]:
+    """Return those whose first sighting is no older, each with its class, the oldest first."""
+    values = {"fingerprints": fingerprints, "within": within}
+    return [(row[0], row[1]) for row in connection.execute(_LATE, values)]
 
 
 def mark(

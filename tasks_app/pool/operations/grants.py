@@ -131,6 +131,7 @@ _ADMIN = (
     *_POOLS,
     FINGERPRINT,
     ALERT,
+    LEASE,
     PAUSE,
     SCHEDULE,
     FIRE,

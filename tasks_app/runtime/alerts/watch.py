@@ -1,51 +1,88 @@
-"""One look of a watcher: what is wrong is opened, what is over is closed, both are sent.
+"""One look: what is wrong is opened, what is over is closed; then both are sent.
 
 A message is sent after the commit that reserved it, and marked afterwards: at least once, and
-twice only if the sender died, or got no answer, in between.
+twice only if the sender died in between.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
-import logging
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.alerts.alert import Alert, message_of
-from tasks_app.domain.config.webhook import shown
+from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.alerts import alerts
+from tasks_app.pool.connection.read_only import looking
+from tasks_app.pool.errors import known
+from tasks_app.runtime.alerts.channels import Send
+from tasks_app.runtime.alerts.rules import RULES
+from tasks_app.runtime.db.errors import is_unanswered, sqlstate
 
-Send = Callable[[dict[str, Any]], bool]
-TIMEOUT_S = 10.0
-"""Well below ``SEND_WITHIN``: another watcher must not send while this one still waits."""
-logger = logging.getLogger(__name__)
+LONGEST = timedelta(seconds=10)
+"""Of one statement of a rule."""
+NEW_FOR = timedelta(hours=1)
+"""An older first sighting is no news: the first watcher of a full pool would tell of each."""
+MOST_NEW = 5
+"""New errors of one look that get a message each."""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the message to a host that nobody configured."""
+class Seen(NamedTuple):
+    """What a look saw."""
 
-    def redirect_request(self, *_args: Any) -> None:
-        return None
+    found: list[Alert]
+    unread: list[str]
+    """Rules that could not be read, by name."""
+
+
+def look(engine: Engine, settings: Settings) -> Seen:
+    """Ask each rule, in a transaction of its own that cannot write.
+
+    Raises:
+        DBAPIError: the database did not answer.
+    """
+    seen = Seen([], [])
+    for name, rule in RULES.items():
+        try:
+            with looking(engine, LONGEST) as connection:
+                seen.found.extend(rule(connection, settings))
+        except DBAPIError as error:
+            if is_unanswered(error) or not sqlstate(error):
+                raise
+            seen.unread.append(name)
+    return seen
 
 
 def record(connection: Connection, found: Iterable[Alert], unread: Iterable[str]) -> None:
     """Open and close; alerts of ``unread`` rules stay as they are, since nobody could look."""
     seen = {alert.key: alert for alert in found}
     rules = set(unread)
-    for alert in sorted(seen.values(), key=lambda each: each.key):
-        alerts.open_alert(connection, alert.key, alert.fact, alert.advice)
+    for key in sorted(seen):
+        alerts.open_alert(connection, seen[key])
     for key in sorted(alerts.open_keys(connection) - set(seen)):
         if key.partition(":")[0] not in rules:
             alerts.close_alert(connection, key)
 
 
-def deliver(engine: Engine, send: Send) -> int:
-    """Send what is due; return how many were taken. What is refused is tried again later."""
+def tell_news(connection: Connection) -> None:
+    """Enter causes of errors that are new, and an event for each, in one transaction."""
+    entered = known.enter(connection)
+    news = known.seen_within(connection, entered, NEW_FOR) if entered else []
+    for fingerprint, kind in news[:MOST_NEW]:
+        advice = f"tasks-app errors show {fingerprint}"
+        alerts.tell_event(
+            connection, Alert(f"new-error:{fingerprint}", f"a new error: {kind}", advice)
+        )
+    if more := len(news) - MOST_NEW if len(news) > MOST_NEW else 0:
+        fact = f"{more} more new errors were seen at once"
+        alerts.tell_event(connection, Alert("new-error:more", fact, "tasks-app errors"))
+
+
+def deliver(engine: Engine, channels: Mapping[str, Send]) -> int:
+    """Send what is due; return how many messages are through. A refused one is due again later."""
     number = 0
     while True:
         with engine.begin() as connection:
@@ -55,35 +92,8 @@ def deliver(engine: Engine, send: Send) -> int:
         message = message_of(
             notice.key, notice.fact, notice.advice, over=notice.over, alert_id=notice.id
         )
-        if send(message):
-            with engine.begin() as connection:
-                alerts.mark_sent(connection, notice)
-            number += 1
-
-
-def to_log(message: dict[str, Any]) -> bool:
-    """Log it."""
-    logger.warning("alert %s: %s: %s", message["status"], message["key"], message["fact"])
-    return True
-
-
-def to_webhook(url: str) -> Send:
-    """Return what logs a message and posts it as JSON."""
-
-    def send(message: dict[str, Any]) -> bool:
-        to_log(message)
-        try:
-            request = urllib.request.Request(  # noqa: S310  the settings take http and https only
-                url, json.dumps(message).encode(), {"Content-Type": "application/json"}
-            )
-            opener = urllib.request.build_opener(_NoRedirect)
-            with opener.open(request, timeout=TIMEOUT_S):
-                return True
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            status = f" {error.code}" if isinstance(error, urllib.error.HTTPError) else ""
-            logger.warning(
-                "alert was not taken by %s: %s%s", shown(url), type(error).__name__, status
-            )
-            return False
-
-    return send
+        wanted = notice.to_tell(channels)
+        took = [name for name in wanted if channels[name](message)]
+        with engine.begin() as connection:
+            alerts.mark_sent(connection, notice, took, whole=took == wanted)
+        number += took == wanted

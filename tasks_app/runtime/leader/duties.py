@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.idle_check import IdleCheck
+from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.flow_control.admission import AdmissionControl, WakeResult
 from tasks_app.runtime.flow_control.breakers import Breakers
@@ -40,13 +41,18 @@ class Duties:
         self._sweeper = Sweeper(database)
         self._maintainer = Maintainer(database, holder, settings=settings)
         self._count_keeper = CountKeeper(settings, database, holder)
+        self._watcher = Watcher(settings, database, holder)
         self._scheduler = Scheduler(database)
         self._admission = AdmissionControl(database)
         self._load_gates = LoadGates(database)
         self._breakers = Breakers(database)
 
     def look(self, seen: IdleCheck | None = None) -> Looked:
-        """Look at gates and breakers, and fire schedules; after an idle check only what it saw."""
+        """Look at gates and breakers, and fire schedules; after an idle check only what it saw.
+
+        The first look starts the watcher: from then on it does not depend on those that follow.
+        """
+        self._watcher.start()
         if seen is None or seen.gates:
             self._load_gates.look()
         if (seen is None or seen.breakers) and self._breakers.look():
@@ -64,6 +70,10 @@ class Duties:
         """Maintain, and add counters up, if it is time."""
         self._maintainer.run_if_due()
         self._count_keeper.run_if_due()
+
+    def stop(self) -> None:
+        """End what goes on beside the passes."""
+        self._watcher.stop()
 
     def _fire(self, seen: IdleCheck | None) -> float | None:
         next_s = self._scheduler.next_in_s() if seen is None else seen.next_fire_s

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
+from tasks_app.pool.alerts import alerts
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import MAINTAIN, Rank
 from tasks_app.pool.flow_control import order_and_limits
@@ -35,6 +36,8 @@ FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_FIRES_AFTER = timedelta(days=30)
 """Before that, the past of a schedule cannot be filled up any more: nobody knows what was made."""
 FORGET_GROUPS_AFTER = timedelta(days=30)
+FORGET_ALERTS_AFTER = timedelta(days=30)
+"""Of a maintainer that was given no settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Maintainer:
     ) -> None:
         self._timing = timing
         self._database = database
+        self._keep_alerts = settings.keep_alerts if settings else FORGET_ALERTS_AFTER
         self._retention = Retention(settings, database) if settings else None
         self._lead = Leadership(database, MAINTAIN, holder, rank=Rank.STANDBY, ttl=LONGEST_RUN)
         self._look_at = 0.0
@@ -156,7 +160,9 @@ class Maintainer:
                 groups = prune_groups(connection, FORGET_GROUPS_AFTER, most, now=now)
             with self._database.begin() as connection:
                 kept = checkpoint.prune(connection, most, now=now)
-            if max(fires, ended, unlocked, idle, groups, kept) < most:
+            with self._database.begin() as connection:
+                told = alerts.prune(connection, self._keep_alerts, most, now=now)
+            if max(fires, ended, unlocked, idle, groups, kept, told) < most:
                 return True
             if time.monotonic() >= ends:
                 return False

@@ -85,6 +85,7 @@ class StandaloneWorker:
                 break
             self.nap(DRAIN_NAP_S if drain else None)
         self._inflight.stop()
+        self.duties.stop()
         self._child.await_runs()
 
     def claim(self, *, drain: bool = False) -> int | None:

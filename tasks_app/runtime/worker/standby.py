@@ -74,6 +74,7 @@ class Standby:
         while not self._child.inflight.stopping.wait(nap):  # it drains, ends, or has no parent
             nap = self._look()
         self._leader.lead.release()
+        self._leader.duties.stop()
 
     def _look(self) -> float:
         """Lead if nobody does; return the seconds until the next look."""

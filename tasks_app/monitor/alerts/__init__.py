@@ -1,1 +1,0 @@
-"""What is wrong now, out of the checks of ``doctor``."""

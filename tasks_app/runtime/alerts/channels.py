@@ -1,0 +1,130 @@
+"""Channels: where messages go. Each says whether it took one, and raises nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import smtplib
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from email.message import EmailMessage
+from typing import Any
+
+from tasks_app.domain.config.addresses import is_local
+from tasks_app.domain.config.mail import MailServer, read_mail
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.config.webhook import shown
+from tasks_app.domain.safe_logging import quiet_logger
+
+Send = Callable[[dict[str, Any]], bool]
+TIMEOUT_S = 10.0
+MAIL_TIMEOUT_S = 4.0
+"""Of each step, of which there are about ten. Both stay below ``SEND_WITHIN``: another watcher must
+not send while this one still waits."""
+log = quiet_logger(__name__)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would send the message to a host that nobody configured."""
+
+    def redirect_request(self, *_args: Any) -> None:
+        return None
+
+
+def is_wanted(settings: Settings) -> bool:
+    """Whether a process that is there for something else shall watch, too."""
+    return bool(settings.alert_log or settings.alert_webhook or settings.alert_mail)
+
+
+def channels(settings: Settings) -> dict[str, Send]:
+    """Return those that are configured, by name; the log always is."""
+    found: dict[str, Send] = {"log": to_log}
+    if settings.alert_webhook is not None:
+        found["webhook"] = to_webhook(settings.alert_webhook.get_secret_value())
+    if settings.alert_mail is not None:
+        found["mail"] = to_mail(read_mail(settings.alert_mail.get_secret_value()))
+    return found
+
+
+def to_log(message: dict[str, Any]) -> bool:
+    """Log it."""
+    log.warning("alert %s: %s: %s", message["status"], message["key"], message["fact"])
+    return True
+
+
+def to_webhook(url: str) -> Send:
+    """Return what posts a message as JSON."""
+
+    def send(message: dict[str, Any]) -> bool:
+        try:
+            request = urllib.request.Request(  # noqa: S310  the settings take http and https only
+                url, json.dumps(message).encode(), {"Content-Type": "application/json"}
+            )
+            opener = urllib.request.build_opener(_NoRedirect)
+            with opener.open(request, timeout=TIMEOUT_S):
+                return True
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            status = f" {error.code}" if isinstance(error, urllib.error.HTTPError) else ""
+            why = f"{type(error).__name__}{status}"
+            log.warning("alert was not taken by %s: %s", shown(url), why)
+            return False
+
+    return send
+
+
+def to_mail(server: MailServer) -> Send:
+    """Return what mails a message; what the server says is not logged: it may repeat the login."""
+
+    def send(message: dict[str, Any]) -> bool:
+        try:
+            with _connected(server) as smtp:
+                refused = smtp.send_message(_mail(server, message))
+        except (OSError, ValueError) as error:  # SMTPException is an OSError
+            code = getattr(error, "smtp_code", "")
+            why = f"{type(error).__name__} {code}".rstrip()
+            log.warning("alert was not taken by %s: %s", server.shown, why)
+            return False
+        if refused:
+            log.warning("alert was not taken for %s addresses by %s", len(refused), server.shown)
+        return True
+
+    return send
+
+
+def _connected(server: MailServer) -> smtplib.SMTP:
+    """Connect and log in.
+
+    Raises:
+        OSError: the server refused, or it would have been told a password in clear text.
+    """
+    context = ssl.create_default_context()
+    smtp: smtplib.SMTP
+    if server.tls:
+        smtp = smtplib.SMTP_SSL(server.host, server.port, timeout=MAIL_TIMEOUT_S, context=context)
+    else:
+        smtp = smtplib.SMTP(server.host, server.port, timeout=MAIL_TIMEOUT_S)
+    try:
+        smtp.ehlo()
+        if not server.tls and smtp.has_extn("starttls"):
+            smtp.starttls(context=context)
+            smtp.ehlo()
+        elif server.user and not (server.tls or is_local(server.host)):
+            raise smtplib.SMTPNotSupportedError("no TLS, so no password is sent")
+        if server.user:
+            smtp.login(server.user, server.password)
+    except BaseException:
+        smtp.close()
+        raise
+    return smtp
+
+
+def _mail(server: MailServer, message: dict[str, Any]) -> EmailMessage:
+    mail = EmailMessage()
+    mail["From"], mail["To"] = server.sender, ", ".join(server.receivers)
+    mail["Subject"] = f"[tasks_app] {message['status']}: {message['key']}"
+    mail["Message-ID"] = f"<alert-{message['id']}-{message['status']}@tasks-app.invalid>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(f"{message['fact']}\n\n{message['advice']}\n\n{json.dumps(message)}\n")
+    return mail

@@ -1,0 +1,213 @@
+"""The built-in rules, by the first part of the keys of their alerts. They only read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.alerts.alert import Alert
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.words import count, rough
+from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.pool.batch.instances import biz_key
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.errors import groups
+from tasks_app.pool.fragments.availability import standing_still
+from tasks_app.pool.metrics import storage
+from tasks_app.pool.operations import diagnostics, trouble
+from tasks_app.pool.retention.partitions import has_strays
+from tasks_app.pool.runs import heartbeats
+from tasks_app.pool.schedules import schedules as plans
+from tasks_app.pool.statistics.read import Grain, Wanted, history, live
+from tasks_app.pool.tables import EVERY_QUEUE
+from tasks_app.runtime.alerts.user_rules import user
+
+Rule = Callable[[Connection, Settings], Iterator[Alert]]
+SPAN = timedelta(minutes=10)
+"""In which errors and rescues are counted."""
+STARTS = timedelta(seconds=30)
+"""A worker that ends in order may be replaced by then."""
+STANDS_IN = timedelta(minutes=5)
+"""Children stand in for beat without a gap: only one that stays away is worth a message."""
+LATE = timedelta(minutes=1)
+LATE_SCANS = 5
+READ_LOG = "Nobody scans: start beat, and read its log."
+
+
+def scan(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Does anybody scan? A pool that `tasks-app work` alone serves has no such lease."""
+    duty = leader_lease.read(connection, leader_lease.SCAN)
+    if duty is None or duty.idle is None:
+        return
+    if duty.idle > settings.alert_scan + LATE_SCANS * settings.scan_interval:
+        fact = f"nobody has scanned for {rough(duty.idle)}; the last was {duty.holder}"
+        yield Alert("scan", fact, "Start beat, and workers, and read their logs.")
+
+
+def beat(connection: Connection, _settings: Settings) -> Iterator[Alert]:
+    """Does a worker stand in for long?"""
+    duty = leader_lease.read(connection, leader_lease.SCAN)
+    if duty and not duty.free and duty.rank < leader_lease.Rank.BEAT:
+        yield Alert("beat", "no beat leads; a worker stands in", "Start beat.", STANDS_IN)
+
+
+def broker(connection: Connection, _settings: Settings) -> Iterator[Alert]:
+    """Does the broker take messages?"""
+    duty = leader_lease.read(connection, leader_lease.SCAN)
+    since = duty.refused_since if duty else None
+    if since is not None and instant(connection) - since > LATE:
+        fact = f"the broker has taken no messages since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+        yield Alert("broker", fact, "Tasks wait in the database. Look at the broker, and its log.")
+
+
+def workers(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Is any alive?"""
+    if heartbeats.live(connection, settings.lease):
+        return
+    silent = trouble.silent_nodes(connection, settings.lease)
+    advice = "Start one: celery -A tasks_app worker -E --loglevel=info"
+    if silent:
+        fact = f"no worker is alive; {', '.join(list(silent)[:3])} fell silent"
+        yield Alert("workers", fact, advice)
+    else:
+        yield Alert("workers", "no worker is alive", advice, STARTS)
+
+
+def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Has a worker fallen silent, while others live?"""
+    if heartbeats.live(connection, settings.lease):
+        for node, silence in trouble.silent_nodes(connection, settings.lease).items():
+            fact = f"{node} was last heard of {rough(silence)} ago, and did not end in order"
+            advice = "Look whether it is stopped, hangs or is gone; start it again."
+            yield Alert(f"silent:{node}", fact, advice)
+
+
+def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Is a task due for long that no live worker serves, or knows?"""
+    found = heartbeats.live(connection, settings.lease)
+    served = {queue for worker in found for queue in worker.queues}
+    still = standing_still(connection)
+    if not found or EVERY_QUEUE in still:
+        return
+    for due in diagnostics.due_work(connection):
+        if due.waits > settings.alert_due and due.queue not in served | still:
+            fact = f"tasks are due in {due.queue}, which no worker serves"
+            advice = f"Start a worker: celery -A tasks_app worker -E -Q {due.queue}"
+            yield Alert(f"unserved:{due.queue}", fact, advice)
+
+
+def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Is one due in a queue whose workers do not know it?"""
+    found = heartbeats.live(connection, settings.lease)
+    served = {queue for worker in found for queue in worker.queues}
+    known = {name for worker in found for name in worker.handlers}
+    for due in diagnostics.due_work(connection):
+        if due.waits > settings.alert_due and due.queue in served and due.name not in known:
+            fact = f"tasks are due for {due.name}, known to no worker"
+            advice = "Name its module in the TASKS_APP_IMPORTS of a worker."
+            yield Alert(f"unknown:{due.name}", fact, advice)
+
+
+def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Does a task wait while a worker that serves and knows it has nothing to do?
+
+    A heartbeat between two short tasks shows an idle child: runs that ended lately say it is not.
+    """
+    still = standing_still(connection)
+    if EVERY_QUEUE in still:
+        return
+    found = heartbeats.live(connection, settings.lease)
+    for oldest in trouble.oldest_due(connection):
+        if oldest.moves or oldest.queue in still or oldest.waits <= settings.alert_due:
+            continue
+        if any(
+            oldest.queue in worker.queues
+            and oldest.name in worker.handlers
+            and len(worker.running) < worker.threads
+            for worker in found
+        ):
+            waits = rough(oldest.waits)
+            fact = f"{oldest.name} in {oldest.queue} has waited for {waits}, and a worker is idle"
+            advice = "See why: tasks-app explain ID. Look at the broker, and at the worker's log."
+            yield Alert(f"due:{oldest.queue}", fact, advice)
+
+
+def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Do many runs lose their process, or their lease?"""
+    wanted = Wanted(Grain.MINUTE, SPAN, outcomes=(Outcome.RESCUED,))
+    since = instant(connection) - SPAN
+    points = [*history(connection, wanted), *live(connection, wanted)]
+    number = sum(point.number for point in points if point.at > since)
+    if number >= settings.alert_rescues:
+        fact = f"{number} tasks were rescued from lost processes in ten minutes"
+        advice = "Workers die, or cannot renew: read their logs, and look at memory and network."
+        yield Alert("rescues", fact, advice)
+
+
+def schedule(connection: Connection, _settings: Settings) -> Iterator[Alert]:
+    """Was one missed, or is it broken?"""
+    now: datetime = plans.clock(connection)
+    for each in plans.find(connection):
+        if not each.enabled:
+            continue
+        if each.remark is not None:
+            advice = f"Mend it: tasks-app schedules change {each.name}"
+            yield Alert(f"schedule:{each.name}", f"{each.name} is broken", advice)
+        elif each.next_run_at is not None and now - each.next_run_at > LATE:
+            fact = f"{each.name} should have fired {rough(now - each.next_run_at)} ago"
+            yield Alert(f"schedule:{each.name}", fact, READ_LOG)
+
+
+def batch(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Does a running batch stand still?"""
+    for each in trouble.stalled_batches(connection, settings.alert_batch):
+        fact = f"batch {each.id} of {each.job} has not moved for {rough(settings.alert_batch)}"
+        advice = f"tasks-app batch show {each.id}; tasks-app list --biz-key {biz_key(each.id)}"
+        yield Alert(f"batch:{each.id}", fact, advice)
+
+
+def partitions(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Do the partitions of the completed pool reach far enough?"""
+    ahead = storage.horizon(connection)
+    if ahead < settings.alert_partitions:
+        fact = f"partitions reach {count(max(0, ahead), 'day')} ahead"
+        advice = "Start beat as the owner of the tables, or run: tasks-app migrate"
+        yield Alert("partitions", fact, advice)
+
+
+def default_partition(connection: Connection, _settings: Settings) -> Iterator[Alert]:
+    """Is the default partition empty?"""
+    if has_strays(connection):
+        advice = "Move them as docs/operations/maintenance.md says."
+        yield Alert("default-partition", "task_completed_default holds rows", advice)
+
+
+def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Do errors of one cause come in numbers? Only the class is told: a message has values."""
+    since = instant(connection) - SPAN
+    for group in groups.groups(connection, since=since):
+        if group.number >= settings.alert_errors and group.known_by is None:
+            kind = group.error.partition(":")[0]
+            fact = f"{group.number} tasks failed in ten minutes: {kind}"
+            advice = f"tasks-app errors show {group.fingerprint}"
+            yield Alert(f"error-burst:{group.fingerprint}", fact, advice)
+
+
+def snapshot(connection: Connection, settings: Settings) -> Iterator[Alert]:
+    """Does somebody hold a snapshot so long that nothing can be cleared away?"""
+    age = storage.snapshot_age(connection)
+    if age >= settings.alert_snapshot:
+        fact = f"somebody has held a snapshot for {age} transactions"
+        yield Alert("snapshot", fact, "Look in pg_stat_activity for an old backend_xmin.")
+
+
+RULES: dict[str, Rule] = {
+    **{rule.__name__: rule for rule in (scan, beat, broker, workers, silent, unserved, unknown)},
+    **{rule.__name__: rule for rule in (due, rescues, schedule, batch, partitions, snapshot)},
+    "default-partition": default_partition,
+    "error-burst": bursts,
+    "rule": user,
+}

@@ -1,0 +1,118 @@
+"""The watcher: a thread of processes that run anyway. Any number may watch; one looks at a time.
+
+Who looks holds the lease of alerts, and writes down what it saw only while it still does: an older
+look of a process that was stopped meanwhile would open and close alerts again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import brief
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import ALERTS, Lease, Rank
+from tasks_app.runtime.alerts.channels import Send, channels, is_wanted
+from tasks_app.runtime.alerts.watch import deliver, look, record, tell_news
+from tasks_app.runtime.db.database import Database
+
+log = quiet_logger(__name__)
+
+EVERY = timedelta(seconds=10)
+TTL = timedelta(seconds=30)
+"""After how long another one looks, if this one died meanwhile."""
+JOIN_S = 1.0
+
+
+class Watcher:
+    """One process's; it makes its thread when it is started, never before a fork."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        holder: str,
+        *,
+        every: timedelta = EVERY,
+        to: Mapping[str, Send] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._database = database
+        self._holder = holder
+        self._every = every
+        self._channels = to
+        self._token = uuid4()
+        self._pid = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Watch from now on, if a channel is configured; harmless if it does already."""
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        if is_wanted(self._settings):
+            self._over, self._token = threading.Event(), uuid4()
+            self._thread = threading.Thread(
+                target=self.run, args=(self._over,), name="tasks_app alerts", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what it is about to send may be sent again by another."""
+        self._over.set()
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join(JOIN_S)
+
+    def run(self, over: threading.Event) -> None:
+        """Watch until it is over."""
+        failures = 0
+        while not over.is_set():
+            try:
+                self.watch_once()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
+                    log.warning("alerts failed %s times in a row: %s", failures, brief(error))
+            over.wait(self._every.total_seconds())
+
+    def watch_once(self) -> int:
+        """Look, if nobody did lately, and send what is due; return how many messages went out.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database did not answer, or this role may not.
+        """
+        if self._begin():
+            seen = look(self._database.engine, self._settings)
+            with self._database.begin() as connection:
+                if self._hold(connection) is not None:
+                    tell_news(connection)
+                    record(connection, *seen)
+                    leader_lease.done(connection, ALERTS, self._token, TTL)
+                    leader_lease.release(connection, ALERTS, self._token)
+        if self._channels is None:
+            self._channels = channels(self._settings)
+        return deliver(self._database.engine, self._channels)
+
+    def _begin(self) -> bool:
+        """Take the lease, if it is free and the last look is long enough ago."""
+        with self._database.begin() as connection:
+            seen = leader_lease.read(connection, ALERTS)
+            if seen is not None and not seen.open_to(self._token, Rank.STANDBY):
+                return False
+            if seen is not None and seen.idle is not None and seen.idle < self._every * 0.9:
+                return False
+            return self._hold(connection) is not None
+
+    def _hold(self, connection: Connection) -> Lease | None:
+        return leader_lease.hold(
+            connection, ALERTS, holder=self._holder, token=self._token, rank=Rank.STANDBY, ttl=TTL
+        )

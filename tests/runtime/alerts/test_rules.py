@@ -1,0 +1,248 @@
+"""Each built-in rule: when it finds something, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from tasks_app import Settings, create_schedule
+from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.dispatch import leader_lease
+from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
+from tasks_app.pool.flow_control import pause
+from tasks_app.pool.retention.partitions import DAYS_AHEAD
+from tasks_app.pool.runs import heartbeats
+from tasks_app.runtime.alerts import rules
+from tasks_app.runtime.alerts.watch import look
+from tests.factory import claimed_task, pending_task
+from tests.pool.statistics.counted import part, put
+
+Find = Callable[..., dict[str, str]]
+LATE = timedelta(minutes=5)
+
+
+@pytest.fixture
+def find(connection: Connection, database_url: str) -> Find:
+    """Ask a rule: the facts by key."""
+
+    def ask(rule: rules.Rule, **given: object) -> dict[str, str]:
+        settings = Settings(database_url=database_url, **given)  # type: ignore[arg-type]
+        return {alert.key: alert.fact for alert in rule(connection, settings)}
+
+    return ask
+
+
+def sql(connection: Connection, statement: str, **values: object) -> None:
+    connection.execute(text(statement), values)
+
+
+def a_worker(connection: Connection, node: str = "n", **given: object) -> None:
+    known = {"queues": ["default"], "handlers": ["t"], **given}
+    heartbeats.beat(connection, owner=node, node=node, **known)  # type: ignore[arg-type]
+
+
+def silent(connection: Connection, node: str) -> None:
+    late = "UPDATE task_worker SET seen_at = now() - interval '40 s' WHERE node = :node"
+    sql(connection, late, node=node)
+
+
+def due_since(connection: Connection, ago: timedelta = LATE, **options: object) -> None:
+    pending_task(connection, now=instant(connection) - ago, **options)  # type: ignore[arg-type]
+
+
+def scanned(connection: Connection, ago: timedelta, rank: Rank = Rank.BEAT) -> None:
+    token, at, ttl = uuid4(), instant(connection) - ago, timedelta(seconds=5)
+    leader_lease.hold(connection, SCAN, holder="b", token=token, rank=rank, ttl=ttl, now=at)
+    leader_lease.done(connection, SCAN, token, ttl, now=at)
+
+
+def test_nobody_scans(connection: Connection, find: Find) -> None:
+    assert find(rules.scan) == {}  # nobody ever did: `tasks-app work` alone, perhaps
+    scanned(connection, timedelta(seconds=34))
+    assert find(rules.scan) == {}
+    assert list(find(rules.scan, alert_scan="20s")) == ["scan"]
+
+
+def test_a_worker_that_stands_in_is_told_if_it_lasts(connection: Connection, find: Find) -> None:
+    scanned(connection, timedelta(0), Rank.BEAT)
+    assert find(rules.beat) == {}
+    sql(connection, "DELETE FROM task_lease")
+    scanned(connection, timedelta(0), Rank.STANDBY)
+
+    (alert,) = rules.beat(connection, Settings())
+    assert (alert.key, alert.settle) == ("beat", rules.STANDS_IN)
+
+
+def test_a_broker_that_takes_nothing(connection: Connection, find: Find) -> None:
+    scanned(connection, timedelta(0))
+    now = instant(connection)
+    leader_lease.refused(connection, SCAN, "no", now=now - timedelta(seconds=50))
+    assert find(rules.broker) == {}
+    leader_lease.taken(connection, SCAN)
+    leader_lease.refused(connection, SCAN, "no", now=now - timedelta(seconds=70))
+    assert list(find(rules.broker)) == ["broker"]
+
+
+def test_no_worker_is_alive(connection: Connection, find: Find) -> None:
+    (ended,) = rules.workers(connection, Settings())
+    assert ended.settle == rules.STARTS
+    a_worker(connection)
+    assert find(rules.workers) == {}
+    silent(connection, "n")
+
+    (stopped,) = rules.workers(connection, Settings())
+    assert (stopped.fact, stopped.settle) == (
+        "no worker is alive; n fell silent",
+        timedelta(0),
+    )
+
+
+def test_one_of_two_workers_falls_silent(connection: Connection, find: Find) -> None:
+    a_worker(connection, "a")
+    a_worker(connection, "b")
+    assert find(rules.silent) == {}
+    silent(connection, "a")
+
+    assert find(rules.silent) == {
+        "silent:a": "a was last heard of 40 s ago, and did not end in order"
+    }
+    assert find(rules.workers) == {}
+
+
+def test_what_no_worker_serves_or_knows(connection: Connection, find: Find) -> None:
+    due_since(connection, queue="mail")
+    due_since(connection, name="odd")
+    assert find(rules.unserved) == {}  # no worker lives: that is told
+    a_worker(connection)
+
+    assert list(find(rules.unserved)) == ["unserved:mail"]
+    assert list(find(rules.unknown)) == ["unknown:odd"]
+    assert find(rules.unserved, alert_due="10m") == find(rules.unknown, alert_due="10m") == {}
+
+
+def test_a_task_waits_while_a_worker_is_idle(connection: Connection, find: Find) -> None:
+    due_since(connection)
+    assert find(rules.due) == {}
+    a_worker(connection)
+
+    assert find(rules.due) == {
+        "due:default": "t in default has waited for 5 min, and a worker is idle"
+    }
+    assert find(rules.due, alert_due="10m") == {}
+
+
+@pytest.mark.parametrize("reason", ["busy", "moves", "paused", "parked", "unknown"])
+def test_a_task_waits_for_a_reason(connection: Connection, find: Find, reason: str) -> None:
+    due_since(connection)
+    a_worker(connection, handlers=["other"] if reason == "unknown" else ["t"])
+    match reason:
+        case "busy":
+            sql(connection, """UPDATE task_worker SET running = '[{"id": 1}]'""")
+        case "moves":
+            put(connection, "s", part(instant(connection), 1)._replace(queue="default"))
+        case "paused":
+            pause.pause(connection, "default")
+        case "parked":
+            sql(connection, "UPDATE task_pending SET parked = 'p', parked_kind = 'queue'")
+
+    assert find(rules.due) == {}
+
+
+def test_many_lose_their_process(connection: Connection, find: Find) -> None:
+    at = instant(connection)
+    put(connection, "s", part(at, 3, outcome=Outcome.RESCUED), part(at, 9))
+    put(connection, "o", part(at - timedelta(minutes=12), 9, outcome=Outcome.RESCUED))
+
+    assert find(rules.rescues, alert_rescues=4) == {}
+    assert list(find(rules.rescues, alert_rescues=3)) == ["rescues"]
+
+
+def test_each_schedule_has_an_alert(connection: Connection, find: Find) -> None:
+    for name in ("missed", "broken", "off", "well"):
+        create_schedule(connection, name, "t", every="1h")
+    late = "next_run_at = now() - interval '2 min'"
+    sql(connection, f"UPDATE task_schedule SET {late} WHERE name IN ('missed', 'off')")
+    sql(connection, "UPDATE task_schedule SET enabled = false WHERE name = 'off'")
+    sql(connection, "UPDATE task_schedule SET remark = 'no' WHERE name = 'broken'")
+
+    assert find(rules.schedule) == {
+        "schedule:broken": "broken is broken",
+        "schedule:missed": "missed should have fired 2 min ago",
+    }
+
+
+def test_a_batch_stands_still(connection: Connection, find: Find) -> None:
+    sql(
+        connection,
+        "INSERT INTO task_batch (job, identity, params, status, run, created_at, started_at)"
+        " VALUES ('pay', 'i', '{}', 'RUNNING', 1, now(), now() - interval '1 h')",
+    )
+    assert [fact.partition(" of ")[2] for fact in find(rules.batch).values()] == [
+        "pay has not moved for 30 min"
+    ]
+    assert find(rules.batch, alert_batch="2h") == {}
+    sql(
+        connection,
+        "INSERT INTO task_partition"
+        " (program_id, partition_no, key_type, num_range, batch_id, changed_at)"
+        " SELECT 'p', 1, 'integer', '[,)', id, now() - interval '10 min' FROM task_batch",
+    )
+    assert find(rules.batch) == {}
+    assert list(find(rules.batch, alert_batch="5m"))
+    sql(connection, "UPDATE task_batch SET status = 'STOPPING'")
+    assert find(rules.batch, alert_batch="5m") == {}
+
+
+def test_partitions_run_out(connection: Connection, find: Find) -> None:
+    assert find(rules.partitions, alert_partitions=DAYS_AHEAD) == {}
+    assert find(rules.partitions, alert_partitions=DAYS_AHEAD + 1) == {
+        "partitions": "partitions reach 14 days ahead"
+    }
+
+
+def test_rows_in_the_default_partition(connection: Connection, find: Find) -> None:
+    assert find(rules.default_partition) == {}
+    task = claimed_task(connection)
+    columns = (
+        "id, name, queue, priority, payload, enabled, attempt, failures, crashes, retry_level,"
+        " due_at, idempotency_key, created_at, at_most_once"
+    )
+    sql(
+        connection,
+        f"INSERT INTO task_completed ({columns}, state, finished_at)"
+        f" SELECT {columns}, 'SUCCEEDED', now() - interval '9 days'"
+        " FROM task_pending WHERE id = :id",
+        id=task.task_id,
+    )
+    assert list(find(rules.default_partition)) == ["default-partition"]
+
+
+def test_a_held_snapshot(engine: Engine, database_url: str) -> None:
+    given = Settings(database_url=database_url, alert_snapshot=2)
+    with engine.connect() as holder:
+        holder.execution_options(isolation_level="REPEATABLE READ")
+        holder.execute(text("SELECT pg_current_xact_id()"))
+        for _ in range(3):
+            with engine.begin() as connection:
+                connection.execute(text("SELECT pg_current_xact_id()"))
+        held = {alert.key for alert in look(engine, given).found}
+
+    assert "snapshot" in held
+
+
+def test_a_rule_that_may_not_read_is_named(engine: Engine, database_url: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE task_schedule RENAME TO hidden"))
+    try:
+        seen = look(engine, Settings(database_url=database_url))
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE hidden RENAME TO task_schedule"))
+
+    assert seen.unread == ["schedule"]
+    assert "workers" in {alert.key for alert in seen.found}
