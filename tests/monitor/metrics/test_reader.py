@@ -231,7 +231,7 @@ def test_no_label_grows_with_the_tasks() -> None:
 
     assert labels == {
         *("queue", "kind", "state", "duty", "rank", "dependency", "target"),
-        *("table", "version", "schema", "part"),
+        *("table", "version", "schema", "part", "name", "outcome"),
     }
 
 
