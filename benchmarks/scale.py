@@ -143,7 +143,7 @@ def _queues() -> list[str]:
 
 
 @contextmanager
-def _database(url: str, name: str) -> Iterator[Database]:
+def database_of(url: str, name: str) -> Iterator[Database]:
     admin = create_engine(url, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
@@ -191,7 +191,7 @@ def _run(url: str, options: argparse.Namespace) -> None:
     for number, (state, sql) in enumerate(STATES.items()):
         if options.only and state not in options.only:
             continue
-        with _database(url, f"scale_{number}") as database:
+        with database_of(url, f"scale_{number}") as database:
             _fill(database, sql, options.rows, analyse=not options.stale)
             with database.engine.connect() as connection:
                 connection.execute(text("SET statement_timeout = 0"))
