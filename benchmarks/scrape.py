@@ -1,4 +1,4 @@
-"""What a scrape takes, and what a million rows take on disk: ``make bench-scrape`` (a minute or two).
+"""What a scrape takes, and what a million rows take on disk: ``make bench-scrape``.
 
 The pools are as a busy day leaves them, with two days of counted minutes of 80 keys. Time wants a
 machine of its own; CPU, of the server's process and of ours, suffers less from others.
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
+from pydantic import SecretStr
 from sqlalchemy import text
 
 from benchmarks.scale import Meter, database_of
@@ -49,9 +50,11 @@ FILL = {
         SELECT {_NAME}, {_QUEUE}, {_JSON}, x.d, x.d, now() FROM generate_series(1, {PENDING}) n,
             LATERAL (SELECT now() + (n - {PENDING // 2}) * interval '50 ms') AS x(d)""",
     "task_count": f"""
-        INSERT INTO task_count (span, at, name, queue, outcome, number, wait_ms, run_ms, waits, runs)
+        INSERT INTO task_count (span, at, name, queue, outcome, number, wait_ms, run_ms, waits,
+            runs)
         SELECT s.span, date_trunc(CASE s.span WHEN 1440 THEN 'day' WHEN 60 THEN 'hour'
-            ELSE 'minute' END, now(), 'UTC') - s.ago * interval '1 minute' * s.span, {_KEY}, {_SUMS}
+            ELSE 'minute' END, now(), 'UTC') - s.ago * interval '1 minute' * s.span,
+            {_KEY}, {_SUMS}
         FROM (SELECT 1, a FROM generate_series(2, 2881) a
               UNION ALL SELECT 60, a FROM generate_series(0, 1439) a
               UNION ALL SELECT 1440, a FROM generate_series(0, 60) a) AS s(span, ago),
@@ -95,7 +98,7 @@ def p95(values: Iterable[float]) -> float:
 
 def scrape(database: Database, url: str, times: int) -> float:
     """Print what a scrape takes, and each of its parts; return its p95 in milliseconds."""
-    reader = Reader(database, Settings(database_url=url), keep_s=0)
+    reader = Reader(database, Settings(database_url=SecretStr(url)), keep_s=0)
     whole, cpu, said = list[float](), list[float](), ""
     parts: dict[str, list[float]] = {}
     with database.engine.connect() as connection:
