@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate scale test-pg16 test-server test-newest format docs lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest format docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -105,6 +105,9 @@ bench-dashboard: $(READY)  ## p95 of each page over a million completed tasks (m
 
 bench-memory: $(READY)  ## watch the memory of children over a million tasks
 	@$(BIN)/python -m benchmarks run --scenario memory $(ARGS)
+
+bench-scrape: $(READY)  ## what a scrape takes beside a million rows, and they on disk (two minutes)
+	@$(BIN)/python -m benchmarks.scrape $(ARGS)
 
 bench-gate: $(READY)  ## has something become slower than benchmarks/gate.json says? (two minutes)
 	@$(BIN)/python -m benchmarks gate $(ARGS)

@@ -6,18 +6,19 @@ from documents.source import cell, generated
 from tasks_app.monitor.metrics.catalogue import METRICS
 
 ABOUT = """
-`tasks-app metrics` shows these to Prometheus, all as gauges: what is true when it reads. How to run
-it, and what to alert on: [monitoring](../operations/monitoring.md#metrics). No label carries an id,
-a business key or the name of a task. A metric without a value, as of a queue in which nothing is
-pending, has no line.
+`tasks-app metrics` shows these to Prometheus. A gauge is what is true when it reads; counters and
+histograms say what was since counting began. How to run it, what to alert on, and how totals are
+kept: [monitoring](../operations/monitoring.md#metrics). No label carries an id or a business key.
+A metric without a value, as of a queue in which nothing is pending, has no line. A histogram has
+the series `_bucket`, `_sum` and `_count`.
 """
 
 
 def page() -> str:
     """Return the page."""
     lines = generated("Metrics", "tasks_app/monitor/metrics/catalogue.py", ABOUT)
-    lines += ["| metric | labels | meaning |", "|---|---|---|"]
+    lines += ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for each in METRICS:
         labels = ", ".join(f"`{label}`" for label in each.labels)
-        lines.append(f"| `{each.name}` | {labels} | {cell(each.help)} |")
+        lines.append(f"| `{each.name}` | {each.kind} | {labels} | {cell(each.help)} |")
     return "\n".join(lines) + "\n"

@@ -47,6 +47,7 @@ COMMANDS = {
     "batch": "tasks_app.cli.batch:batch",
     "locks": "tasks_app.cli.locks:locks",
     "groups": "tasks_app.cli.groups:groups",
+    "report": "tasks_app.cli.operations.report:report",
     "doctor": "tasks_app.cli.operations.doctor:doctor",
     "config": "tasks_app.cli.operations.config:config",
     "healthz": "tasks_app.cli.operations.doctor:healthz",

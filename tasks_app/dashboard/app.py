@@ -26,6 +26,7 @@ from tasks_app.dashboard.routes import (
     errors,
     flow_control,
     groups,
+    metrics,
     operations,
     overview,
     queues,
@@ -40,6 +41,7 @@ from tasks_app.dashboard.security.identity import RoleOf, WhoOf, identify
 from tasks_app.dashboard.security.same_site import is_api
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
+from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
 
@@ -65,6 +67,7 @@ ROUTES = (
     *groups.ROUTES,
     *batches.ROUTES,
     *operations.ROUTES,
+    *metrics.ROUTES,
     ("/api/openapi.json", show_openapi, "GET"),
 )
 """Path, handler and method; each handler says by ``@requires`` who may use it."""
@@ -80,7 +83,9 @@ def dashboard_app(
     settings decide; without those it answers this machine only.
     """
     url = settings.database
-    desk = Desk(settings, PageReader(url), Database(url, prepare=settings.prepare))
+    reader = PageReader(url)
+    database = Database(url, prepare=settings.prepare)
+    desk = Desk(settings, reader, database, MetricsReader(reader, settings))
     asks = partial(identify, settings=settings, role=role, who=who)
     app = Starlette(
         routes=[

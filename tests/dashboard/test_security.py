@@ -19,6 +19,7 @@ from tests.dashboard.browser import SAME, Browser, basic, dashboard
 ROLES = (None, "viewer", "operator", "admin")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 TOKENS = ("right", "wrong", "none", "other site")
+PASSWORDS = {"password": "right", "wrong password": "wrong", "metrics password": "scrape"}
 NOT_FOUND, GONE = 404, 999_999
 
 
@@ -43,9 +44,10 @@ def test_a_route_without_a_role_builds_no_dashboard() -> None:
 def made(settings: Settings, how: str, role: str | None) -> Browser:
     if how == "callable":
         return Browser(dashboard(settings, role=lambda _: role), client="203.0.113.7")
-    if how in ("password", "wrong password"):
+    if how.endswith("password"):
         roles = f"bob:{role}" if role else "ann:viewer"
         given = {"dashboard_auth": "bob:right,ann:other", "dashboard_roles": roles}
+        given["metrics_auth"] = "bob:scrape"
         url = settings.database
         return Browser(dashboard(Settings(database_url=url, **given)), client="203.0.113.7")
     return Browser(
@@ -59,6 +61,8 @@ def expected(path: str, how: str, role: str | None, method: str, token: str) -> 
     handler = next((h for h, m in found if m == method or (m, method) == ("GET", "HEAD")), None)
     if handler is None:
         return {405}
+    if how == "metrics password":
+        return {200 if handler.scraped else 401}
     if how == "wrong password":
         return {401}
     has = {"nobody here": "admin", "nobody elsewhere": None}.get(how, role)
@@ -86,13 +90,14 @@ def asked(how: str) -> Iterator[tuple[str | None, str, str]]:
         "callable",
         pytest.param("password", marks=pytest.mark.long),
         pytest.param("wrong password", marks=pytest.mark.long),
+        pytest.param("metrics password", marks=pytest.mark.long),
         "nobody here",
         "nobody elsewhere",
     ],
 )
 def test_matrix(engine: Engine, settings: Settings, path: str, how: str) -> None:
     browsers = {role: made(settings, how, role) for role in ROLES}
-    right = {"password": "right", "wrong password": "wrong"}.get(how)
+    right = PASSWORDS.get(how)
     auth = basic("bob", right) if right else {}
     for role, method, token in asked(how):
         browser = browsers[role]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -16,13 +15,11 @@ import yaml
 from tasks_app.broker.worker.shutdown import PATIENCE_S
 from tasks_app.cli.processes.metrics import PORT
 from tasks_app.domain.durations import parse_duration
-from tasks_app.monitor.metrics.catalogue import METRICS
+from tests.deployment.exported import EXPORTED, names_of
 from tests.docs.reading import PROJECT, anchors, text_of
 
 DEPLOY = PROJECT / "deploy"
 RULES = yaml.safe_load(text_of("deploy/prometheus/rules.yml"))["groups"][0]["rules"]
-PANELS = json.loads(text_of("deploy/grafana/tasks_app.json"))["panels"]
-LABELS = {metric.name: set(metric.labels) for metric in METRICS}
 
 
 def manifests(name: str) -> list[dict[str, Any]]:
@@ -75,34 +72,9 @@ def test_promtool_finds_no_fault(arguments: tuple[str, ...]) -> None:
 def test_an_alert_names_what_is_exported_and_a_page_that_is_there(rule: dict[str, Any]) -> None:
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
 
-    assert set(re.findall(r"\btasks_app_\w+", rule["expr"])) <= LABELS.keys()
+    assert names_of(rule["expr"]) <= EXPORTED.keys()
     assert not anchor or anchor in anchors(text_of(page))
     assert rule["labels"]["severity"] in {"critical", "warning"}
-
-
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_asks_for_what_is_exported(panel: dict[str, Any]) -> None:
-    for each in panel["targets"]:
-        names = set(re.findall(r"\btasks_app_\w+", each["expr"]))
-        assert names
-        assert names <= LABELS.keys()
-        legend = set(re.findall(r"{{(\w+)}}", each["legendFormat"]))
-        assert all(legend <= LABELS[name] for name in names)
-
-
-def test_panels_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in PANELS:
-        at = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
-        }
-        assert not cells & taken
-        assert all(x < 24 for x, _ in cells)
-        taken |= cells
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
 
 
 @pytest.mark.parametrize("name", ["worker", "beat"])

@@ -57,7 +57,9 @@ def test_pumps_are_killed_and_no_task_is_lost_or_run_twice(house: House) -> None
     for _ in range(2):
         until(lambda: redis.exists(keys_of(house)[1]))
         before = redis.get(keys_of(house)[1])
-        pumping = [w for w in workers if w.alive and w.log().count("this worker starts delayed tasks")][-1]
+        pumping = [
+            w for w in workers if w.alive and w.log().count("this worker starts delayed tasks")
+        ][-1]
         pumping.signal_all(signal.SIGKILL)
         until(lambda before=before: redis.get(keys_of(house)[1]) not in (None, before))
 

@@ -16,12 +16,12 @@ from starlette.responses import HTMLResponse, Response
 
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.same_site import set_cookie
-from tasks_app.domain.explain.words import distance, exact
+from tasks_app.domain.explain.words import distance, exact, span
+from tasks_app.monitor.pages.plot import plot
 
 FOLDER = Path(__file__).parents[1]
 STATIC = FOLDER / "static"
 NOTHING = "-"
-SECOND, MINUTE = 1_000, 60_000
 PAGES = (
     ("/", "Overview", "o"),
     ("/tasks", "Tasks", "t"),
@@ -124,14 +124,6 @@ def _number(value: int, *, more: bool = False) -> str:
     return f"{value:,}{'+' if more else ''}"
 
 
-def _span(ms: float | None) -> str:
-    if ms is None:
-        return NOTHING
-    if ms < SECOND:
-        return f"{ms:.0f} ms"
-    return f"{ms / SECOND:.1f} s" if ms < 2 * MINUTE else f"{ms / MINUTE:.0f} min"
-
-
 def _badge(state: str) -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(_shape(state), state)
 
@@ -160,8 +152,15 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.globals.update(age=_age, badge=_badge, shape=_shape, query=_query, exact=exact)
-_TEMPLATES.filters.update(number=_number, span=_span, json=_json, segment=segment)
+_TEMPLATES.globals.update(
+    plot=lambda history: Markup(plot(history)),  # noqa: S704  it escapes what it is given
+    age=_age,
+    badge=_badge,
+    shape=_shape,
+    query=_query,
+    exact=exact,
+)
+_TEMPLATES.filters.update(number=_number, span=span, json=_json, segment=segment)
 VERSION = sha256(
     b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()) if path.is_file())
 ).hexdigest()[:12]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tasks_app.dashboard.reader import PageReader
 from tasks_app.domain.config.settings import Settings
+from tasks_app.monitor.metrics.reader import MetricsReader
 from tasks_app.runtime.db.database import Database
 
 
@@ -16,3 +17,5 @@ class Desk:
     settings: Settings
     reader: PageReader
     database: Database
+    metrics: MetricsReader
+    """Whoever scrapes shares its text."""

@@ -54,6 +54,16 @@ async def identify(
     return local(request)
 
 
+def scraper(request: Request, settings: Settings) -> Visitor | None:
+    """Return the viewer that Prometheus is, if it gives the password of the metrics."""
+    right = settings.metrics_auth.get_secret_value() if settings.metrics_auth else ""
+    name, password = _credentials(request.headers.get("authorization", ""))
+    given = f"{name or ''}:{password}"
+    if not right or not hmac.compare_digest(given.encode(), right.encode()):
+        return None
+    return Visitor(name or "", Role.VIEWER)
+
+
 def local(request: Request) -> Visitor:
     """Return the admin that everybody on this machine is where there are no passwords."""
     client = request.client.host if request.client else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 _NOW = timedelta(seconds=1)
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 
 
 def rough(span: timedelta) -> str:
@@ -14,6 +15,17 @@ def rough(span: timedelta) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def span(ms: float | None) -> str:
+    """Return milliseconds as people read them; None: there are none."""
+    if ms is None:
+        return "-"
+    if ms < _SECOND:
+        return f"{ms:.0f} ms"
+    if ms < 2 * _MINUTE:
+        return f"{ms / _SECOND:.1f} s"
+    return f"{ms / _MINUTE:.0f} min" if ms < 2 * _HOUR else f"{ms / _HOUR:.1f} h"
 
 
 def exact(at: datetime) -> str:

@@ -21,6 +21,10 @@ class CountedOutcome(IntEnum):
     RESCUED = 8
     """Went back because its process, or its connection, was gone."""
     SNOOZED = 9
+    STALE = 11
+    """A write that the database refused, as the lease had been lost: the task is another run's."""
+    DUPLICATE = 12
+    """An id of a message that could not be claimed: taken, over or held back."""
 
 
 _OVER = {

@@ -1,21 +1,34 @@
 """Every metric: its name, its labels, what it says. The page of the documents is made of it.
 
-No label has ids, business keys or task names: values of labels are few, and stay few. Where
-operators make them (queues, limits, dependencies) there is a bound.
+No label has ids or business keys: values of labels are few, and stay few. Names of tasks stand in
+totals alone. Where people make the values (names, limits, dependencies) there is a bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """As Prometheus calls it."""
+
+    GAUGE = "gauge"
+    """What is true at the instant of the read."""
+    COUNTER = "counter"
+    """What was, since counting began."""
+    HISTOGRAM = "histogram"
+    """The same, by how long it took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A family of values, all gauges: what is true at the instant of the read."""
+    """A family of values."""
 
     name: str
     help: str
     labels: tuple[str, ...] = ()
+    kind: Kind = Kind.GAUGE
 
 
 _QUEUE = ("queue",)
@@ -51,6 +64,40 @@ PUBLISHED_AGAIN = Metric(
 )
 DISPATCH_LAG = Metric(
     "tasks_app_dispatch_oldest_seconds", "Age of the oldest of these messages.", _QUEUE
+)
+
+OUTCOMES = Metric(
+    "tasks_app_outcomes_total",
+    "How often runs and tasks ended so; retried, released, rescued and snoozed ones go on.",
+    ("name", "queue", "outcome"),
+    Kind.COUNTER,
+)
+WAITED = Metric(
+    "tasks_app_task_wait_seconds",
+    "From due to the start of the run, of tasks that succeeded.",
+    _QUEUE,
+    Kind.HISTOGRAM,
+)
+RAN = Metric(
+    "tasks_app_task_run_seconds",
+    "How long handlers ran, of tasks that succeeded.",
+    ("name",),
+    Kind.HISTOGRAM,
+)
+CREATED = Metric(
+    "tasks_app_tasks_created_total",
+    "Ids given to new tasks; those of transactions that rolled back are among them.",
+    kind=Kind.COUNTER,
+)
+STALE_WRITES = Metric(
+    "tasks_app_stale_writes_total",
+    "Outcomes that were refused, as the lease was lost: another run has the task.",
+    kind=Kind.COUNTER,
+)
+DUPLICATES = Metric(
+    "tasks_app_duplicates_dropped_total",
+    "Ids of messages that could not be claimed: taken by others, over, or held back.",
+    kind=Kind.COUNTER,
 )
 
 WORKERS = Metric(

@@ -1,8 +1,4 @@
-"""From what the database says to samples; one function for each part of a read.
-
-Totals and histograms (created, settled by outcome, rescued, waiting and running times) are no part
-yet: they need counters that outlive a process. Their collector joins ``PARTS`` with those.
-"""
+"""From what the database says to samples; one function for each part of a read."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.monitor.metrics import catalogue as m
 from tasks_app.monitor.metrics.exposition import Sample
+from tasks_app.monitor.metrics.totals import totals
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import breaker, pause, queue_settings
@@ -142,5 +139,5 @@ def versions(connection: Connection, _settings: Settings) -> Samples:
 Collect = Callable[[Connection, Settings], Samples]
 PARTS: Mapping[str, Collect] = {
     each.__name__: each
-    for each in (versions, waiting, running, dispatch, workers, held_back, tables)
+    for each in (versions, waiting, running, dispatch, totals, workers, held_back, tables)
 }

@@ -6,12 +6,16 @@ and all that is needed of it are these lines. promtool reads the result in the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from tasks_app.domain.statistics.histogram import BOUNDS_MS
 from tasks_app.monitor.metrics.catalogue import METRICS, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BOUNDS = (*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf")
+"""Upper bounds of the buckets, in seconds."""
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -22,6 +26,22 @@ class Sample:
     metric: Metric
     value: float
     labels: tuple[str, ...] = ()
+    suffix: str = ""
+    """Of a histogram: which of its series."""
+    bound: str = ""
+    """Of one of its buckets: the upper bound."""
+
+
+def histogram(
+    metric: Metric, buckets: Sequence[int], sum_ms: int, labels: tuple[str, ...]
+) -> Iterator[Sample]:
+    """Make the series of a histogram; empty buckets at the end may be left out."""
+    counts = [*buckets, *[0] * (len(BOUNDS) - len(buckets))]
+    number = 0
+    for bound, number in zip(BOUNDS, accumulate(counts), strict=True):
+        yield Sample(metric, number, labels, "_bucket", bound)
+    yield Sample(metric, sum_ms / 1000, labels, "_sum")
+    yield Sample(metric, number, labels, "_count")
 
 
 def render(samples: Iterable[Sample]) -> str:
@@ -32,7 +52,7 @@ def render(samples: Iterable[Sample]) -> str:
     lines: list[str] = []
     for metric in METRICS:
         if metric in found:
-            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
             lines += [_line(sample) for sample in found[metric]]
     return "\n".join(lines) + "\n"
 
@@ -40,8 +60,9 @@ def render(samples: Iterable[Sample]) -> str:
 def _line(sample: Sample) -> str:
     pairs = zip(sample.metric.labels, sample.labels, strict=True)
     labels = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs)
+    if sample.bound:
+        labels += f',le="{sample.bound}"'
+    name = sample.metric.name + sample.suffix
     value = float(sample.value)
     shown = str(int(value)) if value.is_integer() else repr(round(value, 3))
-    return (
-        f"{sample.metric.name}{{{labels}}} {shown}" if labels else f"{sample.metric.name} {shown}"
-    )
+    return f"{name}{{{labels}}} {shown}" if labels else f"{name} {shown}"

@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Protocol
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.domain.config.settings import Settings
@@ -15,7 +17,6 @@ from tasks_app.monitor.metrics import catalogue
 from tasks_app.monitor.metrics.collectors import PARTS, Collect
 from tasks_app.monitor.metrics.exposition import Sample, render
 from tasks_app.pool.connection.read_only import looking
-from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import sqlstate
 
 KEEP_S = 2.0
@@ -24,10 +25,17 @@ LONGEST = timedelta(seconds=2)
 logger = logging.getLogger(__name__)
 
 
+class HasEngine(Protocol):
+    """Where the connections come from."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
 class MetricsReader:
     """Reads at most once in ``keep_s``; whoever comes while it reads waits for that answer."""
 
-    def __init__(self, database: Database, settings: Settings, *, keep_s: float = KEEP_S) -> None:
+    def __init__(self, database: HasEngine, settings: Settings, *, keep_s: float = KEEP_S) -> None:
         self._database = database
         self._settings = settings
         self._keep_s = keep_s

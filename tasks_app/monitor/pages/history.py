@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -80,8 +80,19 @@ class History:
 
 def task_history(connection: Connection, within: str, *, now: datetime | None = None) -> History:
     """Read a key of ``RANGES``. The last two minutes are not counted yet."""
-    grain, length = RANGES[within]
-    wanted = Wanted(grain, length)
+    return read_history(connection, Wanted(*RANGES[within]), within, now=now)
+
+
+def read_history(
+    connection: Connection,
+    wanted: Wanted,
+    within: str,
+    *,
+    most: int = MOST_NAMES,
+    now: datetime | None = None,
+) -> History:
+    """Read any time, which ``within`` names, with the ``most`` slow and failing names."""
+    grain, length = wanted.grain, wanted.within
     at = now or instant(connection)
     bars = _bars(history(connection, wanted, now=at), grain, at - length, at)
     spread = times(connection, wanted, now=at)
@@ -96,8 +107,8 @@ def task_history(connection: Connection, within: str, *, now: datetime | None = 
         retried=sum(bar.retried for bar in bars),
         waited=Percentiles(*waited),
         ran=Percentiles(*ran),
-        slowest=tuple(slowest(connection, wanted, MOST_NAMES, now=at)),
-        most_failing=tuple(most_failing(connection, wanted, MOST_NAMES, now=at)),
+        slowest=tuple(slowest(connection, wanted, most, now=at)),
+        most_failing=tuple(most_failing(connection, wanted, most, now=at)),
     )
 
 
@@ -105,9 +116,11 @@ def _bars(
     points: Iterable[Point], grain: Grain, since: datetime, until: datetime
 ) -> tuple[Bar, ...]:
     length = timedelta(minutes=grain)
-    begin = since.replace(second=0, microsecond=0)
+    begin = since.astimezone(UTC).replace(second=0, microsecond=0)
     if grain is not Grain.MINUTE:
         begin = begin.replace(minute=0)
+    if grain is Grain.DAY:
+        begin = begin.replace(hour=0)
     sums: dict[datetime, dict[CountedOutcome, int]] = {}
     for point in points:
         sums.setdefault(point.at, {})[point.outcome] = point.number

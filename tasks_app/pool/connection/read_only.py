@@ -8,14 +8,16 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, Engine, text
 
-_ONLY = text("SET TRANSACTION READ ONLY")
-_LONGEST = text("SELECT set_config('statement_timeout', :span, true)")
+# To compile a statement would take longer than to run it.
+_LOOK = text("""
+    SELECT set_config('transaction_read_only', 'on', true), set_config('jit', 'off', true),
+        set_config('statement_timeout', :span, true)
+""")
 
 
 @contextmanager
 def looking(engine: Engine, longest: timedelta) -> Iterator[Connection]:
     """Open a transaction that cannot write, none of whose statements takes longer than that."""
     with engine.begin() as connection:
-        connection.execute(_ONLY)
-        connection.execute(_LONGEST, {"span": f"{longest // timedelta(milliseconds=1)}ms"})
+        connection.execute(_LOOK, {"span": f"{longest // timedelta(milliseconds=1)}ms"})
         yield connection

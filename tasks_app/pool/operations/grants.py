@@ -53,6 +53,7 @@ from tasks_app.pool.tables import (
     SCHEDULE,
     SCHEDULES,
     SCHEMA,
+    TOTAL,
     VERSION,
     WINDOW,
     WORKER,
@@ -93,6 +94,8 @@ class RoleKind(StrEnum):
 
 _DEFAULT = table("task_completed_default")
 _IDS = f"USAGE ON SEQUENCE {table('task_pending_id_seq')}, {table('task_group_id_seq')}"
+_GIVEN = f"SELECT ON SEQUENCE {table('task_pending_id_seq')}"
+"""How many ids were given, for metrics."""
 _SEE = f"SELECT ON {VERSION}"
 _FENCES = f"USAGE ON SEQUENCE {LOCK_FENCE}"
 _KEYS = f"SELECT, INSERT, UPDATE (task_id, scope, until) ON {KEY}"
@@ -103,7 +106,7 @@ _POOLS = (PENDING, COMPLETED, ERROR, ATTEMPT)
 _GATES = (LIMIT, GATE)
 _LOCKS = (LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT)
 _RULES = (QUEUE, WINDOW, CALENDAR, BREAKER, CALLS, HELD, FAIR)
-_COUNTS = (COUNT_PART, COUNT)
+_COUNTS = (COUNT_PART, COUNT, TOTAL)
 _BATCH = (PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP)
 _EVERYTHING = (
     *(
@@ -182,7 +185,7 @@ _GRANTS = {
         _IDS,
         _FENCES,
     ),
-    RoleKind.READER: (_LOOK,),
+    RoleKind.READER: (_LOOK, _GIVEN),
     RoleKind.ADMIN: (_LOOK, f"{_CHANGE} {', '.join(_ADMIN)}", _MEMBERS, _IDS, _TELL),
 }
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import BatchStatus
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.diagnostics import QUEUES
 from tasks_app.pool.tables import (
@@ -26,7 +26,7 @@ MOST_LOOKED_AT = 100
 """Due rows of one priority whose ages are looked at, in the order of the scan."""
 ENDED_WITHIN = timedelta(minutes=2)
 """Counters are of whole minutes."""
-_RUNS = ", ".join(str(int(o)) for o in Outcome if o is not Outcome.RELEASED)
+_RUNS = ", ".join(str(int(o)) for o in CountedOutcome if o is not CountedOutcome.RELEASED)
 _ENDED = f"""c.queue = q.queue AND c.outcome IN ({_RUNS})
     AND c.at > {NOW} - CAST(:within AS interval)"""
 # What is parked, or held by a limit, waits for a reason.

@@ -2,7 +2,7 @@
 
 A killed process loses what it has not written, a crashed server all parts. Each end of a task is a
 row of a pool, though, with its instants. Never lowered: requeued tasks have left their pool, and
-their first end stays counted.
+their first end stays counted. Nor is it lowered how many took at most so long: totals never fall.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks_app.domain.statistics.outcomes import FINAL, CountedOutcome, state_of
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.retention.partitions import DayPartition, partitions
 from tasks_app.pool.statistics.roll_up import HOUR, sum_days
-from tasks_app.pool.statistics.sums import SUMS, bucket, counted
+from tasks_app.pool.statistics.sums import MERGED, SUMS, bucket, counted
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, COUNT, ERROR, PENDING, table
 
 _HOUR = timedelta(hours=1)
@@ -65,7 +65,7 @@ _ATTEMPTS = f"""
 
 
 def _raise(ended: str) -> str:
-    updates = ", ".join(f"{column} = EXCLUDED.{column}" for column in SUMS.split(", "))
+    updates = ", ".join(f"{column} = {value}" for column, value in MERGED.items())
     return f"""
     WITH ended AS ({ended}),
     bucketed AS MATERIALIZED (

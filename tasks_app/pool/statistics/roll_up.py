@@ -13,7 +13,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics.outcomes import MOST_KEYS, OTHER
-from tasks_app.pool.statistics.sums import KEY, SUMS, added_up
+from tasks_app.pool.statistics.sums import KEY, RAISED, SUMS, added_up
+from tasks_app.pool.statistics.totals import keep_totals
 from tasks_app.pool.tables import COUNT, COUNT_PART, NOW
 
 MINUTE, HOUR, DAY = 1, 60, 1440
@@ -59,7 +60,7 @@ def _sum(source: str, span: int, begin: str, where: str) -> str:
 
     Rows beyond MOST_KEYS are one: those that have a row already keep it, the most frequent follow.
     """
-    updates = ", ".join(f"{column} = EXCLUDED.{column}" for column in SUMS.split(", "))
+    updates = ", ".join(f"{column} = {value}" for column, value in RAISED.items())
     return f"""
     WITH parts AS MATERIALIZED (
         SELECT {begin} AS at, s.name, s.queue, s.outcome, {added_up("s")} FROM {source} s
@@ -118,6 +119,7 @@ def roll_up(
     if minutes:
         rows += connection.execute(_MINUTES, {"times": minutes}).rowcount
         rows += sum_hours(connection, minutes) + sum_days(connection, minutes)
+    keep_totals(connection, kept.days, now=now)
     values = {**kept._asdict(), "parts": PARTS_KEPT, "now": now}
     removed = connection.execute(_DROP, values).rowcount
     return RolledUp(began, rows, removed)

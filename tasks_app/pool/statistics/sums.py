@@ -41,3 +41,28 @@ def counted(bucket: str, number: str) -> str:
         f"coalesce(sum({number}) FILTER (WHERE {bucket} = {n}), 0)" for n in range(BUCKETS)
     )
     return f"CAST((ARRAY[{buckets}])[1:coalesce(max({bucket}) + 1, 0)] AS bigint[])"
+
+
+def highest(one: str, other: str) -> str:
+    """Return the histogram that says of each bound the higher count of what is below it."""
+    return f"""(SELECT coalesce(array_agg(CAST(below - before AS bigint) ORDER BY n), '{{}}') FROM (
+        SELECT n, below, lag(below, 1, 0) OVER (ORDER BY n) AS before FROM (
+            SELECT n, greatest(sum(coalesce(({one})[n], 0)) OVER (ORDER BY n),
+                sum(coalesce(({other})[n], 0)) OVER (ORDER BY n)) AS below
+            FROM generate_series(1, greatest(cardinality({one}), cardinality({other}))) AS n
+        ) AS of_bounds) AS of_buckets)"""
+
+
+MERGED = {
+    "number": "EXCLUDED.number",
+    **{ms: f"greatest(c.{ms}, EXCLUDED.{ms})" for ms in ("wait_ms", "run_ms")},
+    **{array: highest(f"c.{array}", f"EXCLUDED.{array}") for array in ("waits", "runs")},
+}
+"""Of an upsert: the number is higher, but was counted in another way, so buckets may not be."""
+RAISED = {
+    column: value
+    if column == "number"
+    else f"CASE WHEN c.exact THEN {value} ELSE EXCLUDED.{column} END"
+    for column, value in MERGED.items()
+}
+"""The same where only what is ``exact`` was counted in another way."""

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from tasks_app.domain.alerts.alert import Alert
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, rough
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.batch.instances import biz_key
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
@@ -137,7 +137,7 @@ def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 def rescues(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Do many runs lose their process, or their lease?"""
-    wanted = Wanted(Grain.MINUTE, SPAN, outcomes=(Outcome.RESCUED,))
+    wanted = Wanted(Grain.MINUTE, SPAN, outcomes=(CountedOutcome.RESCUED,))
     since = instant(connection) - SPAN
     points = [*history(connection, wanted), *live(connection, wanted)]
     number = sum(point.number for point in points if point.at > since)

@@ -11,7 +11,7 @@ from tasks_app.domain.alerts.alert import Alert
 from tasks_app.domain.config.alert_rules import RuleKind, UserRule
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import rough
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.metrics import backlog
 from tasks_app.pool.operations import trouble
@@ -19,7 +19,7 @@ from tasks_app.pool.statistics.read import Grain, Wanted, history, live
 
 FEWEST_RUNS = 10
 """A share of fewer says nothing."""
-_RUNS = (Outcome.DONE, Outcome.FAILED, Outcome.RETRIED)
+_RUNS = (CountedOutcome.DONE, CountedOutcome.FAILED, CountedOutcome.RETRIED)
 _ADVICE = {
     RuleKind.FAILED: "See them: tasks-app errors",
     RuleKind.RATIO: "See them: tasks-app errors",
@@ -42,12 +42,12 @@ def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
     span = rough(rule.span)
     match rule.kind:
         case RuleKind.FAILED:
-            number = sum(_ended(connection, rule, (Outcome.FAILED,), settings).values())
+            number = sum(_ended(connection, rule, (CountedOutcome.FAILED,), settings).values())
             return f"{number} of {rule.target} failed in {span}" if number > rule.limit else ""
         case RuleKind.RATIO:
             ended = _ended(connection, rule, _RUNS, settings)
             runs = sum(ended.values())
-            share = 1 - ended.get(Outcome.DONE, 0) / max(1, runs)
+            share = 1 - ended.get(CountedOutcome.DONE, 0) / max(1, runs)
             if runs < FEWEST_RUNS or share <= rule.limit:
                 return ""
             return f"{share:.0%} of {runs} runs of {rule.target} did not succeed in {span}"
@@ -59,19 +59,19 @@ def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
             number = trouble.pending(connection, queue=rule.queue, name=rule.name)
             return f"{number} of {rule.target} wait" if number > rule.limit else ""
         case RuleKind.SILENCE:
-            done = sum(_ended(connection, rule, (Outcome.DONE,), settings).values())
+            done = sum(_ended(connection, rule, (CountedOutcome.DONE,), settings).values())
             return "" if done else f"none of {rule.target} has succeeded for {span}"
 
 
 def _ended(
-    connection: Connection, rule: UserRule, outcomes: tuple[Outcome, ...], settings: Settings
-) -> dict[Outcome, int]:
+    connection: Connection, rule: UserRule, outcomes: tuple[CountedOutcome, ...], settings: Settings
+) -> dict[CountedOutcome, int]:
     """Count what ended in the span, its first minute whole; in hours where minutes are gone."""
     fine = rule.span <= settings.keep_minute_counts
     grain = Grain.MINUTE if fine else Grain.HOUR
     wanted = Wanted(grain, rule.span, rule.name, rule.queue, outcomes)
     since = instant(connection) - rule.span - timedelta(minutes=grain)
-    found: dict[Outcome, int] = {}
+    found: dict[CountedOutcome, int] = {}
     for point in (*history(connection, wanted), *live(connection, wanted)):
         if point.at > since:
             found[point.outcome] = found.get(point.outcome, 0) + point.number

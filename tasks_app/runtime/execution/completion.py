@@ -13,7 +13,7 @@ from tasks_app.domain.tasks.states import Event
 from tasks_app.runtime.db.errors import is_conflict
 from tasks_app.runtime.db.transaction import Transaction
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
-from tasks_app.runtime.execution.notices import tell_settled
+from tasks_app.runtime.execution.notices import count_stale, tell_settled
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.handlers.active_run import ActiveRun
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -66,6 +66,7 @@ class Completion:
         self._inflight.drop(task.fence)
         if state is None:
             log.warning("task %s: the lease was lost, its effects roll back", task.task_id)
+            count_stale(task)
             return
         tell_settled([ending.settlement], {task.task_id: state})
 

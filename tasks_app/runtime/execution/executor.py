@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs.claim_sql import Claimer
 from tasks_app.runtime.db.errors import patience_s
@@ -24,6 +25,7 @@ from tasks_app.runtime.inflight.fetcher import Fetcher
 from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.inflight.passing_on import PassingOn
 from tasks_app.runtime.inflight.poller import Poller
+from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
 
 TURN_PATIENCE_S = 0.5
 """Between two looks whether a task that runs alone may start."""
@@ -118,6 +120,8 @@ class Executor:
             if not claimed:  # taken by others, done, unknown, or not due: this is usual
                 self._passing_on.look(group)
                 ids = self.fetcher.still_waiting(rest)
+                missed = len(group) + len(rest) - len(ids)
+                TASK_COUNTS.happened(CountedOutcome.DUPLICATE, missed)
                 continue
             taken = {task.task_id for task in claimed}
             ids = [task_id for task_id in group if task_id not in taken] + rest

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from tasks_app.domain.handlers.settlement import VANISHED
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.run import ClaimedTask, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.runtime.execution.run_counts import RUN_COUNTS
 from tasks_app.runtime.hooks import HOOKS, Notice, of_return, of_settlement
 from tasks_app.runtime.statistics.task_counts import TASK_COUNTS
+
+
+def count_stale(task: ClaimedTask) -> None:
+    """Count a write that was refused, as the lease was lost."""
+    TASK_COUNTS.happened(CountedOutcome.STALE, name=task.name, queue=task.queue)
 
 
 def tell_settled(settlements: Sequence[Settlement], states: Mapping[int, State]) -> None:

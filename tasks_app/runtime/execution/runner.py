@@ -21,6 +21,7 @@ from tasks_app.runtime.execution.completion import (
 )
 from tasks_app.runtime.execution.failure_policy import FailurePolicy
 from tasks_app.runtime.execution.invocation import FenceLostError, NotBegunError
+from tasks_app.runtime.execution.notices import count_stale
 from tasks_app.runtime.execution.run_shell import RunParts
 from tasks_app.runtime.handler_db.handler_driver import ENDED
 from tasks_app.runtime.handlers.active_run import ActiveRun
@@ -120,6 +121,7 @@ class Runner:
             settlement = self._call(run, spec, context, transaction, limit)
             if settlement is None:
                 log.warning("task %s: the lease was lost before it began", task.task_id)
+                count_stale(task)
                 self._inflight.drop(task.fence)
             elif transaction.active:
                 self._completion.commit(Ending(run, spec, transaction, settlement))

@@ -18,7 +18,12 @@ from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.runs.settle import settle_group, settle_one, still_held
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.db.errors import Remedy, patience_s, remedy_for, sqlstate
-from tasks_app.runtime.execution.notices import count_settled, notices_of, tell_settled
+from tasks_app.runtime.execution.notices import (
+    count_settled,
+    count_stale,
+    notices_of,
+    tell_settled,
+)
 from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.inflight.inflight import InFlight
@@ -174,6 +179,8 @@ class Settler:
                 log.warning(
                     "task %s: the lease was lost, its outcome is not kept", settlement.fence.task_id
                 )
+                if settlement.task is not None:
+                    count_stale(settlement.task)
         self._inflight.drop(*(s.fence for s in settlements if s.fence.task_id not in held))
         yield notices_of(settlements, done)
 

@@ -77,6 +77,20 @@ class TaskCounts:
                     key = (task.name, task.queue, int(outcome_of(state, settlement.event)))
                     (cells.get(key) or self._new(cells, key))[0] += 1
 
+    def happened(
+        self, outcome: CountedOutcome, number: int = 1, name: str = OTHER, queue: str = OTHER
+    ) -> None:
+        """Count what is no end of a run."""
+        key = (name, queue, int(outcome))
+        with self._lock:
+            now = self._clock()
+            if self._offset is None:
+                self._early += [(key, now, None, None)] * number
+                del self._early[MOST_EARLY:]
+                return
+            cells = self._cells(now + self._offset)
+            (cells.get(key) or self._new(cells, key))[0] += number
+
     def returned(
         self, tasks: Iterable[ClaimedTask], states: Mapping[int, State], event: Event
     ) -> None:

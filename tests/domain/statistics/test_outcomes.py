@@ -19,6 +19,8 @@ def test_the_numbers_are_those_that_are_stored() -> None:
         "RELEASED": 7,
         "RESCUED": 8,
         "SNOOZED": 9,
+        "STALE": 11,
+        "DUPLICATE": 12,
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings, create_schedule
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
@@ -155,8 +155,8 @@ def test_a_task_waits_for_a_reason(connection: Connection, find: Find, reason: s
 
 def test_many_lose_their_process(connection: Connection, find: Find) -> None:
     at = instant(connection)
-    put(connection, "s", part(at, 3, outcome=Outcome.RESCUED), part(at, 9))
-    put(connection, "o", part(at - timedelta(minutes=12), 9, outcome=Outcome.RESCUED))
+    put(connection, "s", part(at, 3, outcome=CountedOutcome.RESCUED), part(at, 9))
+    put(connection, "o", part(at - timedelta(minutes=12), 9, outcome=CountedOutcome.RESCUED))
 
     assert find(rules.rescues, alert_rescues=4) == {}
     assert list(find(rules.rescues, alert_rescues=3)) == ["rescues"]

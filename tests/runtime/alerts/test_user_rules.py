@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from tasks_app import Settings
-from tasks_app.domain.statistics.outcomes import Outcome
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.roll_up import roll_up
 from tasks_app.runtime.alerts.user_rules import user
@@ -33,13 +33,13 @@ def counted(connection: Connection) -> None:
     """Four failed and six done in this minute, three failed of another name, ten an hour ago."""
     now = instant(connection)
     before = now - timedelta(hours=1)
-    put(connection, "old", part(before, 10, outcome=Outcome.FAILED), part(before, 10))
+    put(connection, "old", part(before, 10, outcome=CountedOutcome.FAILED), part(before, 10))
     roll_up(connection, None, KEPT, now=before + timedelta(minutes=5))
     put(
         connection,
         "new",
-        *(part(now, 4, outcome=Outcome.FAILED), part(now, 6)),
-        part(now, 3, "other", Outcome.FAILED),
+        *(part(now, 4, outcome=CountedOutcome.FAILED), part(now, 6)),
+        part(now, 3, "other", CountedOutcome.FAILED),
     )
 
 

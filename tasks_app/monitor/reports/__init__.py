@@ -1,0 +1,3 @@
+"""Reports: what happened since an instant, to be printed or mailed."""
+
+from __future__ import annotations

@@ -1,0 +1,156 @@
+"""What happened since an instant, and how it stands now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.finding import Finding, Level
+from tasks_app.domain.statistics.outcomes import CountedOutcome
+from tasks_app.domain.tasks.fingerprint import without_values
+from tasks_app.monitor.checks.checkup import examine
+from tasks_app.monitor.pages.history import History, Percentiles, read_history
+from tasks_app.monitor.pages.overview import Overview, overview
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.connection.read_only import looking
+from tasks_app.pool.errors.groups import groups
+from tasks_app.pool.pages.schedule_trouble import ScheduleTrouble, schedule_trouble
+from tasks_app.pool.statistics.read import Grain, Wanted, history, times
+from tasks_app.runtime.db.database import Database
+
+LONGEST = timedelta(seconds=30)
+"""Of one statement."""
+PATIENCE = timedelta(minutes=1)
+MOST_NAMES, MOST_GROUPS, MOST_QUEUES = 10, 10, 20
+ASKED_GROUPS = 200
+_SPANS = ((timedelta(hours=3), Grain.MINUTE), (timedelta(days=14), Grain.HOUR))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTimes:
+    """How long tasks of a queue waited and ran."""
+
+    queue: str
+    done: int
+    waited: Percentiles
+    ran: Percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class NewError:
+    """A cause of failures that was never seen before. Values in its message are masked."""
+
+    fingerprint: str
+    number: int
+    first_at: datetime
+    names: tuple[str, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened from ``since`` to ``at``, and what is at ``at``."""
+
+    since: datetime
+    at: datetime
+    history: History
+    outcomes: dict[str, int]
+    """How often runs and tasks ended so."""
+    queues: tuple[QueueTimes, ...]
+    new_errors: tuple[NewError, ...]
+    schedules: tuple[ScheduleTrouble, ...]
+    now: Overview
+    """Without the last errors: their messages have values."""
+    findings: tuple[Finding, ...]
+    """What doctor finds wrong in the database, the worst first."""
+
+    @property
+    def done_per_s(self) -> float:
+        return self.history.done / max(1.0, (self.at - self.since).total_seconds())
+
+    @property
+    def grain(self) -> str:
+        """How long the time of a bar is, in words."""
+        bars = self.history.bars
+        length = bars[1].at - bars[0].at if len(bars) > 1 else timedelta(minutes=1)
+        words = {timedelta(minutes=1): "minute", timedelta(hours=1): "hour"}
+        return words.get(length, "day")
+
+
+def read_report(
+    database: Database,
+    settings: Settings,
+    since: datetime | timedelta,
+    *,
+    now: datetime | None = None,
+) -> Report:
+    """Read it. The last two minutes are not counted yet.
+
+    Raises:
+        ValueError: ``since`` is not in the past.
+    """
+    findings = _findings(settings)
+    with looking(database.engine, LONGEST) as connection:
+        at = now or instant(connection)
+        begin = at - since if isinstance(since, timedelta) else since
+        if begin >= at:
+            raise ValueError("is not in the past")
+        wanted = Wanted(_grain(at - begin), at - begin)
+        points = history(connection, wanted, now=at)
+        outcomes = {
+            outcome.name.lower(): number
+            for outcome in CountedOutcome
+            if (number := sum(each.number for each in points if each.outcome is outcome))
+        }
+        name = f"{begin:%Y-%m-%d %H:%M} to {at:%Y-%m-%d %H:%M}"
+        return Report(
+            since=begin,
+            at=at,
+            history=read_history(connection, wanted, name, most=MOST_NAMES, now=at),
+            outcomes=outcomes,
+            queues=_queues(connection, wanted, at),
+            new_errors=_new_errors(connection, begin, at),
+            schedules=tuple(schedule_trouble(connection, begin, PATIENCE, now=at)),
+            now=replace(overview(connection, settings), last_errors=()),
+            findings=findings,
+        )
+
+
+def _grain(length: timedelta) -> Grain:
+    return next((grain for most, grain in _SPANS if length <= most), Grain.DAY)
+
+
+def _queues(connection: Connection, wanted: Wanted, at: datetime) -> tuple[QueueTimes, ...]:
+    shares = (0.5, 0.95, 0.99)
+    found = [
+        QueueTimes(
+            each.key,
+            sum(each.waits),
+            Percentiles(*map(each.waited_ms, shares)),
+            Percentiles(*map(each.ran_ms, shares)),
+        )
+        for each in times(connection, wanted, by="queue", now=at)
+    ]
+    return tuple(sorted(found, key=lambda each: -each.done)[:MOST_QUEUES])
+
+
+def _new_errors(connection: Connection, since: datetime, at: datetime) -> tuple[NewError, ...]:
+    found = groups(connection, since=since, most=ASKED_GROUPS, now=at)
+    new = [each for each in found if each.first_at >= since][:MOST_GROUPS]
+    return tuple(
+        NewError(e.fingerprint, e.number, e.first_at, tuple(e.names), _error(e.error)) for e in new
+    )
+
+
+def _error(text: str) -> str:
+    """Return class and first line: a report is mailed, and messages may repeat the payload."""
+    kind, colon, message = text.partition("\n")[0].partition(": ")
+    return f"{kind}{colon}{without_values(message)}"
+
+
+def _findings(settings: Settings) -> tuple[Finding, ...]:
+    found = [each for each in examine(settings) if each.level is not Level.OK]
+    return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))
