@@ -38,6 +38,7 @@ from tasks_app.runtime.inflight.poller import Poller
 from tasks_app.runtime.json_log import name_worker
 from tasks_app.runtime.scoreboard.location import parent_of
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.tracing.tracing import traced_layers
 from tasks_app.runtime.worker.claim_returner import ClaimReturner
 from tasks_app.runtime.worker.control_commands import ControlCommands
 from tasks_app.runtime.worker.control_inbox import Mailbox
@@ -123,7 +124,7 @@ def wire(
         RunShell(inflight, parts.slot, run_times, guard),
         run_times,
         TimeLimits(settings, watched=watched),
-        Invocation(settings, database, guard, middleware),
+        Invocation(settings, database, guard, traced_layers(middleware)),
         Settler(database, inflight),
     )
     runner = Runner(parts, tools)
