@@ -25,7 +25,6 @@ from tasks_app import (
     create_schedule,
     create_task,
     create_tasks,
-    get_task,
 )
 from tasks_app.runtime.tracing.open_runs import OpenRuns
 from tests.runtime.bench import Bench, effect
