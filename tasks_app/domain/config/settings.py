@@ -110,6 +110,12 @@ class Settings(BaseSettings):
     """Age of batch instances that are complete or abandoned: `365d,payroll=forever`. Once one is
     gone, the same parameters start it anew; so keep it for longer than anybody may try that."""
 
+    transitions: Literal["off", "failures", "all"] = "off"
+    """Which moves of tasks have a line in `task_transition`: all that are no successes, or all. A
+    line takes about 150 bytes; for a success it is another INSERT."""
+    keep_transitions: Span = timedelta(days=30)
+    """How long those lines are kept."""
+
     keep_minute_counts: Span = timedelta(days=2)
     """How long the counters of single minutes are kept: 80 names and outcomes that are busy in
     every minute of two days are 115 MB."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
 from tasks_app.runtime.execution.async_pool import AsyncPool
@@ -95,6 +96,7 @@ def child_parts(
         parent=parent_of(slots),
     )
     name_worker(identity.owner)
+    LOG.level = Logged(settings.transitions)
     database = Database(
         settings.database, handlers=threads.messages + threads.extra, prepare=settings.prepare
     )
