@@ -67,7 +67,9 @@ class Hot(NamedTuple):
 
 def _successes(connection: Connection) -> object:
     endings = [runs.ending(n) for n in runs.RUNNING[:NUMBER] if n % 10 > 1]
-    return connection.execute(settle._SUCCEEDED(), {**settle._successes(endings), "now": None}).all()
+    return connection.execute(
+        settle._SUCCEEDED(), {**settle._successes(endings), "now": None}
+    ).all()
 
 
 def _success(connection: Connection) -> object:

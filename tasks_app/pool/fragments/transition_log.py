@@ -1,4 +1,4 @@
-"""The log of transitions: statements that move rows write a line for each, if this process keeps it.
+"""The log of transitions: statements that move rows write a line for each, if that is wanted.
 
 A line is written by the statement of the move, so they commit together. It names the claim that
 ended: who held it, and since when. So claims need no lines of their own. What people do is in the

@@ -27,17 +27,18 @@ _NOW = "statement_timestamp()"
 
 def _statements(condition: str, **parts: str) -> tuple[str, str]:
     """Return the statement without and with a line in the log of transitions."""
-    return _statement(condition, False, **parts), _statement(condition, True, **parts)
+    return _statement(condition, **parts), _statement(condition, logs=True, **parts)
 
 
 def _statement(
     condition: str,
-    logs: bool,  # noqa: FBT001
     first: str = "",
     also: str = "",
     told: str = "",
     rows: str = "gone",
     result: str = "%(result)s::jsonb",
+    *,
+    logs: bool = False,
 ) -> str:
     return f"""
     WITH {first}gone AS (

@@ -124,10 +124,7 @@ class Retention:
         for batch_is_gone in self._of_batches():
             pruned.batches += batch_is_gone
             yield
-        more = True
-        while more:
-            with self._database.begin() as connection:
-                gone, more = trail.delete_old_lines(connection, self._lines)
+        for gone in self._of_the_log():
             pruned.lines += gone
             yield
 
@@ -201,6 +198,14 @@ class Retention:
                     yield bool(gone)
             if len(found) < MOST_BATCHES:
                 return
+
+    def _of_the_log(self) -> Iterator[int]:
+        more = True
+        while more:
+            with self._database.begin() as connection:
+                gone, more = trail.delete_old_lines(connection, self._lines)
+            if gone:
+                yield gone
 
     def _tell(self) -> None:
         if not self._told:

@@ -647,9 +647,9 @@ def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
 
     for statement in (
         settle._GROUP().text,
-        settle._ONE.text,
+        settle._ONE().text,
         settle._SUCCEEDED().text,
-        settle_success._SUCCEED,
+        settle_success._SUCCEED[False],
     ):
         assert "called" not in statement
         assert "task_group" not in statement
