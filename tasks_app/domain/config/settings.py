@@ -67,6 +67,12 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     """How worker, beat and `tasks-app work` log: for people, or a JSON object a line."""
 
+    log_lines: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """How many lines that a handler logs are kept of each attempt: the last ones, of all loggers.
+    0: none."""
+    log_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 16 * 1024
+    """How long they may be together; a single one has up to 2,000 characters."""
+
     metrics_auth: SecretStr | None = None
     """`name:password` that `tasks-app metrics` asks for. None: it listens on this machine only."""
 

@@ -25,7 +25,7 @@ _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
 
 
-def _statements(condition: str, **parts: str) -> tuple[str, str]:
+def _statements(condition: str, **parts: Any) -> tuple[str, str]:
     """Return the statement without and with a line in the log of transitions."""
     return _statement(condition, **parts), _statement(condition, logs=True, **parts)
 

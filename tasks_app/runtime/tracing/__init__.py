@@ -1,1 +1,1 @@
-"""Traces: what a task does, as spans of OpenTelemetry, if the process has loaded it."""
+"""What a run leaves for people: spans of OpenTelemetry, and the lines that its handler logged."""

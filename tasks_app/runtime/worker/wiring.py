@@ -39,6 +39,8 @@ from tasks_app.runtime.inflight.poller import Poller
 from tasks_app.runtime.json_log import name_worker
 from tasks_app.runtime.scoreboard.location import parent_of
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.tracing.kept_lines import KeptLines, take_lines
+from tasks_app.runtime.tracing.line_writer import LineWriter
 from tasks_app.runtime.tracing.tracing import traced_layers
 from tasks_app.runtime.worker.claim_returner import ClaimReturner
 from tasks_app.runtime.worker.control_commands import ControlCommands
@@ -112,6 +114,15 @@ def child_parts(
     return ChildParts(settings, registry, identity, database, slot, inflight, admission)
 
 
+def _lines_layer(parts: ChildParts) -> tuple[Middleware, ...]:
+    settings = parts.settings
+    if settings.log_lines == 0:
+        return ()
+    take_lines()
+    writer = LineWriter(parts.inflight.write_later)
+    return (KeptLines(settings.log_lines, settings.log_bytes, writer.keep),)
+
+
 def wire(
     parts: ChildParts,
     slots: Scoreboard,
@@ -126,7 +137,7 @@ def wire(
         RunShell(inflight, parts.slot, run_times, guard),
         run_times,
         TimeLimits(settings, watched=watched),
-        Invocation(settings, database, guard, traced_layers(middleware)),
+        Invocation(settings, database, guard, traced_layers((*_lines_layer(parts), *middleware))),
         Settler(database, inflight),
     )
     runner = Runner(parts, tools)
