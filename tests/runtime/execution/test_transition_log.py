@@ -25,7 +25,6 @@ LINES = "SELECT event, from_state, to_state, attempt, detail FROM task_transitio
 
 @pytest.fixture(autouse=True)
 def _clean(bench: Bench) -> Iterator[None]:
-    bench.sql("TRUNCATE task_transition")
     yield
     LOG.level = Logged.OFF
 

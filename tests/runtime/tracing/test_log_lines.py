@@ -33,7 +33,6 @@ class Hostile:
 
 @pytest.fixture(autouse=True)
 def _fresh(bench: Bench, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    bench.sql("TRUNCATE task_log")
     caplog.set_level(logging.INFO)
     yield
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
