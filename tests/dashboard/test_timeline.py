@@ -134,7 +134,7 @@ def test_who_created_and_who_cancelled(engine: Engine, browser: Browser) -> None
         ("schedule run", "bob"),
         ("cancel", "ann"),
     ]
-    assert told[-1]["what"] == "cancelled"
+    assert "cancelled" in [m["what"] for m in told]
 
 
 def test_what_runs_now_and_what_the_broker_holds(engine: Engine, browser: Browser) -> None:
