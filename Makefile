@@ -131,7 +131,7 @@ docs: $(READY)  ## write the pages that come from the code: schema, settings, co
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows
 	@$(BIN)/python -m pip install --quiet uv
-	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo dev.in -o dev.txt
+	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo --extra otel dev.in -o dev.txt
 	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra flower image.in -o image.txt
 
 clean:  ## remove .venv and ./.tasks_app

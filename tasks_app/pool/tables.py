@@ -18,6 +18,8 @@ PENDING = table("task_pending")
 COMPLETED = table("task_completed")
 ERROR = table("task_error")
 ATTEMPT = table("task_attempt")
+TRANSITION = table("task_transition")
+LOG_LINES = table("task_log")
 FINGERPRINT = table("task_fingerprint")
 ALERT = table("task_alert")
 DISPATCH = table("task_dispatch")
@@ -70,6 +72,8 @@ TABLES = frozenset(
             COMPLETED,
             ERROR,
             ATTEMPT,
+            TRANSITION,
+            LOG_LINES,
             FINGERPRINT,
             DISPATCH,
             WORKER,

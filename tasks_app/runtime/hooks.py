@@ -95,6 +95,8 @@ class Notice:
     """JSON text of what the handler returned."""
     max_attempts: int | None = None
     """How many charged attempts lead to the error pool. None: not its runner moved the task."""
+    headers: str | None = field(default=None, repr=False)
+    """JSON text of what the producer gave, of a task that this process has claimed."""
 
 
 Subscriber = Callable[[Notice], object]
@@ -171,6 +173,7 @@ def of_claim(kind: NoticeKind, task: ClaimedTask) -> Notice:
         task.fence.attempt,
         task.failures,
         payload=task.payload,
+        headers=task.headers,
     )
 
 
@@ -213,6 +216,7 @@ def of_settlement(settlement: Settlement, task: ClaimedTask, state: State) -> No
         task.payload,
         settlement.result,
         task.max_attempts,
+        task.headers,
     )
 
 

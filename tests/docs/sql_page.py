@@ -67,12 +67,14 @@ class Hot(NamedTuple):
 
 def _successes(connection: Connection) -> object:
     endings = [runs.ending(n) for n in runs.RUNNING[:NUMBER] if n % 10 > 1]
-    return connection.execute(settle._SUCCEEDED, {**settle._successes(endings), "now": None}).all()
+    return connection.execute(
+        settle._SUCCEEDED(), {**settle._successes(endings), "now": None}
+    ).all()
 
 
 def _success(connection: Connection) -> object:
     values = settle_success._values(runs.ending(runs.RUNNING[2]))
-    return send(connection, Statement(settle_success._SUCCEED, values))
+    return send(connection, Statement(settle_success._SUCCEED[False], values))
 
 
 def _line(connection: Connection) -> object:

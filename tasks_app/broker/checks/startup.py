@@ -110,7 +110,7 @@ def check_database(settings: Settings) -> None:
             with database.begin() as connection:
                 notice = check_schema(connection)
                 synchronise(connection, HANDLERS)
-                check_may_run(connection)
+                check_may_run(connection, logs=settings.transitions != "off")
                 off = diagnostics.server(connection).forgetful
                 learn_own_name(connection)
         finally:

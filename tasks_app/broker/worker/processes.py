@@ -22,6 +22,7 @@ from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.leader.leader import Leader
 from tasks_app.runtime.leader.leadership import TTL
 from tasks_app.runtime.scoreboard.location import slot_file
+from tasks_app.runtime.tracing.tracing import traced_publisher
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standby import Standby
 
@@ -137,4 +138,5 @@ def _new_leader(
     app: Celery, settings: Settings, database: Database, holder: str, **options: Any
 ) -> Leader:
     index = delay_index(app, settings)
-    return Leader(settings, database, CeleryPublisher(app), holder, index=index, **options)
+    publisher = traced_publisher(CeleryPublisher(app))
+    return Leader(settings, database, publisher, holder, index=index, **options)

@@ -119,7 +119,7 @@ def work(
             _tell(check_schema(connection))
             synchronise(connection, HANDLERS)  # a role without grants is refused here, once
             enter_breakers(connection, HANDLERS)
-            check_may_run(connection)
+            check_may_run(connection, logs=given.transitions != "off")
         arguments = ["work", "--alone", f"--threads={threads}", *["--drain"] * drain]
         command = work_command(*arguments, *(f"--queue={queue}" for queue in queues))
         healthy_for_s = given.healthy_for.total_seconds()

@@ -70,6 +70,12 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     """How worker, beat and `tasks-app work` log: for people, or a JSON object a line."""
 
+    log_lines: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """How many lines that a handler logs are kept of each attempt: the last ones, of all loggers.
+    0: none."""
+    log_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 16 * 1024
+    """How long they may be together; a single one has up to 2,000 characters."""
+
     metrics_auth: SecretStr | None = None
     """`name:password` that `tasks-app metrics` asks for. None: it listens on this machine only."""
 
@@ -112,6 +118,12 @@ class Settings(BaseSettings):
     keep_batches: Ages = "365d"
     """Age of batch instances that are complete or abandoned: `365d,payroll=forever`. Once one is
     gone, the same parameters start it anew; so keep it for longer than anybody may try that."""
+
+    transitions: Literal["off", "failures", "all"] = "off"
+    """Which moves of tasks have a line in `task_transition`: all that are no successes, or all. A
+    line takes about 150 bytes; for a success it is another INSERT."""
+    keep_transitions: Span = timedelta(days=30)
+    """How long those lines are kept."""
 
     keep_minute_counts: Span = timedelta(days=2)
     """How long the counters of single minutes are kept: 80 names and outcomes that are busy in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,13 +15,17 @@ from tasks_app.domain.coordination.groups import GroupProgress
 from tasks_app.domain.explain.explanation import Explanation
 from tasks_app.domain.tasks.records import Attempt, Task
 from tasks_app.domain.tasks.states import Pool, State
+from tasks_app.monitor.pages.timeline import Moment, Sources, timeline
 from tasks_app.pool.groups.browse import groups_of
 from tasks_app.pool.operations.audit import AuditLine, find_among_newest
+from tasks_app.pool.pages import trail
 from tasks_app.pool.pages.schedules import of_task
 from tasks_app.pool.tasks import browse, checkpoint
+from tasks_app.pool.tasks.log_lines import read_lines
 from tasks_app.runtime.api.tasks import explain_task
 
-MOST_LINES = 10
+MOST_LINES = 50
+_TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,14 @@ class TaskPage:
     checkpoint: dict[str, Any] | None
     progress_at: datetime | None
     member_of: GroupProgress | None
+    timeline: tuple[Moment, ...]
+    """All that is known to have happened to it, oldest first."""
     audit: tuple[AuditLine, ...]
     """What operators did to it, the newest first."""
     schedule: str | None
     """The name of the one that made it."""
+    trace_id: str | None
+    """Of the trace that its producer, or its headers, named."""
 
     @property
     def may_requeue(self) -> bool:
@@ -65,18 +74,38 @@ def task_page(connection: Connection, settings: Settings, task_id: int) -> TaskP
     if task is None:
         return None
     said = explain_task(connection, task_id, settings=settings)
+    attempts = browse.attempts(connection, task_id)
+    audit = find_among_newest(connection, task_id=task_id, most=MOST_LINES)
+    schedule = of_task(connection, task.pool, task_id)
+    moments = Sources(
+        task,
+        attempts,
+        trail.transitions(connection, task_id),
+        read_lines(connection, task_id),
+        audit,
+        trail.sent(connection, task_id) if task.pool == Pool.PENDING else None,
+        None if schedule is None else f"schedule {schedule}",
+    )
     kept = checkpoint.read(connection, task_id)
     hidden = {name: masked(getattr(task, name)) for name in ("payload", "headers", "result")}
     return TaskPage(
         at=said.at,
         task=replace(task, **hidden),
-        attempts=tuple(browse.attempts(connection, task_id)),
+        attempts=tuple(attempts),
         explanation=said,
         progress=None if kept is None else kept.fraction,
         note=None if kept is None else kept.note,
         checkpoint=None if kept is None else masked(kept.checkpoint),
         progress_at=None if kept is None else kept.at,
         member_of=groups_of(connection, task_id).member_of,
-        audit=tuple(find_among_newest(connection, task_id=task_id, most=MOST_LINES)),
-        schedule=of_task(connection, task.pool, task_id),
+        timeline=timeline(moments),
+        audit=tuple(audit),
+        schedule=schedule,
+        trace_id=_trace_of(task.headers),
     )
+
+
+def _trace_of(headers: Any) -> str | None:
+    given = headers.get("traceparent") if isinstance(headers, dict) else None
+    found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
+    return found[1] if found else None

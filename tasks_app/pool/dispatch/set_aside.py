@@ -24,7 +24,8 @@ def _held(which: str) -> str:
         CASE WHEN NOT p.enabled THEN 'The task was disabled when it became due.'
              ELSE 'The task became due, or was to be tried again, after its expires_at.' END
             AS message,
-        NULL AS traceback, NULL::bytea AS fingerprint, NULL::integer AS run_ms, NULL AS event
+        NULL AS traceback, NULL::bytea AS fingerprint, NULL::integer AS run_ms,
+        CASE WHEN NOT p.enabled THEN '{Event.SKIP}' ELSE '{Event.EXPIRE}' END AS event
     FROM {PENDING} p WHERE {which} {SKIP_LOCKED}
     """
 
@@ -36,13 +37,14 @@ _THESE = leave(
       AND {admits_by_id(Event.EXPIRE)}
     ORDER BY p.id"""),
     told=NAMED,
+    origin=State.PENDING,
 )
 _LEAVES_AT = "CASE WHEN p.enabled THEN greatest(p.due_at, p.expires_at) ELSE p.due_at END"
 """As in the index, which holds these rows and no others."""
 BARRED = f"""p.state = '{State.PENDING}' AND (NOT p.enabled OR p.expires_at IS NOT NULL)
     AND {_LEAVES_AT} <= {NOW}"""
 """The condition that a row is to be swept."""
-_ALL = leave(_held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED)
+_ALL = leave(_held(f"{BARRED} ORDER BY {_LEAVES_AT} LIMIT :most"), told=NAMED, origin=State.PENDING)
 
 
 def sweep(
@@ -50,14 +52,14 @@ def sweep(
 ) -> dict[int, State]:
     """Move those of ``ids`` that must not run; return where each went."""
     values = {"ids": sorted(map(int, ids)), "now": now}
-    return note_moved(connection, connection.execute(_THESE, values), now=now)
+    return note_moved(connection, connection.execute(_THESE(), values), now=now)
 
 
 def sweep_all(
     connection: Connection, most: int, *, now: datetime | None = None
 ) -> dict[int, State]:
     """Move up to ``most`` that must not run, wherever they stand; return where each went."""
-    return note_moved(connection, connection.execute(_ALL, {"most": most, "now": now}), now=now)
+    return note_moved(connection, connection.execute(_ALL(), {"most": most, "now": now}), now=now)
 
 
 _PARK = text(f"""

@@ -7,15 +7,15 @@ rows and yields ``AS_IT_WAS`` and these columns:
     goes_to, back_at, failures, crashes, retry_level,
     result, kind, message, traceback, fingerprint, run_ms, event
 
-``back_at`` is for those that go back to PENDING; ``event`` null means: no line in the history.
+``back_at`` is for those that go back to PENDING. Of the ``event`` some have a line in the history,
+and the log of transitions has one as far as it is kept.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import TextClause, text
-
-from tasks_app.domain.tasks.states import Pool, State, states_in
+from tasks_app.domain.tasks.states import Event, Pool, State, states_in
 from tasks_app.pool.fragments.parked import UNPARKED
+from tasks_app.pool.fragments.transition_log import Logged, Moving, lines_of, lines_of_successes
 from tasks_app.pool.groups.count import ENDS, LOCKED, counting, locking, sparing
 from tasks_app.pool.tables import ATTEMPT, CARRIED, COMPLETED, ERROR, NOW, PENDING, quoted
 
@@ -49,14 +49,25 @@ NAMED = "SELECT id, goes_to, name, queue FROM held"
 """For :func:`leave`: who moved them counts them, by name and queue."""
 
 
-def leave(held: str, *, waits: bool = False, tells: bool = False, told: str = _WENT) -> TextClause:
+_HISTORY = ", ".join(f"'{event}'" for event in (Event.RETRY, Event.FAIL, Event.RESCUE))
+
+
+def leave(
+    held: str,
+    *,
+    waits: bool = False,
+    tells: bool = False,
+    told: str = _WENT,
+    origin: State | None = State.RUNNING,
+) -> Moving:
     """Return the statement; it yields (id, goes_to) of the rows that moved.
 
     Nothing is joined: what ``held`` has locked is what there is, and its rows are looked up by
     their ids. A join would be planned by a guess at two sizes: of a pool that was empty yesterday
     it took a second. Members of a group that somebody counts just now stay where they are; unless
     ``waits``, which is for rows that are given as ``:ids``. ``tells``: callbacks that were inserted
-    come behind them, as ``Called`` has them, with ``goes_to`` null.
+    come behind them, as ``Called`` has them, with ``goes_to`` null. ``origin`` is the state that
+    they leave; None: the log has no line of it.
     """
     if waits:
         first = f"""{locking(_GROUPS)},
@@ -66,16 +77,20 @@ def leave(held: str, *, waits: bool = False, tells: bool = False, told: str = _W
     ended = f"""{first},
     ended AS NOT MATERIALIZED (SELECT batch_id, goes_to FROM held WHERE {ENDS}),
     {counting("ended")}"""
-    return _moving(ended, _TOLD if tells else told)
+    return _moving(ended, _TOLD if tells else told, origin)
 
 
-def leave_uncounted(held: str) -> TextClause:
+def leave_uncounted(held: str) -> Moving:
     """Return the same for rows none of which is a member of a group."""
     return _moving(f"held AS MATERIALIZED ({held})")
 
 
-def _moving(first: str, told: str = _WENT) -> TextClause:
-    return text(f"""
+def _moving(first: str, told: str = _WENT, origin: State | None = State.RUNNING) -> Moving:
+    def worded(level: Logged) -> str:
+        lines = "" if origin is None else lines_of("held", level, origin)
+        return f"{moves}{lines} {told}"
+
+    moves = f"""
     WITH {first},
     gone AS (
         DELETE FROM {PENDING} p
@@ -104,19 +119,24 @@ def _moving(first: str, told: str = _WENT) -> TextClause:
              ended_at, run_ms)
         SELECT id, attempt, event, kind, message, traceback, fingerprint, owner, started_at,
             {NOW}, run_ms
-        FROM held WHERE event IS NOT NULL)
-    {told}
-    """)
+        FROM held WHERE event IN ({_HISTORY}) AND kind IS NOT NULL)
+    """
+    return Moving(worded)
 
 
-def complete(held: str) -> TextClause:
+def complete(held: str) -> Moving:
     """Return the statement for rows that all succeeded; it yields the ids of those that moved.
 
     ``held`` yields ``AS_IT_WAS``, failures, crashes, retry_level, result and run_ms.
     """
-    return text(f"""
+    return Moving(
+        lambda level: (
+            f"""
     WITH held AS MATERIALIZED ({held}),
     gone AS (DELETE FROM {PENDING} p WHERE p.id = ANY(ARRAY(SELECT id FROM held)))
+    {lines_of_successes("held") if level is Logged.ALL else ""}
     INSERT INTO {COMPLETED} ({_INTO})
     SELECT {_MOVED}, '{State.SUCCEEDED}', NULL, {NOW} FROM held RETURNING id
-    """)
+    """
+        )
+    )

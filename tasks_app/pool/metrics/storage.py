@@ -17,16 +17,18 @@ from tasks_app.pool.tables import (
     GATE,
     GROUP_IDS,
     KEY,
+    LOG_LINES,
     NOW,
     PARTITION,
     PENDING,
     PROGRESS,
+    TRANSITION,
 )
 
 GROWING = tuple(
     name.rpartition(".")[2]
     for name in (
-        *(PENDING, COMPLETED, ERROR, ATTEMPT, DISPATCH, KEY, GATE),
+        *(PENDING, COMPLETED, ERROR, ATTEMPT, TRANSITION, LOG_LINES, DISPATCH, KEY, GATE),
         *(AUDIT, PROGRESS, GROUP_IDS, PARTITION, BATCH_SKIP),
     )
 )

@@ -41,6 +41,7 @@ from tasks_app.pool.tables import (
     LOCK_REPORT,
     LOCK_WAIT,
     LOCKS,
+    LOG_LINES,
     MARKER,
     PACE,
     PARTITION,
@@ -54,6 +55,7 @@ from tasks_app.pool.tables import (
     SCHEDULES,
     SCHEMA,
     TOTAL,
+    TRANSITION,
     VERSION,
     WINDOW,
     WORKER,
@@ -66,6 +68,8 @@ _RUNS = (
     (WORKER, "UPDATE"),
 )
 """Without any of these no task can be claimed and brought to its end."""
+_LOGS = ((TRANSITION, "INSERT"),)
+"""The same where moves are logged."""
 _LACKS = text("""
     SELECT n.privilege || ' on ' || n.name AS lacks, current_user AS role
     FROM unnest(CAST(:tables AS text[]), CAST(:privileges AS text[])) AS n(name, privilege)
@@ -112,6 +116,8 @@ _EVERYTHING = (
     *(
         *_POOLS,
         FINGERPRINT,
+        TRANSITION,
+        LOG_LINES,
         ALERT,
         DISPATCH,
         WORKER,
@@ -133,6 +139,8 @@ _TELL = f"INSERT ({', '.join(TOLD)}) ON {AUDIT}"
 _ADMIN = (
     *_POOLS,
     FINGERPRINT,
+    TRANSITION,
+    LOG_LINES,
     ALERT,
     LEASE,
     PAUSE,
@@ -190,13 +198,15 @@ _GRANTS = {
 }
 
 
-def check_may_run(connection: Connection) -> None:
+def check_may_run(connection: Connection, *, logs: bool = False) -> None:
     """Pass if this role may run tasks: one that may only read would look at them for ever.
+
+    With ``logs`` it is to write the log of transitions, too.
 
     Raises:
         SchemaError: it may not.
     """
-    tables, privileges = zip(*_RUNS, strict=True)
+    tables, privileges = zip(*_RUNS, *(_LOGS if logs else ()), strict=True)
     values = {"tables": list(tables), "privileges": list(privileges)}
     lacks = connection.execute(_LACKS, values).all()
     if lacks:

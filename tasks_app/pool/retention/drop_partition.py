@@ -10,7 +10,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
-from tasks_app.pool.tables import ATTEMPT, COMPLETED, table
+from tasks_app.pool.tables import ATTEMPT, COMPLETED, LOG_LINES, table
 
 LOCK_WAIT = "100ms"
 """DETACH takes the whole table for itself: while it waits for who is in there, settles wait for it.
@@ -60,6 +60,7 @@ def _history(partition: DayPartition) -> TextClause:
             AS told
         FROM {table(partition.name)} c WHERE c.id > :after ORDER BY c.id LIMIT :most),
     history AS (
-        DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM looked WHERE told)))
+        DELETE FROM {ATTEMPT} a WHERE a.task_id = ANY(ARRAY(SELECT id FROM looked WHERE told))),
+    said AS (DELETE FROM {LOG_LINES} l WHERE l.task_id = ANY(ARRAY(SELECT id FROM looked)))
     SELECT count(*) AS seen, max(id) AS after FROM looked
     """)

@@ -26,7 +26,7 @@ def _held(source: str) -> str:
         {NOW} + CAST(:wait AS interval) AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::bytea AS fingerprint,
-        NULL::integer AS run_ms, NULL AS event
+        NULL::integer AS run_ms, '{Event.RELEASE}' AS event
     FROM {source}
     """
 
@@ -54,7 +54,7 @@ def release(
     if not fences:
         return {}
     rows = connection.execute(
-        _ONE if block else _GROUP,
+        (_ONE if block else _GROUP)(),
         {**fence_arrays(fences), "wait": wait, "now": now},
     )
     return {row.id: State(row.goes_to) for row in rows}
@@ -63,4 +63,4 @@ def release(
 def release_token(connection: Connection, token: UUID, *, now: datetime | None = None) -> set[int]:
     """Give back whatever a claim took whose reply never came; return the ids."""
     values = {"token": token, "wait": timedelta(0), "now": now}
-    return {row.id for row in connection.execute(_TOKEN, values)}
+    return {row.id for row in connection.execute(_TOKEN(), values)}

@@ -78,7 +78,7 @@ def rescue_expired(
 ) -> dict[int, State]:
     """Take back tasks whose lease is over; return where each went."""
     rows = connection.execute(
-        _EXPIRED,
+        _EXPIRED(),
         {**_values(VANISHED), "lease": lease, "max_crashes": max_crashes, "most": most, "now": now},
     )
     return note_moved(connection, rows, Event.RESCUE, now=now)
@@ -97,7 +97,7 @@ def rescue_claims(
     if not fences:
         return {}
     rows = connection.execute(
-        _CLAIMS,
+        _CLAIMS(),
         {
             **fence_arrays(fences),
             **_values(kind),

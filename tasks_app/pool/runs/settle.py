@@ -7,7 +7,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from tasks_app.domain.coordination.groups import Called
@@ -24,6 +24,7 @@ from tasks_app.pool.fragments.move_rows import (
     leave,
     leave_uncounted,
 )
+from tasks_app.pool.fragments.transition_log import Moving
 from tasks_app.pool.tables import NOW, admits
 
 _OUTCOMES = """
@@ -71,7 +72,6 @@ _SUCCEEDED = complete(f"""
     FROM {fenced(_PLAIN, SKIP_LOCKED, fences=_SUCCESSES)}
 """)
 """What nearly all settlements are, with a third of the parameters and of the branches."""
-_HISTORY = (Event.RETRY, Event.FAIL)
 
 _HELD = text(f"SELECT p.id FROM {fenced(_ENDS)}")
 
@@ -91,7 +91,7 @@ def settle_group(
     if not settlements:
         return {}
     if all(s.event is Event.SUCCEED for s in settlements):
-        ids = connection.execute(_SUCCEEDED, {**_successes(settlements), "now": now}).scalars()
+        ids = connection.execute(_SUCCEEDED(), {**_successes(settlements), "now": now}).scalars()
         done = dict.fromkeys(ids, State.SUCCEEDED)
     else:
         done = _moved(connection, _GROUP, settlements, now)
@@ -107,7 +107,7 @@ def settle_group(
 
 def settle_nothing(connection: Connection) -> None:
     """Run the statement of successes on none, so that it is planned when there are some."""
-    connection.execute(_SUCCEEDED, {**_successes([]), "now": None})
+    connection.execute(_SUCCEEDED(), {**_successes([]), "now": None})
 
 
 def still_held(connection: Connection, fences: Sequence[Fence]) -> set[int]:
@@ -133,12 +133,12 @@ def settle_one(
 
 def _moved(
     connection: Connection,
-    statement: TextClause,
+    statement: Moving,
     settlements: Sequence[Settlement],
     now: datetime | None,
     called: list[Called] | None = None,
 ) -> dict[int, State]:
-    rows = connection.execute(statement, {**_arrays(settlements), "now": now}).all()
+    rows = connection.execute(statement(), {**_arrays(settlements), "now": now}).all()
     if called is not None:
         called += [Called(r.id, r.queue, r.wait_s) for r in rows if r.goes_to is None]
     return {row.id: State(row.goes_to) for row in rows if row.goes_to is not None}
@@ -170,7 +170,5 @@ def _arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "tracebacks": [c.traceback if c else None for c in causes],
         "fingerprints": array(fingerprint_of(c).hex() if c else None for c in causes),
         "run_ms": array(s.run_ms for s in ordered),
-        "events": array(
-            s.event.value if s.event in _HISTORY and s.cause else None for s in ordered
-        ),
+        "events": array(s.event.value for s in ordered),
     }

@@ -17,11 +17,17 @@ from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.psycopg_io import ado, do
 from tasks_app.pool.connection.steps import Statement
+from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.groups.count import LOCKED, counting, locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
 
 _KEPT = ", ".join(CARRIED)
 _NOW = "statement_timestamp()"
+
+
+def _statements(condition: str, **parts: Any) -> tuple[str, str]:
+    """Return the statement without and with a line in the log of transitions."""
+    return _statement(condition, **parts), _statement(condition, logs=True, **parts)
 
 
 def _statement(
@@ -31,13 +37,15 @@ def _statement(
     told: str = "",
     rows: str = "gone",
     result: str = "%(result)s::jsonb",
+    *,
+    logs: bool = False,
 ) -> str:
     return f"""
     WITH {first}gone AS (
         DELETE FROM {PENDING} p
         WHERE p.id = %(id)s AND {admits(Event.SUCCEED)} AND p.attempt = %(attempt)s
           AND p.lease_token = %(token)s AND {condition}
-        RETURNING p.*) {also}
+        RETURNING p.*) {also}{lines_of_successes("gone", _NOW) if logs else ""}
     INSERT INTO {COMPLETED} ({_KEPT}, state, result, run_ms, finished_at)
     SELECT {_KEPT}, '{State.SUCCEEDED}', {result}, %(run_ms)s::integer, {_NOW}
     FROM {rows} {told}
@@ -46,16 +54,16 @@ def _statement(
 
 _ALONE = "p.batch_id IS NULL"
 _GROUP = f"SELECT p.batch_id FROM {PENDING} p WHERE p.id = %(id)s"
-_SUCCEED = _statement(_ALONE, told="RETURNING id")
-_MEMBER = _statement(
+_SUCCEED = _statements(_ALONE, told="RETURNING id")
+_MEMBER = _statements(
     LOCKED,
-    f"{locking(_GROUP)}, ",
-    f", {counting('gone', succeeds='true', now=_NOW)}",
-    "RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)"
+    first=f"{locking(_GROUP)}, ",
+    also=f", {counting('gone', succeeds='true', now=_NOW)}",
+    told="RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)"
     " FROM called c WHERE c.wait_s IS NOT NULL)",
 )
 """Of a group, which is counted: for those whom the first statement did not find."""
-_LAST = _statement(
+_LAST = _statements(
     _ALONE,
     rows="(SELECT) AS one LEFT JOIN gone ON true",
     result="CASE WHEN id IS NOT NULL THEN %(result)s::jsonb END",  # or it stands in the error
@@ -86,7 +94,10 @@ def _numbered(statement: str) -> bytes:
     return statement.encode()
 
 
-_WORDS = (b"tasks_app succeeds", _numbered(_LAST), tuple(_TYPES.values()))
+_WORDS = tuple(
+    (name, _numbered(sql), tuple(_TYPES.values()))
+    for name, sql in zip((b"tasks_app succeeds", b"tasks_app succeeds, told"), _LAST, strict=True)
+)
 
 
 def last_word(settlement: Settlement) -> LastWord:
@@ -102,7 +113,7 @@ def last_word(settlement: Settlement) -> LastWord:
         None if result is None else result.encode(),
         None if settlement.run_ms is None else b"%d" % settlement.run_ms,
     )
-    return LastWord(*_WORDS, values)
+    return LastWord(*_WORDS[LOG.has_successes], values)
 
 
 def is_fence_lost(error: psycopg.Error) -> bool:
@@ -128,9 +139,10 @@ def succeed(
     A callback that was inserted is added to ``called``.
     """
     values = _values(settlement)
-    if do(connection, Statement(_SUCCEED, values)):
+    logs = LOG.has_successes
+    if do(connection, Statement(_SUCCEED[logs], values)):
         return True
-    return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
+    return _counted(connection.execute(_MEMBER[logs], values, prepare=True).fetchone(), called)
 
 
 async def asucceed(
@@ -140,9 +152,10 @@ async def asucceed(
 ) -> bool:
     """Do the same on an async connection."""
     values = _values(settlement)
-    if await ado(connection, Statement(_SUCCEED, values)):
+    logs = LOG.has_successes
+    if await ado(connection, Statement(_SUCCEED[logs], values)):
         return True
-    cursor = await connection.execute(_MEMBER, values, prepare=True)
+    cursor = await connection.execute(_MEMBER[logs], values, prepare=True)
     return _counted(await cursor.fetchone(), called)
 
 

@@ -61,11 +61,12 @@ _MOVE = leave(
         p.due_at AS back_at, p.failures, p.crashes, p.retry_level,
         NULL::jsonb AS result, NULL AS kind, NULL AS message, NULL AS traceback,
         NULL::bytea AS fingerprint,
-        NULL::integer AS run_ms, NULL AS event
+        NULL::integer AS run_ms, '{Event.CANCEL}' AS event
     FROM {PENDING} p WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {admits_by_id(Event.CLAIM)}
     ORDER BY p.id {WAIT}
 """,
     waits=True,
+    origin=None,  # the audit has it
 )
 _TELL = text(f"""
     UPDATE {PENDING} p SET cancel_requested_at = coalesce(p.cancel_requested_at, {NOW})
@@ -120,7 +121,7 @@ def _carry_out(connection: Connection, locked: Any, now: datetime | None) -> Can
     pending = [row.id for row in locked if row.state == State.PENDING]
     running = [row.id for row in locked if row.state == State.RUNNING]
     if pending:
-        connection.execute(_MOVE, {"ids": pending, "now": now})
+        connection.execute(_MOVE(), {"ids": pending, "now": now})
         ended = [row for row in locked if row.state == State.PENDING]
         note(connection, [(r.name, r.queue, CountedOutcome.CANCELLED) for r in ended], now=now)
     keys = {row.order_key for row in locked if row.order_key and row.state == State.PENDING}

@@ -17,7 +17,7 @@ from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
-from tasks_app.runtime.api.producer import admitted, create_rows
+from tasks_app.runtime.api.producer import admitted, create_rows, traced
 from tasks_app.runtime.db.connections import Async, Sync, checked_async, connection_of
 
 
@@ -63,7 +63,7 @@ def create_group(
             "it does. Use a connection without AUTOCOMMIT."
         )
     group_id, callback_id = create.take_ids(connection, made)
-    ids = _members(session, rows, group_id)
+    ids = _members(session, traced(rows), group_id)
     create.insert(connection, group_id, callback_id, made, ids)
     return Group(group_id, ids, callback_id)
 
@@ -77,7 +77,7 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
     """
     check_many(tasks)
     rows = [_row(f"tasks[{place}]", new) for place, new in enumerate(tasks)]
-    ids = _members(session, rows, group_id)
+    ids = _members(session, traced(rows), group_id)
     create.extend(connection_of(session), group_id, ids)
     return ids
 
@@ -167,7 +167,7 @@ def _callback(which: str, new: NewTask | None) -> TaskRow | None:
         return None
     if not isinstance(new, NewTask):
         raise InvalidTaskError(which, f"is of type {type(new).__name__}", "a NewTask")
-    return _row(which, new)
+    return traced([_row(which, new)])[0]
 
 
 def _row(path: str, new: NewTask) -> TaskRow:

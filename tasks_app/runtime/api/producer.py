@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
+from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation.new_task import NewTask, admit_alike, check_many, validate
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from tasks_app.domain.tasks.payload import Payload
 
 P = TypeVar("P")
+TRACES = "opentelemetry.trace"
+"""Only who has imported this module can have a trace for the headers."""
 MANY = 1_000
 """A call with so many tasks, or more, runs without the garbage collector."""
 
@@ -91,6 +94,8 @@ def create_task(
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
     row = admitted(NewTask(task, payload, options, args, kwargs))
+    if TRACES in modules:
+        (row,) = traced([row])
     caller: Any = unwrapped(session)
     if is_raw(caller):
         return create_one(caller, row)
@@ -106,7 +111,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """
     check_many(tasks)
     with uncollected() if len(tasks) >= MANY else nullcontext():
-        rows = admitted_many(tasks)
+        rows = traced(admitted_many(tasks))
         caller: Any = unwrapped(session)
         if is_raw(caller):
             with caller.transaction() if caller.autocommit else nullcontext():
@@ -148,7 +153,7 @@ async def acreate_task(
     **options: Unpack[TaskOptions],
 ) -> TaskId:
     """Create one task, as :func:`create_task`, in an async transaction."""
-    row = admitted(NewTask(task, payload, options, args, kwargs))
+    (row,) = traced([admitted(NewTask(task, payload, options, args, kwargs))])
     if is_async_raw(session):
         return await acreate_one(session, row)
     return (await _acreate(session, [row]))[0]
@@ -157,7 +162,7 @@ async def acreate_task(
 async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> list[TaskId]:
     """Create any number of tasks, as :func:`create_tasks`, in an async transaction."""
     check_many(tasks)
-    rows = admitted_many(tasks)
+    rows = traced(admitted_many(tasks))
     if is_async_raw(session):
         async with session.transaction() if session.autocommit else nullcontext():
             return await acreate_many(session, rows)
@@ -211,6 +216,15 @@ def admitted(new: NewTask) -> TaskRow:
         case _:
             new, spec = translated(new)
     return validate(new, spec, payload_limit())
+
+
+def traced(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+    """Return the rows with the trace that is open here in their headers, if there is one."""
+    if TRACES not in modules:
+        return rows
+    from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
+
+    return traced_rows(rows)
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import sqlalchemy
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tasks_app.pool.connection.readable import is_readable, make_readable
 from tasks_app.runtime.db.errors import mark
@@ -65,7 +67,7 @@ class Database:
 
         A run that finds all of them lent waits for one, up to its own time limit.
         """
-        engine = create_async_engine(
+        engine = sqlalchemy_asyncio.create_async_engine(
             self._url,
             isolation_level="READ COMMITTED",
             hide_parameters=True,
@@ -199,7 +201,9 @@ class Database:
         return {**NETWORK, "options": options}
 
     def _make(self, settings: dict[str, str], size: int) -> Engine:
-        engine = create_engine(
+        # looked up late for handlers: their programs may have instrumented it
+        make = create_engine if settings is OURS else sqlalchemy.create_engine
+        engine = make(
             self._url,
             isolation_level="READ COMMITTED",
             hide_parameters=True,  # errors get into logs and tables, and would carry payloads

@@ -13,6 +13,7 @@ from tasks_app.domain.errors import PublishError, RefusedError
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.dispatch.idle_check import IdleCheck, check_idle
 from tasks_app.pool.dispatch.leader_lease import SCAN, Rank
+from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.delay_lookahead import AHEAD
 from tasks_app.runtime.dispatch.dispatcher import Dispatcher
@@ -43,6 +44,7 @@ class Leader:
         self.database = database
         self.lead = Leadership(database, SCAN, holder, rank=rank, token=token, ttl=ttl)
         self._settings = settings
+        LOG.level = Logged(settings.transitions)
         self._dispatcher = Dispatcher(settings, database, publisher, index)
         self.duties = Duties(settings, database, holder)
         self._last = ScanResult()

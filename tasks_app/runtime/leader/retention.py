@@ -14,7 +14,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.pool.batch import prune as batches
 from tasks_app.pool.operations.audit import note
-from tasks_app.pool.retention import drop_partition, prune
+from tasks_app.pool.retention import drop_partition, prune, trail
 from tasks_app.pool.retention.partitions import DayPartition, Mark, due_names, owns, partitions
 from tasks_app.pool.retention.prune import DEFAULT, Place
 from tasks_app.pool.tables import ERROR
@@ -42,6 +42,8 @@ class Pruned:
     errors: int = 0
     batches: int = 0
     """Instances of batch jobs, with their partitions and the rows that they left out."""
+    lines: int = 0
+    """Of the log of transitions."""
     in_use: list[str] = field(default_factory=list)
     """Partitions that somebody holds just now; next time."""
     not_ours: bool = False
@@ -58,6 +60,7 @@ class Retention:
         self._errors = settings.errors
         self._batches = settings.batches
         self._keep = settings.keep_completed, settings.keep_errors, settings.keep_batches
+        self._lines = settings.keep_transitions
         self._database = database
         self._places: dict[str, Place | None] = {}
         self._told = False
@@ -120,6 +123,9 @@ class Retention:
             yield
         for batch_is_gone in self._of_batches():
             pruned.batches += batch_is_gone
+            yield
+        for gone in self._of_the_log():
+            pruned.lines += gone
             yield
 
     def _unless_in_use(
@@ -192,6 +198,14 @@ class Retention:
                     yield bool(gone)
             if len(found) < MOST_BATCHES:
                 return
+
+    def _of_the_log(self) -> Iterator[int]:
+        more = True
+        while more:
+            with self._database.begin() as connection:
+                gone, more = trail.delete_old_lines(connection, self._lines)
+            if gone:
+                yield gone
 
     def _tell(self) -> None:
         if not self._told:

@@ -17,6 +17,7 @@ from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.tracing.tracing import flush_traces
 from tasks_app.runtime.worker.wiring import ThreadCounts, child_parts, wire
 
 log = quiet_logger(__name__)
@@ -132,6 +133,7 @@ class Child:
         if self.inflight.empty:
             self.slot.free()
         ATTEMPTS.tell(last=True)
+        flush_traces()
         self.database.dispose()
         self._guard.close()
 

@@ -26,6 +26,7 @@ from tasks_app.runtime.execution.notices import tell_returned, tell_settled
 from tasks_app.runtime.execution.settler import Settler
 from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.scoreboard.slot import Stage
+from tasks_app.runtime.tracing.tracing import flush_traces
 
 log = quiet_logger(__name__)
 
@@ -112,6 +113,7 @@ class Shutdown:
             last_round,
             lambda: self._settle(tasks),
             last_counts,
+            flush_traces,
         ):
             try:
                 duty()

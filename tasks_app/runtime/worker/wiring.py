@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from tasks_app.domain.config.settings import Settings
+from tasks_app.pool.fragments.transition_log import LOG, Logged
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.dispatch.run_time_report import RunTimeReport
 from tasks_app.runtime.execution.async_pool import AsyncPool
@@ -38,6 +39,9 @@ from tasks_app.runtime.inflight.poller import Poller
 from tasks_app.runtime.json_log import name_worker
 from tasks_app.runtime.scoreboard.location import parent_of
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
+from tasks_app.runtime.tracing.kept_lines import KeptLines, take_lines
+from tasks_app.runtime.tracing.line_writer import LineWriter
+from tasks_app.runtime.tracing.tracing import traced_layers
 from tasks_app.runtime.worker.claim_returner import ClaimReturner
 from tasks_app.runtime.worker.control_commands import ControlCommands
 from tasks_app.runtime.worker.control_inbox import Mailbox
@@ -94,6 +98,7 @@ def child_parts(
         parent=parent_of(slots),
     )
     name_worker(identity.owner)
+    LOG.level = Logged(settings.transitions)
     database = Database(
         settings.database, handlers=threads.messages + threads.extra, prepare=settings.prepare
     )
@@ -107,6 +112,15 @@ def child_parts(
     )
     slot = slots.take(identity.owner)
     return ChildParts(settings, registry, identity, database, slot, inflight, admission)
+
+
+def _lines_layer(parts: ChildParts) -> tuple[Middleware, ...]:
+    settings = parts.settings
+    if settings.log_lines == 0:
+        return ()
+    take_lines()
+    writer = LineWriter(parts.inflight.write_later)
+    return (KeptLines(settings.log_lines, settings.log_bytes, writer.keep),)
 
 
 def wire(
@@ -123,7 +137,7 @@ def wire(
         RunShell(inflight, parts.slot, run_times, guard),
         run_times,
         TimeLimits(settings, watched=watched),
-        Invocation(settings, database, guard, middleware),
+        Invocation(settings, database, guard, traced_layers((*_lines_layer(parts), *middleware))),
         Settler(database, inflight),
     )
     runner = Runner(parts, tools)

@@ -39,7 +39,7 @@ def lock(connection, number: int):
 
 def member_succeeds(connection, _: int):
     return connection.exec_driver_sql(
-        settle_success._MEMBER, {**_NAMED, "result": None, "run_ms": 1}
+        settle_success._MEMBER[False], {**_NAMED, "result": None, "run_ms": 1}
     )
 
 
@@ -52,7 +52,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "succeed": (member_succeeds, 1),
     "lock to cancel": (lock, GROUP),
     "cancel": (
-        lambda c, n: c.execute(cancel._MOVE, {"ids": list(WAITING[:n]), "now": None}),
+        lambda c, n: c.execute(cancel._MOVE(), {"ids": list(WAITING[:n]), "now": None}),
         GROUP,
     ),
     "get": (lambda c, _: browse.get(c, 7), 1),

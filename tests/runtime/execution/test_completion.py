@@ -411,7 +411,7 @@ def test_a_lost_claim_writes_no_result_into_the_servers_log(bench: Bench) -> Non
         psycopg.connect(conninfo) as connection,
         pytest.raises(psycopg.errors.NotNullViolation) as raised,
     ):
-        connection.execute(settle_success._LAST, values)
+        connection.execute(settle_success._LAST[False], values)
 
     assert settle_success.is_fence_lost(raised.value)
     assert "secret" not in str(raised.value)

@@ -648,10 +648,10 @@ def test_settles_of_plain_tasks_ask_for_nothing_new() -> None:
     from tasks_app.pool.runs import settle, settle_success
 
     for statement in (
-        settle._GROUP.text,
-        settle._ONE.text,
-        settle._SUCCEEDED.text,
-        settle_success._SUCCEED,
+        settle._GROUP().text,
+        settle._ONE().text,
+        settle._SUCCEEDED().text,
+        settle_success._SUCCEED[False],
     ):
         assert "called" not in statement
         assert "task_group" not in statement

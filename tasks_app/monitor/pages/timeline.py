@@ -1,0 +1,192 @@
+"""Timeline: all that is known to have happened to a task, in order.
+
+Its row tells when it was created, claimed last and ended; the history which attempts failed; the
+log of transitions, where it is kept, each claim and its end; the audit what people did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from tasks_app.domain.tasks.records import Attempt, Task
+from tasks_app.domain.tasks.states import State
+from tasks_app.pool.operations.audit import AuditLine
+from tasks_app.pool.pages.trail import Transition
+from tasks_app.pool.tasks.log_lines import LogLine, LogOfAttempt
+
+_BACK = {
+    "retry": "failed, comes back",
+    "snooze": "snoozed",
+    "release": "released",
+    "rescue": "rescued",
+}
+_OF_STATE = {
+    State.SUCCEEDED: "succeeded",
+    State.SKIPPED: "skipped",
+    State.CANCELLED: "cancelled",
+    State.EXPIRED: "expired",
+    State.FAILED: "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened to a task."""
+
+    at: datetime
+    what: str
+    """created, sent, claimed, succeeded, failed, snoozed, released, rescued, …; of people: the
+    action in the audit."""
+    attempt: int | None = None
+    by: str | None = None
+    """The child that had claimed it, or whoever acted."""
+    state: str | None = None
+    """In which it was from then on, where that is known."""
+    due_at: datetime | None = None
+    """When it was due again."""
+    kind: str | None = None
+    """Class of the exception, or a word of ours."""
+    message: str | None = None
+    traceback: str | None = None
+    traceback_of: int | None = None
+    """The later attempt that shows the same traceback."""
+    lines: tuple[LogLine, ...] = ()
+    """What its handler logged in this attempt, the last lines."""
+    cut: int = 0
+    """How many lines before them were left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a timeline is made of."""
+
+    task: Task
+    attempts: Sequence[Attempt] = ()
+    transitions: Sequence[Transition] = ()
+    logs: Sequence[LogOfAttempt] = ()
+    audit: Sequence[AuditLine] = ()
+    sent: tuple[int, datetime] | None = None
+    creator: str | None = None
+    """The schedule or group that made it."""
+    ends: dict[tuple[int, str], Attempt] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = {(each.attempt, each.event): each for each in self.attempts}
+        object.__setattr__(self, "ends", ends)
+
+
+def timeline(of: Sources) -> tuple[Moment, ...]:
+    """Return the moments of a task, oldest first."""
+    moments = [Moment(of.task.created_at, "created", by=of.creator, state=State.PENDING)]
+    ends = [*_logged(of), *_failed(of), *_last(of)]
+    claims = [claim for claim, _ in ends]
+    if of.task.state is State.RUNNING:
+        claims.append(_claim(of.task.attempt, of.task.started_at, of.task.owner))
+    moments += {claim.attempt: claim for claim in claims if claim is not None}.values()
+    moments += [end for _, end in ends]
+    if of.sent is not None:
+        moments.append(Moment(of.sent[1], "sent", kind=f"message {of.sent[0]}"))
+    for line in of.audit:
+        moments.append(Moment(line.at, line.action, by=line.who or line.role))
+    moments.sort(key=lambda m: (m.at, m.what != "created", m.what != "claimed"))
+    return tuple(_folded(_with_lines(moments, of.logs)))
+
+
+Ending = tuple[Moment | None, Moment]
+"""The claim that ended, if there was one, and how it did."""
+
+
+def _logged(of: Sources) -> Iterator[Ending]:
+    for line in of.transitions:
+        failed = of.ends.get((line.attempt, line.event))
+        end = Moment(
+            line.at,
+            _word(line.event, line.to_state),
+            line.attempt or None,
+            line.owner,
+            line.to_state,
+            line.due_at,
+            line.detail if failed is None else failed.kind,
+            None if failed is None else failed.message,
+            None if failed is None else failed.traceback,
+        )
+        yield _claim(line.attempt, line.started_at, line.owner), end
+
+
+def _failed(of: Sources) -> Iterator[Ending]:
+    """Of attempts that failed where the log has no line."""
+    known = {(line.attempt, line.event) for line in of.transitions}
+    for each in of.attempts:
+        if (each.attempt, each.event) not in known:
+            over = each.ended_at == of.task.finished_at
+            state = of.task.state if over else State.PENDING
+            yield (
+                _claim(each.attempt, each.started_at, each.owner),
+                Moment(
+                    each.ended_at,
+                    _word(each.event, state),
+                    each.attempt,
+                    each.owner,
+                    state,
+                    kind=each.kind,
+                    message=each.message,
+                    traceback=each.traceback,
+                ),
+            )
+
+
+def _last(of: Sources) -> Iterator[Ending]:
+    """How it ended, as its row says, unless the others do."""
+    task = of.task
+    if task.finished_at is None:
+        return
+    known = [line.at for line in of.transitions] + [each.ended_at for each in of.attempts]
+    if task.finished_at in known:
+        return
+    ran = task.started_at is not None and task.state is not State.EXPIRED
+    yield (
+        _claim(task.attempt, task.started_at, task.owner) if ran else None,
+        Moment(
+            task.finished_at,
+            _word("", task.state),
+            task.attempt if ran else None,
+            task.owner if ran else None,
+            task.state,
+            message=task.error,
+        ),
+    )
+
+
+def _word(event: str, state: str) -> str:
+    """Name what happened: what it came to, or else why it came back."""
+    return _OF_STATE.get(State(state)) or _BACK.get(event, event)
+
+
+def _claim(attempt: int, at: datetime | None, owner: str | None) -> Moment | None:
+    return None if at is None else Moment(at, "claimed", attempt, owner, State.RUNNING)
+
+
+def _with_lines(moments: Sequence[Moment], logs: Sequence[LogOfAttempt]) -> Iterator[Moment]:
+    """Put the lines of an attempt where it ended, or else where it began."""
+    places = {m.attempt: n for n, m in enumerate(moments) if m.attempt is not None}
+    said = {places[log.attempt]: log for log in logs if log.attempt in places}
+    for n, moment in enumerate(moments):
+        log = said.get(n)
+        yield moment if log is None else replace(moment, lines=log.lines, cut=log.cut)
+
+
+def _folded(moments: Iterator[Moment]) -> list[Moment]:
+    """Show each traceback once, where it came last."""
+    shown: dict[str, int | None] = {}
+    folded = []
+    for moment in reversed(list(moments)):
+        trace = moment.traceback
+        if trace is not None and trace in shown:
+            folded.append(replace(moment, traceback=None, traceback_of=shown[trace]))
+            continue
+        if trace is not None:
+            shown[trace] = moment.attempt
+        folded.append(moment)
+    return folded[::-1]

@@ -1,0 +1,47 @@
+"""The trail of a task: its logged moves, and the message that carries it just now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from tasks_app.pool.tables import DISPATCH, TRANSITION
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One line of the log of transitions."""
+
+    at: datetime
+    attempt: int
+    event: str
+    from_state: str
+    to_state: str
+    owner: str | None
+    started_at: datetime | None
+    """When the claim that ended was made."""
+    due_at: datetime | None
+    detail: str | None
+
+
+_COLUMNS = ", ".join(field.name for field in fields(Transition))
+_READ = text(f"""
+    SELECT {_COLUMNS} FROM (
+        SELECT id, {_COLUMNS} FROM {TRANSITION} WHERE task_id = :id ORDER BY id DESC LIMIT :most)
+        AS newest
+    ORDER BY at, id
+""")
+_SENT = text(f"SELECT id, created_at FROM {DISPATCH} WHERE :id = ANY(ids) ORDER BY id DESC LIMIT 1")
+
+
+def transitions(connection: Connection, task_id: int, most: int = 200) -> list[Transition]:
+    """Return the newest lines of a task, oldest first."""
+    return [Transition(*row) for row in connection.execute(_READ, {"id": task_id, "most": most})]
+
+
+def sent(connection: Connection, task_id: int) -> tuple[int, datetime] | None:
+    """Return the id of the message that holds the task, and when it was sent; None: none does."""
+    row = connection.execute(_SENT, {"id": task_id}).first()
+    return None if row is None else (row.id, row.created_at)

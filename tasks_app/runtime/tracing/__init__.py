@@ -1,0 +1,1 @@
+"""What a run leaves for people: spans of OpenTelemetry, and the lines that its handler logged."""

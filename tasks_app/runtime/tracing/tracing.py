@@ -1,0 +1,110 @@
+"""Where traces enter: a producer's rows, a worker's child, who dispatches.
+
+A process that has not imported OpenTelemetry's API has no span: then nothing of it is imported
+here either.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from sys import modules
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tasks_app.runtime.hooks import HOOKS, Notice
+
+if TYPE_CHECKING:
+    from tasks_app.domain.errors import PublishError
+    from tasks_app.domain.tasks.records import TaskRow
+    from tasks_app.pool.dispatch.ledger import Dispatch
+    from tasks_app.runtime.handlers.middleware import Middleware
+    from tasks_app.runtime.publisher import Publisher
+
+API = "opentelemetry.trace"
+"""Without this module nobody has a span."""
+LAST_CALL_S = 2.0
+"""How long a process that ends waits for the collector of its spans."""
+
+
+class Tracer(Protocol):
+    """Makes the spans of one process."""
+
+    def is_on(self) -> bool:
+        """Whether the program has said where spans go."""
+
+    def created(self, rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+        """Return the rows with the caller's trace in their headers."""
+
+    def run(self, context: Any, call: Any) -> Any:
+        """Be a middleware."""
+
+    def note(self, notice: Notice) -> None:
+        """Learn of a claim, or of an outcome."""
+
+    def dispatched(self, queue: str, number: int, began_ns: int, error: str | None) -> None:
+        """Learn of a message of ``number`` ids."""
+
+    def flush(self) -> None:
+        """Send what is collected. May wait for long, and raise."""
+
+
+def tracer() -> Tracer | None:
+    """Return this process's; None: it has none."""
+    if API not in modules:
+        return None
+    from tasks_app.runtime.tracing.otel import OTEL  # noqa: PLC0415  only beside its API
+
+    return OTEL
+
+
+def traced_rows(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+    """Return the rows with the caller's trace in their headers, if there is one."""
+    found = tracer()
+    return rows if found is None else found.created(rows)
+
+
+def traced_layers(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
+    """Trace what this child runs; return its middleware, ours the outermost."""
+    found = tracer()
+    if found is None:
+        return middleware
+    HOOKS.subscribe(found.note, while_=found.is_on)
+    return (found.run, *middleware)
+
+
+def traced_publisher(publisher: Publisher) -> Publisher:
+    """Trace the messages of this process."""
+    found = tracer()
+    return publisher if found is None else TracedPublisher(publisher, found)
+
+
+class TracedPublisher:
+    """A publisher whose messages are traced, each as one span."""
+
+    def __init__(self, publisher: Publisher, tracer: Tracer) -> None:
+        self._publisher = publisher
+        self._tracer = tracer
+        self.depth = publisher.depth
+        self.probe = publisher.probe
+
+    def publish(self, messages: Sequence[Dispatch]) -> dict[int, PublishError]:
+        began = time.time_ns()
+        wrong = self._publisher.publish(messages)
+        if self._tracer.is_on():
+            with suppress(Exception):
+                for message in messages:
+                    error = wrong.get(message.id)
+                    kind = None if error is None else type(error).__name__
+                    self._tracer.dispatched(message.queue, len(message.ids), began, kind)
+        return wrong
+
+
+def flush_traces() -> None:
+    """Send what is collected: a child's end runs no clean-up of Python's."""
+    found = tracer()
+    if found is not None and found.is_on():
+        last_call = threading.Thread(target=found.flush, daemon=True)
+        last_call.start()
+        last_call.join(LAST_CALL_S)

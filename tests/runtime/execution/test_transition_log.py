@@ -1,0 +1,197 @@
+"""The log of transitions: which moves have a line, what it says, and nothing where it is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from tasks_app import NewTask, Retry, Skip, Snooze, cancel_task, create_group
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.errors import SchemaError
+from tasks_app.pool.dispatch.set_aside import sweep
+from tasks_app.pool.fragments.transition_log import LOG, Logged
+from tasks_app.pool.operations.grants import check_may_run
+from tasks_app.pool.retention.trail import delete_old_lines
+from tasks_app.pool.runs.rescue import rescue_expired
+from tests.runtime.bench import Bench, effect
+
+SECRET = "4929-1234-5678"
+LINES = "SELECT event, from_state, to_state, attempt, detail FROM task_transition ORDER BY id"
+
+
+@pytest.fixture(autouse=True)
+def _clean(bench: Bench) -> Iterator[None]:
+    yield
+    LOG.level = Logged.OFF
+
+
+def lines(bench: Bench) -> list[tuple[Any, ...]]:
+    with bench.engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(LINES))]
+
+
+def outcomes(bench: Bench) -> None:
+    """Declare a handler for each way in which a run may end."""
+
+    @bench.handler("effect")
+    def with_effect(ctx: Any) -> None:
+        effect(ctx)
+
+    @bench.handler("async")
+    async def asynchronous(ctx: Any) -> None:
+        await ctx.session.execute(text("SELECT 1"))
+
+    @bench.handler("batch", commit="batch")
+    def batch(ctx: Any) -> None:
+        effect(ctx)
+
+    @bench.handler("snoozes")
+    def snoozes(ctx: Any) -> None:
+        if ctx.attempt == 1:
+            raise Snooze("0s", SECRET)
+
+    bench.succeeding("plain")
+    bench.raising(Retry(SECRET, after="1h"), "retries")
+    bench.raising(ValueError(SECRET), "fails", max_attempts=1)
+    bench.raising(Skip(SECRET), "skips")
+
+
+WAYS = ["effect", "async", "batch", "plain", "snoozes", "retries", "fails", "skips"]
+
+
+def run_all(bench: Bench, level: str) -> dict[str, int]:
+    outcomes(bench)
+    ids = {name: bench.create(name, {"card": SECRET}) for name in WAYS}
+    bench.drain(transitions=level)
+    return ids
+
+
+def test_all_has_a_line_for_each_claim_that_ended(bench: Bench) -> None:
+    ids = run_all(bench, "all")
+    member = bench.create("plain")
+    with bench.engine.begin() as connection:
+        create_group(connection, [NewTask("plain"), NewTask("effect")])
+    bench.drain(transitions="all")
+
+    found = bench.sql("SELECT count(*) FROM task_transition")
+    assert found == sum(
+        bench.sql("SELECT coalesce(sum(attempt), 0) FROM " + pool)
+        for pool in ("task_pending", "task_completed", "task_error")
+    )
+    of = {
+        name: bench.sql(
+            "SELECT array_agg(event || ' ' || from_state || ' ' || to_state ORDER BY id)"
+            " FROM task_transition WHERE task_id = :id",
+            id=task_id,
+        )
+        for name, task_id in ids.items()
+    }
+    for name in ("effect", "async", "batch", "plain"):
+        assert of[name] == ["succeed RUNNING SUCCEEDED"]
+    assert of["snoozes"] == ["snooze RUNNING PENDING", "succeed RUNNING SUCCEEDED"]
+    assert of["retries"] == ["retry RUNNING PENDING"]
+    assert of["fails"] == ["fail RUNNING FAILED"]
+    assert of["skips"] == ["skip RUNNING SKIPPED"]
+    assert bench.state(member) == "SUCCEEDED"
+    told = "owner IS NOT NULL AND started_at <= at"
+    comes_back = "(to_state = 'PENDING') = (due_at IS NOT NULL)"
+    assert bench.sql(f"SELECT bool_and({told} AND {comes_back}) FROM task_transition")
+    assert SECRET not in str(lines(bench))
+
+
+def test_failures_leaves_successes_out(bench: Bench) -> None:
+    run_all(bench, "failures")
+
+    assert sorted(line[0] for line in lines(bench)) == ["fail", "retry", "skip", "snooze"]
+
+
+def test_off_writes_nothing_and_sends_what_it_sent(bench: Bench) -> None:
+    sent: list[str] = []
+
+    def note(*args: Any) -> None:
+        sent.append(args[2])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        run_all(bench, "off")
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+    assert [statement for statement in sent if "INSERT INTO task_completed" in statement]
+    assert not [statement for statement in sent if "INSERT INTO task_transition" in statement]
+    assert lines(bench) == []
+
+
+def test_what_is_given_back_rescued_or_swept_has_a_line(bench: Bench) -> None:
+    @bench.handler("lost")
+    def lost(ctx: Any) -> None:
+        """Never called."""
+
+    bench.child(start=False, transitions="failures")
+    ids = [bench.create("lost"), bench.create("lost")]
+    late = bench.create("late", enabled=False)
+    bench.sql(
+        "UPDATE task_pending SET state = 'RUNNING', attempt = 1, owner = 'gone', "
+        "lease_token = gen_random_uuid(), lease_until = now() - interval '1s', started_at = now(), "
+        "max_attempts = 3, at_most_once = false "
+        "WHERE name = 'lost'"
+    )
+    with bench.engine.begin() as connection:
+        rescue_expired(connection, lease=timedelta(seconds=1), max_crashes=5)
+        sweep(connection, [late])
+        assert cancel_task(connection, ids[0]) == "cancelled"
+
+    assert [line[:4] for line in lines(bench)] == [
+        ("rescue", "RUNNING", "PENDING", 1),
+        ("rescue", "RUNNING", "PENDING", 1),
+        ("skip", "PENDING", "SKIPPED", 0),
+    ]
+
+
+def test_a_move_that_rolls_back_has_no_line(bench: Bench) -> None:
+    LOG.level = Logged.FAILURES
+    late = bench.create("late", enabled=False)
+    with bench.engine.connect() as connection:
+        sweep(connection, [late])
+        connection.rollback()
+
+    assert lines(bench) == []
+
+
+def test_old_lines_go_and_young_ones_stay(bench: Bench) -> None:
+    insert = (
+        "INSERT INTO task_transition (task_id, at, attempt, event, from_state, to_state)"
+        " SELECT n, now() - n * interval '1d', 1, 'fail', 'RUNNING', 'FAILED'"
+        " FROM generate_series(40, 21, -1) n"
+    )
+    bench.sql(insert)
+    with bench.engine.begin() as connection:
+        steps = [delete_old_lines(connection, timedelta(days=30), most=6) for _ in range(3)]
+
+    assert steps == [(6, True), (5, False), (0, False)]
+    assert bench.sql("SELECT min(task_id) || '-' || max(task_id) FROM task_transition") == "21-29"
+
+
+def test_a_role_that_may_not_write_it_is_told_at_the_start(bench: Bench) -> None:
+    with bench.engine.connect() as connection:
+        connection.execute(text("CREATE ROLE trail_reader"))
+        connection.execute(
+            text(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON task_pending, task_completed, task_error,"
+                " task_attempt, task_worker TO trail_reader"
+            )
+        )
+        connection.execute(text("SET LOCAL ROLE trail_reader"))
+        check_may_run(connection)
+        with pytest.raises(SchemaError, match="it lacks INSERT on task_transition"):
+            check_may_run(connection, logs=True)
+        connection.rollback()
+
+
+def test_a_level_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="transitions"):
+        Settings(transitions="some")  # type: ignore[arg-type]
