@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from tasks_app.domain.tasks.payload import Payload
 
 P = TypeVar("P")
-TRACES = "opentelemetry.trace"
-"""Only who has imported this module can have a trace for the headers."""
 MANY = 1_000
 """A call with so many tasks, or more, runs without the garbage collector."""
 
@@ -93,9 +91,7 @@ def create_task(
         InvalidTaskError: refused before anything was written, with the path of the bad value.
         UniqueKeyTakenError: another task holds the key, and ``on_conflict`` is ``raise``.
     """
-    row = admitted(NewTask(task, payload, options, args, kwargs))
-    if TRACES in modules:
-        (row,) = traced([row])
+    (row,) = traced([admitted(NewTask(task, payload, options, args, kwargs))])
     caller: Any = unwrapped(session)
     if is_raw(caller):
         return create_one(caller, row)
@@ -219,8 +215,8 @@ def admitted(new: NewTask) -> TaskRow:
 
 
 def traced(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return the rows with the trace that is open here in their headers, if there is one."""
-    if TRACES not in modules:
+    """Return the rows with the trace that is open here in their headers, if there can be one."""
+    if "opentelemetry.trace" not in modules:
         return rows
     from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
 

@@ -33,9 +33,10 @@ BARE = text("INSERT INTO task_pending (name, payload) VALUES (:name, :payload) R
 
 
 @pytest.fixture(autouse=True)
-def without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever tests before this one, in the same process, have connected to."""
+def without_broker_and_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever tests before this one, in the same process, have connected to, or loaded."""
     monkeypatch.delenv("TASKS_APP_BROKER_URL", raising=False)
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     HINTS.provide(through_broker)
 
 
