@@ -132,7 +132,7 @@ PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 lock: $(READY)  ## pin the newest versions that pyproject allows
 	@$(BIN)/python -m pip install --quiet uv
 	@cd requirements && $(PIN) --upgrade ../pyproject.toml --extra demo --extra otel dev.in -o dev.txt
-	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra flower image.in -o image.txt
+	@cd requirements && $(PIN) -c dev.txt ../pyproject.toml --extra cli --extra dashboard --extra flower image.in -o image.txt
 
 clean:  ## remove .venv and ./.tasks_app
 	@rm -rf .venv $(NEWEST) .tasks_app

@@ -11,7 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -55,6 +55,11 @@ async def show_openapi(request: Request, _: Desk) -> Response:
     return JSONResponse(describe(ROUTES, request.scope.get("root_path", "")))
 
 
+async def show_alive(_: Request) -> Response:
+    """For probes: without a password, and without a look at the database."""
+    return PlainTextResponse("alive\n")
+
+
 ROUTES = (
     *overview.ROUTES,
     *edit.ROUTES,  # before the actions of a task
@@ -93,6 +98,7 @@ def dashboard_app(
                 Route(path, guarded(handler, asks, desk), methods=[method])
                 for path, handler, method in ROUTES
             ),
+            Route("/healthz", show_alive),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={

@@ -35,6 +35,7 @@ PRINTING = (
     "fair",
     "audit",
     "doctor",
+    "report",
     "config",
 )
 

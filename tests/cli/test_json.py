@@ -42,6 +42,7 @@ migrate --sql
 grants worker --role somebody
 config
 doctor
+report
 healthz --role db
 create cli.echo '{"n": 1}' --queue mail --delay 1h
 list

@@ -72,3 +72,11 @@ def test_with_roles_of_the_host_the_password_still_opens_it(
     assert browser.get("/metrics", headers=basic("prom", "m")).status_code == 200
     viewer = Browser(dashboard(given, role=lambda _: Role.VIEWER.name), client=STRANGER)
     assert viewer.get("/metrics").status_code == 200
+
+
+def test_probes_need_no_password_and_no_database() -> None:
+    away = "postgresql+psycopg://nobody@127.0.0.1:1/none"
+    browser = Browser(dashboard(Settings(database_url=away, dashboard_auth="a:b")), client=STRANGER)
+    answer = browser.get("/healthz")
+    assert (answer.status_code, answer.text) == (200, "alive\n")
+    assert browser.ask("POST", "/healthz").status_code == 405

@@ -98,7 +98,7 @@ def test_a_pod_of_workers_has_time_to_let_go() -> None:
     assert spec["terminationGracePeriodSeconds"] >= least
 
 
-@pytest.mark.parametrize("name", ["worker", "beat", "metrics"])
+@pytest.mark.parametrize("name", ["worker", "beat", "metrics", "dashboard"])
 def test_pods_have_few_rights(name: str) -> None:
     spec, container = pod(name)
 
@@ -123,7 +123,13 @@ def test_metrics_are_where_their_readers_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "process"), [("tasks-app-worker@", "worker"), ("tasks-app-beat", "beat")]
+    ("name", "process"),
+    [
+        ("tasks-app-worker@", "worker"),
+        ("tasks-app-beat", "beat"),
+        ("tasks-app-metrics", "metrics"),
+        ("tasks-app-dashboard", "dashboard"),
+    ],
 )
 def test_systemd_runs_the_documented_commands(name: str, process: str) -> None:
     assert f".venv/bin/{documented(process)}" in unit(name)

@@ -17,7 +17,7 @@ from tests.docs.reading import text_of
 SOURCE = text_of("docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(SOURCE)["services"]
 OURS = ("worker", "beat", "flower")
-OBSERVABILITY = ("metrics", "prometheus", "grafana")
+IN_PROFILES = ("dashboard", "metrics", "prometheus", "grafana")
 SECRETS = (
     *("SUPERUSER_PASSWORD", "OWNER_PASSWORD", "WORKER_PASSWORD"),
     *("BROKER_PASSWORD", "FLOWER_BASIC_AUTH"),
@@ -31,9 +31,9 @@ def documented(name: str, page: str) -> str:
 
 
 def test_it_has_exactly_these_services() -> None:
-    assert list(SERVICES) == ["postgres", "valkey", "migrate", *OURS, *OBSERVABILITY]
+    assert list(SERVICES) == ["postgres", "valkey", "migrate", *OURS, *IN_PROFILES]
     profiles = {name for name, service in SERVICES.items() if "profiles" in service}
-    assert profiles == set(OBSERVABILITY)
+    assert profiles == set(IN_PROFILES)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -76,15 +76,22 @@ def test_no_secret_has_a_default() -> None:
     used = re.findall(r"\$\{([A-Z_]+)(:\?|:-|\})", re.sub(r"(?m)^\s*#.*$", "", SOURCE))
 
     assert {name for name, how in used if how == ":?"} == set(SECRETS)
-    assert {name for name, how in used if how != ":?"} == {"TASKS_APP_IMPORTS"}
+    assert {name for name, how in used if how != ":?"} == {
+        "TASKS_APP_IMPORTS",
+        "DASHBOARD_AUTH",  # without it the dashboard refuses to start
+    }
     for name in SECRETS:
         assert f"`{name}`" in text_of("docs/operations/processes.md")
 
 
-def test_only_flower_is_published_and_only_to_this_machine() -> None:
+def test_only_pages_are_published_and_only_to_this_machine() -> None:
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
 
-    assert published == {"flower": ["127.0.0.1:5555:5555"], "grafana": ["127.0.0.1:3000:3000"]}
+    assert published == {
+        "flower": ["127.0.0.1:5555:5555"],
+        "dashboard": ["127.0.0.1:5580:5580"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
     assert SERVICES["flower"]["environment"]["FLOWER_BASIC_AUTH"].startswith(
         "${FLOWER_BASIC_AUTH:?"
     )

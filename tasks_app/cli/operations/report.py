@@ -35,7 +35,7 @@ _HINT = "'--since'"
 )
 @output.as_json
 def report(*, since: str, html: Path | None, json_: bool) -> None:
-    """Report what happened: throughput, failures, times, new errors, late schedules, what waits.
+    """Report what happened: how much was done, how well, what is new.
 
     The last two minutes are not counted yet. Of errors it shows the message without its values.
     """
