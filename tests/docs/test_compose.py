@@ -76,7 +76,10 @@ def test_no_secret_has_a_default() -> None:
     used = re.findall(r"\$\{([A-Z_]+)(:\?|:-|\})", re.sub(r"(?m)^\s*#.*$", "", SOURCE))
 
     assert {name for name, how in used if how == ":?"} == set(SECRETS)
-    assert {name for name, how in used if how != ":?"} == {"TASKS_APP_IMPORTS"}
+    assert {name for name, how in used if how != ":?"} == {
+        "TASKS_APP_IMPORTS",
+        "TASKS_APP_ALERT_WEBHOOK",
+    }
     for name in SECRETS:
         assert f"`{name}`" in text_of("docs/operations/processes.md")
 
