@@ -62,6 +62,32 @@ def test_what_a_dead_sender_left_is_sent_again(engine: Engine, hook: Hook) -> No
     assert hook.said == [("firing", "scan")]
 
 
+def test_of_what_a_dead_sender_perhaps_sent_the_end_is_told(engine: Engine, hook: Hook) -> None:
+    tell(engine, DEAD)
+    with engine.begin() as connection:
+        alerts.take_notice(connection)
+    tell(engine)
+    assert post(engine, hook) == 0  # it may be at work
+    again(engine)
+
+    assert post(engine, hook) == 1
+    assert post(engine, hook) == 0
+    assert hook.said == [("resolved", "scan")]
+
+
+def test_a_sender_that_is_slow_lets_the_end_wait(engine: Engine, hook: Hook) -> None:
+    tell(engine, DEAD)
+    with engine.begin() as connection:
+        notice = alerts.take_notice(connection)
+    tell(engine)
+    assert notice is not None
+    with engine.begin() as connection:
+        alerts.mark_sent(connection, notice, ["log", "webhook"], whole=True)
+
+    assert post(engine, hook) == 1
+    assert hook.said == [("resolved", "scan")]
+
+
 def test_it_is_told_that_it_is_over(engine: Engine, hook: Hook) -> None:
     for found in ([DEAD], [DEAD], [], []):
         tell(engine, *found)
