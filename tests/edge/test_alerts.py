@@ -26,7 +26,7 @@ WITHIN_S = 60.0
 ENOUGH = 5
 OLD = 300
 """Transactions."""
-LOOKS = "SELECT done_at FROM task_lease WHERE name = 'alerts'"
+LOOKS = "SELECT done_at FROM task_alert_look"
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.operations.audit import TOLD
 from tasks_app.pool.tables import (
     ALERT,
+    ALERT_LOOK,
     ALL,
     ATTEMPT,
     AUDIT,
@@ -110,6 +111,7 @@ _EVERYTHING = (
         *_POOLS,
         FINGERPRINT,
         ALERT,
+        ALERT_LOOK,
         DISPATCH,
         WORKER,
         LEASE,
@@ -131,7 +133,7 @@ _ADMIN = (
     *_POOLS,
     FINGERPRINT,
     ALERT,
-    LEASE,
+    ALERT_LOOK,
     PAUSE,
     SCHEDULE,
     FIRE,
