@@ -179,6 +179,20 @@ def test_alerts_that_are_over_are_kept_for_a_time(database: Database) -> None:
         assert (kept, [row.key for row in alerts.find(connection)]) == (["open", "over"], ["open"])
 
 
+def test_a_channel_that_refuses_is_asked_once_a_time(engine: Engine, hook: Hook) -> None:
+    mailed: list[str] = []
+
+    def mail(message: dict) -> bool:
+        mailed.append(message["key"])
+        return True
+
+    hook.status = 500
+    tell(engine, *(Alert(key, "f", "a") for key in "abc"))
+    deliver(engine, {"webhook": to_webhook(hook.url), "mail": mail})
+
+    assert (mailed, len(hook.got)) == (["a", "b", "c"], 1)
+
+
 def test_of_its_end_learns_who_learned_of_its_beginning(engine: Engine, hook: Hook) -> None:
     mailed: list[str] = []
 
