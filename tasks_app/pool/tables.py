@@ -22,6 +22,7 @@ TRANSITION = table("task_transition")
 LOG_LINES = table("task_log")
 FINGERPRINT = table("task_fingerprint")
 ALERT = table("task_alert")
+ALERT_LOOK = table("task_alert_look")
 DISPATCH = table("task_dispatch")
 WORKER = table("task_worker")
 LEASE = table("task_lease")
@@ -86,7 +87,7 @@ TABLES = frozenset(
         *(PAUSE, QUEUE, WINDOW, CALENDAR, LIMIT, GATE, FAIR, BREAKER, CALLS, HELD, SCHEDULE, FIRE),
         *(LOCK, LOCK_HOLDER, LOCK_PART, LOCK_WAIT, GROUP, GROUP_IDS, PROGRESS),
         *(PARTITION, PARTITION_VALUE, MARKER, BATCH, BATCH_STEP, BATCH_SKIP),
-        *(COUNT, COUNT_PART, TOTAL, ALERT),
+        *(COUNT, COUNT_PART, TOTAL, ALERT, ALERT_LOOK),
     )
 )
 """The bare names of all tables; the partitions of the completed pool come and go."""

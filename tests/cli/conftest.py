@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from tasks_app.embedded import Valkey
 from tests.cli.batch_shell import run  # noqa: F401  a fixture
 from tests.cli.shell import Shell
+from tests.runtime.alerts.conftest import free_port  # noqa: F401  a fixture
 
 HANDLERS = """
 import gc, os, signal

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 from pydantic import ValidationError
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings
+from tasks_app.pool.retention.partitions import DAYS_AHEAD
 from tests.cli.shell import Shell
 from tests.runtime.alerts.hook import listening
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -30,3 +36,24 @@ def test_the_command(shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPat
 
         assert hook.said == [("firing", "workers")]
         assert "workers" in {each["key"] for each in shell.json("alerts", "list")}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("command", ["metrics", "dashboard", "work"])
+def test_what_runs_anyway_watches(
+    command: str, shell: Shell, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKS_APP_ALERT_PARTITIONS", str(DAYS_AHEAD + 1))
+    port = () if command == "work" else ("--port", str(free_port))
+    with listening() as hook:
+        monkeypatch.setenv("TASKS_APP_ALERT_WEBHOOK", hook.url)
+        with subprocess.Popen(
+            [sys.executable, "-m", "tasks_app", command, *port], stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                until(lambda: hook.said, 30)
+            finally:
+                process.send_signal(signal.SIGTERM)
+
+    assert hook.said == [("firing", "partitions")]
+    assert process.returncode in (0, -signal.SIGTERM)

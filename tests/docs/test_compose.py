@@ -79,6 +79,7 @@ def test_no_secret_has_a_default() -> None:
     assert {name for name, how in used if how != ":?"} == {
         "TASKS_APP_IMPORTS",
         "DASHBOARD_AUTH",  # without it the dashboard refuses to start
+        "TASKS_APP_ALERT_WEBHOOK",
     }
     for name in SECRETS:
         assert f"`{name}`" in text_of("docs/operations/processes.md")

@@ -18,11 +18,14 @@ from tasks_app import (
     create_tasks,
     get_task,
 )
+from tasks_app.domain.config.alert_rules import EXAMPLES
+from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch import leader_lease, ledger
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
 from tasks_app.pool.retention import partitions
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schema import check_schema
+from tasks_app.runtime.alerts.rules import RULES
 from tests.docs.reading import PROJECT, blocks, links, text_of
 
 FOLDER = PROJECT / "docs" / "operations"
@@ -50,6 +53,16 @@ def test_the_contents_name_each_page_once() -> None:
     named = re.findall(r"\]\(([\w-]+\.md)\)", PAGES["README.md"])
 
     assert sorted([*named, "README.md"]) == sorted(PAGES)
+
+
+def test_the_page_of_alerts_names_each_rule_and_setting() -> None:
+    page = PAGES["alerts.md"]
+    named = set(re.findall(r"^\| `([a-z-]+)(?::…)?` \|", page, re.M))
+    settings = [name for name in Settings.model_fields if "alert" in name]
+
+    assert named == {*RULES, "new-error"}
+    assert [name for name in settings if f"TASKS_APP_{name.upper()}`" not in page] == []
+    assert all(f"`{rule}`" in page for rule in EXAMPLES.values())
 
 
 def test_the_contents_by_kind_name_each_page() -> None:

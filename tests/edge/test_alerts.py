@@ -26,7 +26,7 @@ WITHIN_S = 60.0
 ENOUGH = 5
 OLD = 300
 """Transactions."""
-LOOKS = "SELECT done_at FROM task_lease WHERE name = 'alerts'"
+LOOKS = "SELECT done_at FROM task_alert_look"
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_a_beat_that_is_killed_is_no_alert_while_a_worker_stands_in(
     until(lambda: house.sql(standby), 30, "a worker that stands in")
 
     assert quiet(house, hook) == {}
-    opened = "SELECT sending_until - opened_at > '4 min' FROM task_alert WHERE key = 'beat'"
-    assert house.sql(opened)
+    waits = "SELECT sending_until - opened_at > '4 min' FROM task_alert WHERE closed_at IS NULL"
+    assert house.sql(waits)
     assert worker.alive
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from tasks_app.domain.config.mail import read_mail
 from tasks_app.domain.config.schema_name import PREFIX
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.urls import BETWEEN
+from tasks_app.domain.config.webhook import shown
 from tasks_app.domain.durations import format_duration
 
 
@@ -53,6 +55,10 @@ _INTERNAL = {f"{PREFIX}{name}" for name in ("NODE", "QUEUES", "SLOTS")}
 
 def _shown(value: Any, name: str) -> Any:
     match value:
+        case SecretStr() if name == "alert_webhook":
+            return shown(value.get_secret_value())
+        case SecretStr() if name == "alert_mail":
+            return read_mail(value.get_secret_value()).shown
         case SecretStr():
             return masked_url(value.get_secret_value())
         case timedelta():

@@ -25,14 +25,18 @@ _TELL = text(f"""
     INSERT INTO {ALERT} (key, fact, advice, event, closed_at)
     VALUES (:key, :fact, :advice, true, statement_timestamp())
 """)
+# Nobody knows of it whether it was sent: its sender is at work, or dead.
+_UNANSWERED = "(tries > 0 AND opened_to = '{}' AND opened_sent_at IS NULL)"
 _CLOSE = text(f"""
-    UPDATE {ALERT} SET closed_at = statement_timestamp(), sending_until = '-infinity', tries = 0
+    UPDATE {ALERT} SET closed_at = statement_timestamp(),
+        sending_until = CASE WHEN {_UNANSWERED} THEN sending_until ELSE '-infinity' END,
+        tries = CASE WHEN {_UNANSWERED} THEN tries ELSE 0 END
     WHERE key = :key AND closed_at IS NULL
 """)
 _OPEN_KEYS = text(f"SELECT key FROM {ALERT} WHERE closed_at IS NULL")
 _OVER = "(closed_at IS NOT NULL AND NOT event)"
 _DUE = f"""CASE WHEN {_OVER}
-    THEN closed_sent_at IS NULL AND (opened_sent_at IS NOT NULL OR opened_to <> '{{}}')
+    THEN closed_sent_at IS NULL AND (opened_sent_at IS NOT NULL OR opened_to <> '{{}}' OR tries > 0)
     ELSE opened_sent_at IS NULL END"""
 _TAKE = text(f"""
     WITH due AS MATERIALIZED (
@@ -82,7 +86,8 @@ class Notice:
         """Return those that have not taken it; of an end learns who learned of the beginning."""
         if not self.over:
             return [name for name in channels if name not in self.opened_to]
-        return [n for n in channels if n in self.opened_to and n not in self.closed_to]
+        told = self.opened_to or channels  # none: its sender died, so each may have learned of it
+        return [name for name in channels if name in told and name not in self.closed_to]
 
 
 @dataclass(frozen=True, slots=True)

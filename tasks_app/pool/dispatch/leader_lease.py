@@ -20,7 +20,7 @@ from tasks_app.pool.connection.execute import ask, in_psycopgs_words
 from tasks_app.pool.connection.steps import Rows, Statement
 from tasks_app.pool.tables import BECAUSE, LEASE, NOW, REFUSED
 
-SCAN, MAINTAIN, ALERTS = "scan", "maintain", "alerts"
+SCAN, MAINTAIN = "scan", "maintain"
 STRANGERS = "tasks_app: strangers"
 """A note of ours, as two of the tables' names; others are named as entries of beat are."""
 

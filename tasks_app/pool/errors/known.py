@@ -13,20 +13,36 @@ from tasks_app.domain.tasks.fingerprint import traits_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT
 
-_NEW = text(f"""
-    SELECT encode(n.fingerprint, 'hex') AS hex, n.first_at, e.error, a.kind, a.message, a.traceback
+# One probe for each cause: watchers ask every few seconds, of an error pool of any size.
+_CAUSES = f"""
+    WITH RECURSIVE cause AS (
+        (SELECT e.fingerprint FROM {ERROR} e
+         WHERE e.fingerprint IS NOT NULL ORDER BY e.fingerprint LIMIT 1)
+        UNION ALL
+        SELECT (SELECT e.fingerprint FROM {ERROR} e WHERE e.fingerprint > c.fingerprint
+                ORDER BY e.fingerprint LIMIT 1)
+        FROM cause c WHERE c.fingerprint IS NOT NULL)"""
+_ONE = "WITH cause AS (SELECT decode(:fingerprint, 'hex') AS fingerprint)"
+_NEW = {
+    one: text(f"""
+    {_ONE if one else _CAUSES}
+    SELECT encode(n.fingerprint, 'hex') AS hex, f.first_at, e.error, a.kind, a.message, a.traceback
     FROM (
-        SELECT e.fingerprint, min(e.finished_at) AS first_at, max(e.id) AS sample_id
-        FROM {ERROR} e
-        WHERE e.fingerprint IS NOT NULL
-          AND (CAST(:fingerprint AS text) IS NULL OR e.fingerprint = decode(:fingerprint, 'hex'))
-          AND NOT EXISTS (SELECT FROM {FINGERPRINT} f WHERE f.fingerprint = e.fingerprint)
-        GROUP BY e.fingerprint ORDER BY e.fingerprint LIMIT :most) AS n
-    JOIN {ERROR} e ON e.id = n.sample_id
+        SELECT c.fingerprint FROM cause c WHERE c.fingerprint IS NOT NULL
+          AND NOT EXISTS (SELECT FROM {FINGERPRINT} f WHERE f.fingerprint = c.fingerprint)
+        ORDER BY c.fingerprint LIMIT :most) AS n
+    CROSS JOIN LATERAL (
+        SELECT e.finished_at AS first_at FROM {ERROR} e WHERE e.fingerprint = n.fingerprint
+        ORDER BY e.fingerprint DESC, e.finished_at LIMIT 1) AS f
+    CROSS JOIN LATERAL (
+        SELECT e.id, e.error FROM {ERROR} e WHERE e.fingerprint = n.fingerprint
+        ORDER BY e.fingerprint, e.finished_at DESC LIMIT 1) AS e
     LEFT JOIN LATERAL (
         SELECT a.kind, a.message, a.traceback FROM {ATTEMPT} a
         WHERE a.task_id = e.id ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) AS a ON true
-""")
+    """)
+    for one in (True, False)
+}
 _ENTER = text(f"""
     INSERT INTO {FINGERPRINT} (fingerprint, kind, message, frames, first_at)
     VALUES (decode(:hex, 'hex'), :kind, :message, :frames, :first_at)
@@ -52,7 +68,9 @@ def enter(
     connection: Connection, fingerprint: str | None = None, *, most: int = 1_000
 ) -> list[str]:
     """Enter what failed for the first time, with its traits; return the fingerprints."""
-    rows = connection.execute(_NEW, {"fingerprint": fingerprint, "most": most}).all()
+    named = {} if fingerprint is None else {"fingerprint": fingerprint}
+    statement = _NEW[fingerprint is not None]
+    rows = connection.execute(statement, {**named, "most": most}).all()
     for row in rows:
         kind, _, message = (row.error or "").partition(": ")
         traits = traits_of(Cause(row.kind or kind, row.message or message, row.traceback))

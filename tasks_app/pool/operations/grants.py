@@ -10,6 +10,7 @@ from tasks_app.domain.errors import SchemaError
 from tasks_app.pool.operations.audit import TOLD
 from tasks_app.pool.tables import (
     ALERT,
+    ALERT_LOOK,
     ALL,
     ATTEMPT,
     AUDIT,
@@ -119,6 +120,7 @@ _EVERYTHING = (
         TRANSITION,
         LOG_LINES,
         ALERT,
+        ALERT_LOOK,
         DISPATCH,
         WORKER,
         LEASE,
@@ -142,7 +144,7 @@ _ADMIN = (
     TRANSITION,
     LOG_LINES,
     ALERT,
-    LEASE,
+    ALERT_LOOK,
     PAUSE,
     SCHEDULE,
     FIRE,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.batch.records import BatchStatus
+from tasks_app.domain.flow_control.waiting_reason import WaitingKind
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.domain.tasks.states import State
 from tasks_app.pool.operations.diagnostics import QUEUES
@@ -16,6 +17,8 @@ from tasks_app.pool.tables import (
     BATCH_STEP,
     COUNT,
     COUNT_PART,
+    ERROR,
+    FINGERPRINT,
     NOW,
     PARTITION,
     PENDING,
@@ -26,25 +29,42 @@ MOST_LOOKED_AT = 100
 """Due rows of one priority whose ages are looked at, in the order of the scan."""
 ENDED_WITHIN = timedelta(minutes=2)
 """Counters are of whole minutes."""
+MOST_PARKED = 20_000
+MOST_ERRORS = 20_000
+"""The newest failed tasks that are looked at."""
 _RUNS = ", ".join(str(int(o)) for o in CountedOutcome if o is not CountedOutcome.RELEASED)
 _ENDED = f"""c.queue = q.queue AND c.outcome IN ({_RUNS})
     AND c.at > {NOW} - CAST(:within AS interval)"""
-# What is parked, or held by a limit, waits for a reason.
-_OLDEST = text(f"""
-    SELECT q.queue, d.name, {NOW} - d.due_at AS waits,
-        EXISTS (SELECT FROM {COUNT_PART} c WHERE {_ENDED})
-            OR EXISTS (SELECT FROM {COUNT} c WHERE c.span = 1 AND {_ENDED}) AS moves
+
+
+def _oldest(moves: str, which: str) -> str:
+    return f"""
+    SELECT q.queue, d.name, {NOW} - d.due_at AS waits, {moves} AS moves
     FROM ({QUEUES}) AS q
     CROSS JOIN LATERAL (
         SELECT e.name, e.due_at FROM generate_series(0, 9) AS r(priority)
         CROSS JOIN LATERAL (
             SELECT p.name, p.due_at FROM {PENDING} p
             WHERE p.queue = q.queue AND p.priority = r.priority AND p.state = '{State.PENDING}'
-              AND p.scan_at <= {NOW} AND p.due_at <= {NOW} AND p.enabled
-              AND p.parked_kind IS NULL
+              AND {which} AND p.due_at <= {NOW}
             ORDER BY p.scan_at LIMIT {MOST_LOOKED_AT}) AS e
         ORDER BY e.due_at LIMIT 1) AS d
-    ORDER BY q.queue
+    ORDER BY q.queue"""
+
+
+_MOVES = f"""(EXISTS (SELECT FROM {COUNT_PART} c WHERE {_ENDED})
+    OR EXISTS (SELECT FROM {COUNT} c WHERE c.span = 1 AND {_ENDED}))"""
+# What is parked, or held by a limit, waits for a reason. A row stands aside for 30 s at most.
+_FREE = text(
+    _oldest(_MOVES, f"p.scan_at <= {NOW} AND p.enabled AND p.parked_kind IS NULL"),
+)
+_OLDEST = text(_oldest("false", f"p.scan_at <= {NOW} + interval '30 s'"))
+_UNKNOWN = text(f"""
+    SELECT queue, name, {NOW} - min(due_at) AS waits, false AS moves
+    FROM (SELECT p.queue, p.name, p.due_at FROM {PENDING} p
+          WHERE p.state = '{State.PENDING}' AND p.parked_kind = '{WaitingKind.HANDLER}'
+            AND p.due_at <= {NOW} LIMIT {MOST_PARKED}) AS u
+    GROUP BY queue, name ORDER BY queue, name
 """)
 _SILENT = text(f"""
     SELECT node, {NOW} - max(seen_at) AS silence FROM {WORKER}
@@ -60,23 +80,47 @@ _STALLED = text(f"""
         AND greatest(s.started_at, s.ended_at) >= {NOW} - CAST(:within AS interval))
     ORDER BY b.id LIMIT :most
 """)
-MOST_BATCHES = 100
-MOST_COUNTED = 1_000_000
-_PENDING = text(f"""
-    SELECT count(*) FROM (SELECT FROM {PENDING} p WHERE p.state = '{State.PENDING}'
-        AND (CAST(:queue AS text) IS NULL OR p.queue = :queue)
-        AND (CAST(:name AS text) IS NULL OR p.name = :name) LIMIT :most) AS f
+_BURSTS = text(f"""
+    SELECT encode(b.fingerprint, 'hex') AS fingerprint, b.number, coalesce(f.kind, b.kind) AS kind
+    FROM (
+        SELECT e.fingerprint, count(*) AS number, max(split_part(e.error, ':', 1)) AS kind
+        FROM (SELECT fingerprint, error FROM {ERROR}
+              WHERE finished_at > {NOW} - CAST(:within AS interval)
+              ORDER BY finished_at DESC LIMIT {MOST_ERRORS}) AS e
+        WHERE e.fingerprint IS NOT NULL GROUP BY e.fingerprint) AS b
+    LEFT JOIN {FINGERPRINT} f ON f.fingerprint = b.fingerprint
+    WHERE b.number >= :least
+      AND NOT (f.known_by IS NOT NULL AND coalesce(f.known_until > {NOW}, true))
+    ORDER BY b.number DESC, b.fingerprint LIMIT :most
 """)
+MOST_BATCHES = MOST_BURSTS = 100
+_BY_QUEUE = text(f"""
+    SELECT count(*) FROM (SELECT FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' AND p.queue = :queue LIMIT :most) AS f
+""")
+_BY_NAME = text(f"""
+    SELECT count(*) FROM (SELECT FROM {PENDING} p
+        WHERE p.state = '{State.PENDING}' AND p.name = :name LIMIT :most) AS f
+""")
+_READ_THROUGH = text("SET LOCAL enable_seqscan = on")
 
 
 class Oldest(NamedTuple):
-    """The task of a queue that has been due for longest, of those that nothing holds back."""
+    """A task of a queue that has been due for long."""
 
     queue: str
     name: str
     waits: timedelta
     moves: bool
     """Whether runs of this queue have ended in the last minutes."""
+
+
+class Burst(NamedTuple):
+    """Errors of one cause; the class alone, since a message has values."""
+
+    fingerprint: str
+    number: int
+    kind: str
 
 
 class Stalled(NamedTuple):
@@ -86,10 +130,20 @@ class Stalled(NamedTuple):
     job: str
 
 
-def oldest_due(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
-    """Return one task for each queue that has one."""
+def oldest_free(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
+    """Return for each queue the one that is due for longest, of those that nothing holds back."""
     values = {"within": ENDED_WITHIN, "now": now}
-    return [Oldest(*row) for row in connection.execute(_OLDEST, values)]
+    return [Oldest(*row) for row in connection.execute(_FREE, values)]
+
+
+def oldest_due(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
+    """Return the same of all that the scan may take soon; whether they move is not looked at."""
+    return [Oldest(*row) for row in connection.execute(_OLDEST, {"now": now})]
+
+
+def unknown(connection: Connection, *, now: datetime | None = None) -> list[Oldest]:
+    """Return the same by queue and name of those that were parked since no worker knew them."""
+    return [Oldest(*row) for row in connection.execute(_UNKNOWN, {"now": now})]
 
 
 def silent_nodes(
@@ -100,6 +154,14 @@ def silent_nodes(
     return {row.node: row.silence for row in rows}
 
 
+def bursts(
+    connection: Connection, least: int, within: timedelta, *, now: datetime | None = None
+) -> list[Burst]:
+    """Return causes by which so many tasks failed, without those that are marked as known."""
+    values = {"within": within, "least": least, "most": MOST_BURSTS, "now": now}
+    return [Burst(*row) for row in connection.execute(_BURSTS, values)]
+
+
 def stalled_batches(
     connection: Connection, within: timedelta, *, now: datetime | None = None
 ) -> list[Stalled]:
@@ -108,7 +170,13 @@ def stalled_batches(
     return [Stalled(*row) for row in connection.execute(_STALLED, values)]
 
 
-def pending(connection: Connection, *, queue: str | None = None, name: str | None = None) -> int:
-    """Count tasks that wait, due or not, up to ``MOST_COUNTED``."""
-    values = {"queue": queue, "name": name, "most": MOST_COUNTED}
-    return int(connection.execute(_PENDING, values).scalar_one())
+def more_than(
+    connection: Connection, limit: int, *, queue: str | None = None, name: str | None = None
+) -> bool:
+    """Whether more tasks wait, due or not. By name it reads the pool: no index has it."""
+    if name is None:
+        found = connection.execute(_BY_QUEUE, {"queue": queue, "most": limit + 1})
+    else:
+        connection.execute(_READ_THROUGH)
+        found = connection.execute(_BY_NAME, {"name": name, "most": limit + 1})
+    return int(found.scalar_one()) > limit

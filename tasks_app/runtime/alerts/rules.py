@@ -14,10 +14,9 @@ from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.batch.instances import biz_key
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.errors import groups
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.metrics import storage
-from tasks_app.pool.operations import diagnostics, trouble
+from tasks_app.pool.operations import trouble
 from tasks_app.pool.retention.partitions import has_strays
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.schedules import schedules as plans
@@ -86,29 +85,30 @@ def silent(connection: Connection, settings: Settings) -> Iterator[Alert]:
 
 
 def unserved(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Is a task due for long that no live worker serves, or knows?"""
+    """Is a task due for long in a queue that no live worker serves?"""
     found = heartbeats.live(connection, settings.lease)
-    served = {queue for worker in found for queue in worker.queues}
-    still = standing_still(connection)
-    if not found or EVERY_QUEUE in still:
+    left = {queue for worker in found for queue in worker.queues} | standing_still(connection)
+    if not found or EVERY_QUEUE in left:
         return
-    for due in diagnostics.due_work(connection):
-        if due.waits > settings.alert_due and due.queue not in served | still:
-            fact = f"tasks are due in {due.queue}, which no worker serves"
-            advice = f"Start a worker: celery -A tasks_app worker -E -Q {due.queue}"
-            yield Alert(f"unserved:{due.queue}", fact, advice)
+    for oldest in trouble.oldest_due(connection):
+        if oldest.waits > settings.alert_due and oldest.queue not in left:
+            fact = f"tasks are due in {oldest.queue}, which no worker serves"
+            advice = f"Start a worker: celery -A tasks_app worker -E -Q {oldest.queue}"
+            yield Alert(f"unserved:{oldest.queue}", fact, advice)
 
 
 def unknown(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Is one due in a queue whose workers do not know it?"""
-    found = heartbeats.live(connection, settings.lease)
-    served = {queue for worker in found for queue in worker.queues}
-    known = {name for worker in found for name in worker.handlers}
-    for due in diagnostics.due_work(connection):
-        if due.waits > settings.alert_due and due.queue in served and due.name not in known:
-            fact = f"tasks are due for {due.name}, known to no worker"
+    known: dict[str, set[str]] = {}
+    for worker in heartbeats.live(connection, settings.lease):
+        for queue in worker.queues:
+            known.setdefault(queue, set()).update(worker.handlers)
+    for oldest in trouble.unknown(connection):
+        names = known.get(oldest.queue)
+        if oldest.waits > settings.alert_due and names and oldest.name not in names:
+            fact = f"tasks of {oldest.name} are due, which no worker of {oldest.queue} knows"
             advice = "Name its module in the TASKS_APP_IMPORTS of a worker."
-            yield Alert(f"unknown:{due.name}", fact, advice)
+            yield Alert(f"unknown:{oldest.name}", fact, advice)
 
 
 def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
@@ -120,7 +120,7 @@ def due(connection: Connection, settings: Settings) -> Iterator[Alert]:
     if EVERY_QUEUE in still:
         return
     found = heartbeats.live(connection, settings.lease)
-    for oldest in trouble.oldest_due(connection):
+    for oldest in trouble.oldest_free(connection):
         if oldest.moves or oldest.queue in still or oldest.waits <= settings.alert_due:
             continue
         if any(
@@ -186,14 +186,11 @@ def default_partition(connection: Connection, _settings: Settings) -> Iterator[A
 
 
 def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
-    """Do errors of one cause come in numbers? Only the class is told: a message has values."""
-    since = instant(connection) - SPAN
-    for group in groups.groups(connection, since=since):
-        if group.number >= settings.alert_errors and group.known_by is None:
-            kind = group.error.partition(":")[0]
-            fact = f"{group.number} tasks failed in ten minutes: {kind}"
-            advice = f"tasks-app errors show {group.fingerprint}"
-            yield Alert(f"error-burst:{group.fingerprint}", fact, advice)
+    """Do errors of one cause come in numbers?"""
+    for burst in trouble.bursts(connection, settings.alert_errors, SPAN):
+        fact = f"{burst.number} tasks failed in ten minutes: {burst.kind}"
+        advice = f"tasks-app errors show {burst.fingerprint}"
+        yield Alert(f"error-burst:{burst.fingerprint}", fact, advice)
 
 
 def snapshot(connection: Connection, settings: Settings) -> Iterator[Alert]:

@@ -13,7 +13,6 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import rough
 from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.pool.connection.clock import instant
-from tasks_app.pool.metrics import backlog
 from tasks_app.pool.operations import trouble
 from tasks_app.pool.statistics.read import Grain, Wanted, history, live
 
@@ -52,12 +51,13 @@ def _fact(connection: Connection, rule: UserRule, settings: Settings) -> str:
                 return ""
             return f"{share:.0%} of {runs} runs of {rule.target} did not succeed in {span}"
         case RuleKind.AGE:
-            ages = {each.queue: float(each.oldest or 0) for each in backlog.waiting(connection)}
-            oldest = timedelta(seconds=ages.get(rule.queue or "", 0.0))
+            ages = {each.queue: each.waits for each in trouble.oldest_due(connection)}
+            oldest = ages.get(rule.queue or "", timedelta(0))
             return f"a task of {rule.target} is due for {rough(oldest)}" * (oldest > rule.span)
         case RuleKind.PENDING:
-            number = trouble.pending(connection, queue=rule.queue, name=rule.name)
-            return f"{number} of {rule.target} wait" if number > rule.limit else ""
+            limit = int(rule.limit)
+            above = trouble.more_than(connection, limit, queue=rule.queue, name=rule.name)
+            return f"more than {limit} of {rule.target} wait" * above
         case RuleKind.SILENCE:
             done = sum(_ended(connection, rule, (CountedOutcome.DONE,), settings).values())
             return "" if done else f"none of {rule.target} has succeeded for {span}"

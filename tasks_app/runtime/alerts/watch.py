@@ -71,19 +71,24 @@ def tell_news(connection: Connection) -> None:
     """Enter causes of errors that are new, and an event for each, in one transaction."""
     entered = known.enter(connection)
     news = known.seen_within(connection, entered, NEW_FOR) if entered else []
-    for fingerprint, kind in news[:MOST_NEW]:
-        advice = f"tasks-app errors show {fingerprint}"
-        alerts.tell_event(
-            connection, Alert(f"new-error:{fingerprint}", f"a new error: {kind}", advice)
-        )
-    if more := len(news) - MOST_NEW if len(news) > MOST_NEW else 0:
-        fact = f"{more} more new errors were seen at once"
-        alerts.tell_event(connection, Alert("new-error:more", fact, "tasks-app errors"))
+    told = [
+        Alert(f"new-error:{each}", f"a new error: {kind}", f"tasks-app errors show {each}")
+        for each, kind in news[:MOST_NEW]
+    ]
+    if len(news) > MOST_NEW:
+        fact = f"{len(news) - MOST_NEW} more new errors were seen at once"
+        told.append(Alert("new-error:more", fact, "tasks-app errors"))
+    for alert in told:
+        alerts.tell_event(connection, alert)
 
 
 def deliver(engine: Engine, channels: Mapping[str, Send]) -> int:
-    """Send what is due; return how many messages are through. A refused one is due again later."""
-    number = 0
+    """Send what is due; return how many messages are through. A refused one is due again later.
+
+    A channel that refused one gets no other until the next call: a server that hangs would keep
+    this process from looking.
+    """
+    number, silent = 0, set[str]()
     while True:
         with engine.begin() as connection:
             notice = alerts.take_notice(connection)
@@ -93,7 +98,8 @@ def deliver(engine: Engine, channels: Mapping[str, Send]) -> int:
             notice.key, notice.fact, notice.advice, over=notice.over, alert_id=notice.id
         )
         wanted = notice.to_tell(channels)
-        took = [name for name in wanted if channels[name](message)]
+        took = [name for name in wanted if name not in silent and channels[name](message)]
+        silent.update(set(wanted) - set(took))
         with engine.begin() as connection:
             alerts.mark_sent(connection, notice, took, whole=took == wanted)
         number += took == wanted

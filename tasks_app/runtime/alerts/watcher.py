@@ -1,7 +1,7 @@
 """The watcher: a thread of processes that run anyway. Any number may watch; one looks at a time.
 
-Who looks holds the lease of alerts, and writes down what it saw only while it still does: an older
-look of a process that was stopped meanwhile would open and close alerts again.
+Who looks takes the turn, and writes down what it saw only if nobody took it since: an older look of
+a process that was stopped meanwhile would open and close alerts again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import uuid4
 
-from sqlalchemy import Connection
-
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.safe_logging import quiet_logger
 from tasks_app.domain.tasks.error_text import brief
-from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.leader_lease import ALERTS, Lease, Rank
+from tasks_app.pool.alerts import turn
 from tasks_app.runtime.alerts.channels import Send, channels, is_wanted
 from tasks_app.runtime.alerts.watch import deliver, look, record, tell_news
 from tasks_app.runtime.db.database import Database
@@ -48,7 +45,6 @@ class Watcher:
         self._holder = holder
         self._every = every
         self._channels = to
-        self._token = uuid4()
         self._pid = 0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -59,7 +55,7 @@ class Watcher:
             return
         self._pid = os.getpid()
         if is_wanted(self._settings):
-            self._over, self._token = threading.Event(), uuid4()
+            self._over = threading.Event()
             self._thread = threading.Thread(
                 target=self.run, args=(self._over,), name="tasks_app alerts", daemon=True
             )
@@ -90,29 +86,17 @@ class Watcher:
         Raises:
             sqlalchemy.exc.DBAPIError: the database did not answer, or this role may not.
         """
-        if self._begin():
+        token = uuid4()
+        with self._database.begin() as connection:
+            ours = turn.take(
+                connection, holder=self._holder, token=token, every=self._every * 0.9, ttl=TTL
+            )
+        if ours:
             seen = look(self._database.engine, self._settings)
             with self._database.begin() as connection:
-                if self._hold(connection) is not None:
+                if turn.end(connection, token):
                     tell_news(connection)
                     record(connection, *seen)
-                    leader_lease.done(connection, ALERTS, self._token, TTL)
-                    leader_lease.release(connection, ALERTS, self._token)
         if self._channels is None:
             self._channels = channels(self._settings)
         return deliver(self._database.engine, self._channels)
-
-    def _begin(self) -> bool:
-        """Take the lease, if it is free and the last look is long enough ago."""
-        with self._database.begin() as connection:
-            seen = leader_lease.read(connection, ALERTS)
-            if seen is not None and not seen.open_to(self._token, Rank.STANDBY):
-                return False
-            if seen is not None and seen.idle is not None and seen.idle < self._every * 0.9:
-                return False
-            return self._hold(connection) is not None
-
-    def _hold(self, connection: Connection) -> Lease | None:
-        return leader_lease.hold(
-            connection, ALERTS, holder=self._holder, token=self._token, rank=Rank.STANDBY, ttl=TTL
-        )

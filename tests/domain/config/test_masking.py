@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks_app.domain.config.setting_sources import masked
+from tasks_app import Settings
+from tasks_app.domain.config.setting_sources import effective_settings, masked
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,15 @@ from tasks_app.domain.config.setting_sources import masked
 def test_secrets_are_masked_wherever_they_lie(value: object, shown: object) -> None:
     assert masked(value) == shown
     assert "hunter2" not in str(masked(value))
+
+
+def test_of_where_alerts_go_only_the_server_is_shown() -> None:
+    mail = "smtps://bob:hunter2@mail.example/?from=a@example.org&to=b@example.org"
+    settings = Settings(alert_webhook="https://hooks.example/hunter2?x=hunter2", alert_mail=mail)
+    values = {each.name: each.value for each in effective_settings(settings)}
+
+    assert values["TASKS_APP_ALERT_WEBHOOK"] == "https://hooks.example"
+    assert values["TASKS_APP_ALERT_MAIL"] == "smtps://mail.example:465"
 
 
 def test_a_setting_that_is_a_secret_by_its_name_is_masked() -> None:

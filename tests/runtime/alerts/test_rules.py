@@ -116,7 +116,13 @@ def test_one_of_two_workers_falls_silent(connection: Connection, find: Find) -> 
 
 def test_what_no_worker_serves_or_knows(connection: Connection, find: Find) -> None:
     due_since(connection, queue="mail")
-    due_since(connection, name="odd")
+    for name in ("odd", "t"):
+        due_since(connection, name=name)
+    sql(
+        connection,
+        "UPDATE task_pending SET parked = name, parked_kind = 'handler', parked_for = name"
+        " WHERE queue = 'default'",
+    )
     assert find(rules.unserved) == {}  # no worker lives: that is told
     a_worker(connection)
 

@@ -62,6 +62,32 @@ def test_what_a_dead_sender_left_is_sent_again(engine: Engine, hook: Hook) -> No
     assert hook.said == [("firing", "scan")]
 
 
+def test_of_what_a_dead_sender_perhaps_sent_the_end_is_told(engine: Engine, hook: Hook) -> None:
+    tell(engine, DEAD)
+    with engine.begin() as connection:
+        alerts.take_notice(connection)
+    tell(engine)
+    assert post(engine, hook) == 0  # it may be at work
+    again(engine)
+
+    assert post(engine, hook) == 1
+    assert post(engine, hook) == 0
+    assert hook.said == [("resolved", "scan")]
+
+
+def test_a_sender_that_is_slow_lets_the_end_wait(engine: Engine, hook: Hook) -> None:
+    tell(engine, DEAD)
+    with engine.begin() as connection:
+        notice = alerts.take_notice(connection)
+    tell(engine)
+    assert notice is not None
+    with engine.begin() as connection:
+        alerts.mark_sent(connection, notice, ["log", "webhook"], whole=True)
+
+    assert post(engine, hook) == 1
+    assert hook.said == [("resolved", "scan")]
+
+
 def test_it_is_told_that_it_is_over(engine: Engine, hook: Hook) -> None:
     for found in ([DEAD], [DEAD], [], []):
         tell(engine, *found)
@@ -151,6 +177,20 @@ def test_alerts_that_are_over_are_kept_for_a_time(database: Database) -> None:
 
     with database.begin() as connection:
         assert (kept, [row.key for row in alerts.find(connection)]) == (["open", "over"], ["open"])
+
+
+def test_a_channel_that_refuses_is_asked_once_a_time(engine: Engine, hook: Hook) -> None:
+    mailed: list[str] = []
+
+    def mail(message: dict) -> bool:
+        mailed.append(message["key"])
+        return True
+
+    hook.status = 500
+    tell(engine, *(Alert(key, "f", "a") for key in "abc"))
+    deliver(engine, {"webhook": to_webhook(hook.url), "mail": mail})
+
+    assert (mailed, len(hook.got)) == (["a", "b", "c"], 1)
 
 
 def test_of_its_end_learns_who_learned_of_its_beginning(engine: Engine, hook: Hook) -> None:

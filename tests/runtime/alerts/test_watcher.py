@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
-from uuid import uuid4
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
 
+import pytest
 from sqlalchemy import Connection, text
 
 from tasks_app import Settings
 from tasks_app.domain.alerts.alert import Alert
 from tasks_app.domain.tasks.run import Cause, ClaimedTask
 from tasks_app.domain.tasks.states import Event
-from tasks_app.pool.alerts import alerts
-from tasks_app.pool.dispatch import leader_lease
-from tasks_app.pool.dispatch.leader_lease import ALERTS, Rank
+from tasks_app.pool.alerts import alerts, turn
+from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.alerts import watcher as module
 from tasks_app.runtime.alerts.channels import to_webhook
@@ -33,47 +33,57 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == THREAD]
 
 
+def looked(database: Database) -> datetime | None:
+    with database.begin() as connection:
+        return connection.execute(text("SELECT done_at FROM task_alert_look")).scalar()
+
+
 def a_watcher(database: Database, hook: Hook, settings: Settings, **options: object) -> Watcher:
     return Watcher(settings, database, "w", to={"webhook": to_webhook(hook.url)}, **options)
 
 
 def test_the_second_one_finds_that_somebody_looked(database: Database, hook: Hook) -> None:
-    settings = Settings()
-    first, second = (a_watcher(database, hook, settings) for _ in range(2))
+    first, second = (a_watcher(database, hook, Settings()) for _ in range(2))
     first.watch_once()
-    with database.begin() as connection:
-        done = leader_lease.read(connection, ALERTS)
+    done = looked(database)
     second.watch_once()
 
-    with database.begin() as connection:
-        again = leader_lease.read(connection, ALERTS)
-    assert done is not None
-    assert again is not None
-    assert again.idle >= done.idle  # nobody did it again
-    assert again.free
+    assert looked(database) == done is not None
 
 
-def test_who_lost_the_lease_writes_nothing(database: Database, hook: Hook, monkeypatch) -> None:
-    settings = Settings()
+def test_a_turn_ends_by_itself(connection: Connection) -> None:
+    now, minute = instant(connection), timedelta(minutes=1)
+    one, two = uuid4(), uuid4()
 
+    def takes(token: UUID, after: timedelta) -> bool:
+        every = timedelta(seconds=10)
+        return turn.take(
+            connection, holder="w", token=token, every=every, ttl=minute, now=now + after
+        )
+
+    assert takes(one, timedelta(0))
+    assert not takes(two, minute / 2)
+    assert takes(two, minute)
+    assert not turn.end(connection, one, now=now + minute)
+    assert turn.end(connection, two, now=now + minute)
+    assert not takes(one, minute + timedelta(seconds=9))
+    assert takes(one, minute + timedelta(seconds=10))
+
+
+def test_who_lost_the_turn_writes_nothing(
+    database: Database, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def slow_look(*_: object) -> tuple[list[Alert], list[str]]:
         with database.begin() as connection:
-            connection.execute(text("UPDATE task_lease SET held_until = NULL"))
-            leader_lease.hold(
-                connection,
-                ALERTS,
-                holder="other",
-                token=uuid4(),
-                rank=Rank.STANDBY,
-                ttl=timedelta(minutes=1),
-            )
+            later = instant(connection) + timedelta(hours=1)
+            ttl = timedelta(minutes=1)
+            assert turn.take(connection, holder="o", token=uuid4(), every=ttl, ttl=ttl, now=later)
         return [Alert("scan", "f", "a")], []
 
     monkeypatch.setattr(module, "look", slow_look)
-    a_watcher(database, hook, settings).watch_once()
+    a_watcher(database, hook, Settings()).watch_once()
 
-    with database.begin() as connection:
-        assert alerts.open_keys(connection) == set()
+    assert _opened(database) == set()
 
 
 def test_errors_are_told_by_cause_and_without_their_message(database: Database, hook: Hook) -> None:
