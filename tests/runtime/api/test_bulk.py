@@ -8,21 +8,23 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
+from tasks_app.pool.operations.selection import LOOKED_AT
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.runtime.api import bulk_step
-from tasks_app.runtime.api.bulk import run_bulk, start_bulk
+from tasks_app.runtime.api.bulk import STEP, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import foresee_bulk, foresee_rest
 from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN
 from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.api.producer import create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.factory import claimed_task, ending, pending_task
 from tests.pool.interleave import pid_of
@@ -216,60 +218,56 @@ def test_what_fails_after_the_start_is_not_requeued_with_the_rest(engine: Engine
     assert pools(engine, [task_id]) == {"error FAILED": 1}
 
 
-def test_steps_are_short_and_each_is_a_line(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 4)
-    monkeypatch.setattr("tasks_app.pool.operations.selection.LOOKED_AT", 5)
-    make(engine, 3, name="other")
-    ids = make(engine, 10)
-    make(engine, 20, name="other")
-    ids += make(engine, 1)
+def test_steps_are_short_and_each_is_a_line(engine: Engine) -> None:
+    others = [NewTask("other")] * LOOKED_AT
+    with engine.begin() as connection:
+        create_tasks(connection, others[:3])
+        ids = create_tasks(connection, [NewTask("t")] * (STEP + 50))
+        create_tasks(connection, others)
+        ids += create_tasks(connection, [NewTask("t")])
 
     done = bulk(engine, "cancel", name="t")
 
     assert done.ids == ids
     _, *steps = lines(engine, done.token)
     assert [one for step in steps for one in step.ids] == ids
-    assert max(step.number for step in steps) <= 4
+    assert [step.number for step in steps if step.number] == [STEP, 50, 1]
     assert steps[-1].after is None
 
 
-def test_a_killed_one_is_taken_up_after_its_last_step(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 4)
-    ids = make(engine, 10)
+def test_a_killed_one_is_taken_up_after_its_last_step(engine: Engine) -> None:
+    ids = make(engine, STEP + 6)
     token = start_bulk(engine, "cancel", name="t")
-    real, calls = audit.note, []
+    noted: list[str] = []
 
-    def dies(*arguments: Any, **words: Any) -> int:
-        calls.append(1)
-        if len(calls) == 2:
+    def dies(_: object, __: object, statement: str, *___: object) -> None:
+        if "INSERT INTO task_audit" in statement:
+            noted.append(statement)
+        if len(noted) == 2:
             raise KeyboardInterrupt
-        return real(*arguments, **words)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(audit, "note", dies)
-        with pytest.raises(KeyboardInterrupt):
-            run_bulk(engine, token)
-    assert pools(engine, ids) == {"completed CANCELLED": 4, "pending PENDING": 6}
+    event.listen(engine, "before_cursor_execute", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run_bulk(engine, token)
+    event.remove(engine, "before_cursor_execute", dies)
+    assert pools(engine, ids) == {"completed CANCELLED": STEP, "pending PENDING": 6}
 
     done = run_bulk(engine, token)
 
     assert done is not None
-    assert done.ids == ids[4:]
-    assert sum(line.number for line in lines(engine, token)) == 10
+    assert done.ids == ids[STEP:]
+    assert sum(line.number for line in lines(engine, token)) == STEP + 6
 
 
-def test_two_that_go_on_at_once_share_the_work(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 3)
+def test_three_that_go_on_at_once_share_the_work(engine: Engine) -> None:
     ids = make(engine, 60)
     token = start_bulk(engine, "cancel", name="t")
 
-    threads = [threading.Thread(target=run_bulk, args=(engine, token)) for _ in range(3)]
+    def work() -> None:
+        while (done := run_bulk(engine, token, first=3)) and done.more:
+            pass
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -11,14 +11,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.scoreboard import slot as slot_module
+from tasks_app.runtime.scoreboard.layout import MOST_RUNS
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
@@ -32,14 +32,20 @@ Dead = Callable[..., None]
 
 @pytest.fixture
 def dead(bench: Bench) -> Dead:
-    """Let a process own these claims, say that it runs the first so many, and be killed."""
+    """Let a process own these claims, run ``others`` and the first so many, and be killed."""
 
     def die(
-        ids: list[int], *, running: int = 1, owner: str = "dead", dispatch_id: int = 0, **more: Any
+        ids: list[int],
+        *,
+        running: int = 1,
+        others: int = 0,
+        owner: str = "dead",
+        dispatch_id: int = 0,
+        **more: Any,
     ) -> None:
         with bench.engine.begin() as connection:
             tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())
-        runs = [task.run for task in tasks[:running]]
+        runs = [*(Run(-n, 1) for n in range(1, 1 + others)), *(t.run for t in tasks[:running])]
         Mortal(bench.slots, owner, runs, dispatch_id=dispatch_id).kill()
         assert bench.states(ids) == ["RUNNING"] * len(ids)
 
@@ -161,11 +167,10 @@ def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead
 
 
 def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_charged(
-    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, dead: Dead
 ) -> None:
-    monkeypatch.setattr(slot_module, "MOST_RUNS", 1)
     ids = [bench.create() for _ in range(3)]
-    dead(ids, running=2)
+    dead(ids, running=2, others=MOST_RUNS - 1)
 
     reaper(bench).look()
 
