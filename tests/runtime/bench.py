@@ -18,6 +18,8 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.run_times import HOLD_S
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
+from tasks_app.runtime.scan.position import ScanPosition
+from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
@@ -88,6 +90,7 @@ class Bench:
         threads: int = 1,
         extra_threads: int = 0,
         together: bool = True,
+        paces: PollPaces = PACES,
         **options: Any,
     ) -> Child:
         """Make a child, start its housekeeper; ``together``: at first it claims ten at a time."""
@@ -99,6 +102,7 @@ class Bench:
             node="test",
             threads=threads,
             extra_threads=extra_threads,
+            paces=paces,
         )
         self._children.append(child)
         for path, value in self.tuning.items():
@@ -111,11 +115,18 @@ class Bench:
             child.start()
         return child
 
-    def work(self, *, concurrency: int = 1, **options: Any) -> StandaloneWorker:
+    def work(
+        self,
+        *,
+        concurrency: int = 1,
+        paces: PollPaces = PACES,
+        front: ScanPosition | None = None,
+        **options: Any,
+    ) -> StandaloneWorker:
         """Make a worker without a broker, its child started."""
-        child = self.child(extra_threads=concurrency - 1, **options)
+        child = self.child(extra_threads=concurrency - 1, paces=paces, **options)
         names = set(self.registry.names)
-        return StandaloneWorker(self.settings(**options), child, (QUEUE,), names)
+        return StandaloneWorker(self.settings(**options), child, (QUEUE,), names, front)
 
     def drain(self, **options: Any) -> None:
         """Work in this thread until nothing is due, and stop in order."""

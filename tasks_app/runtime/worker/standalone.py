@@ -47,6 +47,7 @@ class StandaloneWorker:
         child: Child,
         queues: tuple[str, ...],
         names: set[str],
+        front: ScanPosition | None = None,
     ) -> None:
         self._settings = settings
         self._child = child
@@ -56,7 +57,7 @@ class StandaloneWorker:
         self.duties = Duties(settings, child.database, child.identity.owner)
         self._slot = child.slot
         self._claimed_at = 0.0
-        self._front = ScanPosition()
+        self._front = front or ScanPosition(child.parts.paces.front)
         self._admission = AdmissionControl(child.database)
         self._crowded_since: float | None = None
 
