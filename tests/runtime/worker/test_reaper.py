@@ -17,12 +17,13 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.hints.hints import HINTS
 from tasks_app.runtime.scoreboard.layout import MOST_RUNS
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
+from tests.runtime.hints.ear import Ear, told
 from tests.runtime.mortal import Mortal
+from tests.statements import once_after
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -82,39 +83,32 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     assert bench.slots.occupied() == []
 
 
-def test_a_second_thread_may_reap_the_same_child_meanwhile(
-    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_thread_may_reap_the_same_child_meanwhile(bench: Bench, dead: Dead) -> None:
     """A child that drains asks for itself; its housekeeper does, too."""
     bench.succeeding(retry="1h")
     task_id = bench.create()
     dead([task_id])
-    one = reaper(bench)
-    (seen,) = bench.slots.occupied()
-    gone = one._admission.gone
+    database = Database(bench.url)
+    one = reaper(bench, database)
+    open_meanwhile: list[int] = []
 
-    def meanwhile(ids: list[int]) -> None:
-        gone(ids)
-        monkeypatch.setattr(one._admission, "gone", gone)
-        assert one._reap(seen)
+    def meanwhile() -> None:
+        open_meanwhile.append(one.look())
 
-    monkeypatch.setattr(one._admission, "gone", meanwhile)
+    # When the row of the dead child has left the list, gates are asked for.
+    with once_after(database.engine, "t.order_key, t.limit_key", meanwhile):
+        assert one.look() == 0
 
-    assert one.look() == 0
+    assert open_meanwhile == [0]
 
     assert counts(bench, [task_id]) == [("PENDING", 1, 0)]
     assert bench.slots.occupied() == []
 
 
 def test_what_goes_back_is_hinted_at_before_the_next_scan(
-    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, dead: Dead, ear: Ear
 ) -> None:
     """The one that ran, its neighbours, and those of the message that were not claimed."""
-    hinted: set[int] = set()
-    monkeypatch.setattr(HINTS, "offer", lambda _queue, ids: hinted.update(ids))
-    monkeypatch.setattr(
-        HINTS, "again", lambda settled: hinted.update(s.fence.task_id for s in settled)
-    )
     bench.succeeding(retry="0s,0s")
     claimed, rest = [bench.create() for _ in range(3)], [bench.create() for _ in range(3)]
     with bench.engine.begin() as connection:
@@ -123,7 +117,7 @@ def test_what_goes_back_is_hinted_at_before_the_next_scan(
 
     reaper(bench).look()
 
-    assert hinted == {*claimed, *rest}
+    assert set(told(ear)) == {*claimed, *rest}
 
 
 def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> None:
