@@ -1,4 +1,8 @@
-"""What a test sees of the statements on an engine, and does beside one: by SQLAlchemy's events."""
+"""What a test sees of the statements on an engine, and does beside one: by SQLAlchemy's events.
+
+An engine that was listened to takes the slower way for good. So of the suite's own engine take
+``engine.execution_options()``: another one with the same connections.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import OperationalError
 
 
 class Seen(NamedTuple):
@@ -33,14 +38,16 @@ def watched(engine: Engine, part: str = "") -> Iterator[list[Seen]]:
 
 
 @contextmanager
-def once_after(engine: Engine, part: str, do: Callable[[], object]) -> Iterator[None]:
-    """Call ``do`` once, when the first statement with ``part`` in it is answered."""
-    done = False
+def once_after(
+    engine: Engine, part: str, do: Callable[[], object], *, number: int = 1
+) -> Iterator[None]:
+    """Call ``do`` once, when the statement of this number with ``part`` in it is answered."""
+    answered = 0
 
     def meanwhile(_: Any, __: Any, sql: str, *___: Any) -> None:
-        nonlocal done
-        if part in sql and not done:
-            done = True
+        nonlocal answered
+        answered += part in sql
+        if part in sql and answered == number:
             do()
 
     event.listen(engine, "after_cursor_execute", meanwhile)
@@ -48,4 +55,18 @@ def once_after(engine: Engine, part: str, do: Callable[[], object]) -> Iterator[
         yield
     finally:
         event.remove(engine, "after_cursor_execute", meanwhile)
-    assert done, f"no statement had {part!r} in it"
+    assert answered >= number, f"{answered} statements had {part!r} in them"
+
+
+@contextmanager
+def commit_unanswered(engine: Engine) -> Iterator[None]:
+    """Let the next COMMIT be carried out, and its answer be lost."""
+
+    def unanswered(connection: Connection) -> None:
+        event.remove(engine, "commit", unanswered)
+        connection.connection.commit()
+        raise OperationalError("COMMIT", None, ConnectionError())
+
+    event.listen(engine, "commit", unanswered)
+    yield
+    assert not event.contains(engine, "commit", unanswered), "nothing was committed"

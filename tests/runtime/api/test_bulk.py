@@ -19,7 +19,6 @@ from tasks_app.pool.operations.selection import LOOKED_AT
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
-from tasks_app.runtime.api import bulk_step
 from tasks_app.runtime.api.bulk import STEP, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import foresee_bulk, foresee_rest
 from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN
@@ -29,6 +28,7 @@ from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.factory import claimed_task, ending, pending_task
 from tests.pool.interleave import pid_of
 from tests.runtime.api.bulk_rows import failed_task, make, pools
+from tests.statements import once_after
 from tests.waiting import until
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
@@ -134,22 +134,15 @@ def test_newer_than_is_the_other_half(engine: Engine) -> None:
 def test_a_state_is_asked_again_under_the_lock(engine: Engine) -> None:
     """What waited when it was looked up, and runs now, is not what was meant."""
     (task_id,) = make(engine, 1)
-    looked = threading.Event()
-    real = bulk_step.look
 
-    def look(*arguments: Any) -> Any:
-        found = real(*arguments)
-        if not looked.is_set():
-            looked.set()
-            with engine.begin() as connection:
-                claimed_task(connection, task_id)
-        return found
+    def run() -> None:
+        with engine.begin() as connection:
+            claimed_task(connection, task_id)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk_step, "look", look)
-        done = bulk(engine, "cancel", name="t", state="PENDING")
+    own = engine.execution_options()
+    with once_after(own, "AS fits FROM", run):
+        done = bulk(own, "cancel", name="t", state="PENDING")
 
-    assert looked.is_set()
     assert done.number == 0
     with engine.connect() as connection:
         task = get(connection, task_id)
@@ -246,10 +239,10 @@ def test_a_killed_one_is_taken_up_after_its_last_step(engine: Engine) -> None:
         if len(noted) == 2:
             raise KeyboardInterrupt
 
-    event.listen(engine, "before_cursor_execute", dies)
+    killed = engine.execution_options()
+    event.listen(killed, "before_cursor_execute", dies)
     with pytest.raises(KeyboardInterrupt):
-        run_bulk(engine, token)
-    event.remove(engine, "before_cursor_execute", dies)
+        run_bulk(killed, token)
     assert pools(engine, ids) == {"completed CANCELLED": STEP, "pending PENDING": 6}
 
     done = run_bulk(engine, token)
@@ -453,8 +446,12 @@ def test_a_group_that_somebody_counts_is_waited_for_before_its_members_are_locke
         step = threading.Thread(target=run_bulk, args=(engine, token))
         step.start()
         mine = pid_of(counting)
-        until(lambda: looking.execute(BLOCKED, {"pid": mine}).scalar())
-        looking.rollback()
+
+        def is_waited_for() -> bool:
+            looking.rollback()  # within a transaction the list of sessions stays as it was
+            return bool(looking.execute(BLOCKED, {"pid": mine}).scalar())
+
+        until(is_waited_for)
         free_row = looking.execute(FREE, {"id": member}).all()
         looking.rollback()
         counting.commit()

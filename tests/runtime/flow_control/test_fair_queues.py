@@ -12,10 +12,10 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.flow_control.fair_share import EVERY
+from tasks_app.pool.dispatch import run_times
 from tasks_app.pool.flow_control.fair_queues import MOST_LINES, fair_queues
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.api.limits import share_queue, unshare_queue
-from tasks_app.runtime.dispatch import message_sizing
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tests.factory import claimer
 from tests.runtime.bench import Bench
@@ -23,10 +23,9 @@ from tests.runtime.flow_control.fair_line import QUEUE, Line, fill, share
 
 
 @pytest.fixture
-def line(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
-    monkeypatch.setattr(
-        message_sizing.KnownRunTimes, "of", lambda _, __, names: dict.fromkeys(names, 0.02)
-    )
+def line(engine: Engine, bench: Bench) -> Iterator[Line]:
+    with engine.begin() as connection:
+        run_times.learn(connection, {"t": 0.02})
     line = Line(engine, bench)
     yield line
     line.close()
