@@ -40,7 +40,7 @@ class Bench:
         """For handlers to note that they ran."""
         self.tuning: dict[str, Any] = {}
         """For each child: what to set, by its path, as ``run_times.fast_s``."""
-        self._children: list[Child] = []
+        self.children: list[Child] = []
         self._threads: list[threading.Thread] = []
         self._ends: list[Callable[[], object]] = []
 
@@ -104,7 +104,7 @@ class Bench:
             extra_threads=extra_threads,
             paces=paces,
         )
-        self._children.append(child)
+        self.children.append(child)
         for path, value in self.tuning.items():
             part, _, name = path.rpartition(".")
             assert hasattr(attrgetter(part)(child), name), path
@@ -131,7 +131,7 @@ class Bench:
     def drain(self, **options: Any) -> None:
         """Work in this thread until nothing is due, and stop in order."""
         self.work(**options).run(drain=True)
-        self._children[-1].stop()
+        self.children[-1].stop()
 
     def execute(self, ids: Iterable[int], dispatch_id: int | None = None, **options: Any) -> None:
         """Carry out one message in this thread, and stop in order."""
@@ -160,11 +160,11 @@ class Bench:
         """Stop all that was started."""
         for end in self._ends:
             end()
-        for child in self._children:
+        for child in self.children:
             child.inflight.stop()
         for thread in self._threads:
             thread.join(10)
-        for child in self._children:
+        for child in self.children:
             child.stop()
 
     # -- look

@@ -17,7 +17,8 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.scoreboard.layout import MOST_RUNS
+from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SlotView
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
@@ -53,10 +54,12 @@ def dead(bench: Bench) -> Dead:
     return die
 
 
-def reaper(bench: Bench, database: Database | None = None) -> Reaper:
+def reaper(
+    bench: Bench, database: Database | None = None, slots: Scoreboard | None = None
+) -> Reaper:
     database = database or Database(bench.url)
     bench.at_end(database.dispose)
-    return Reaper(database, bench.slots, bench.registry, bench.settings())
+    return Reaper(database, slots or bench.slots, bench.registry, bench.settings())
 
 
 def counts(bench: Bench, ids: list[int]) -> list[tuple[str, int, int]]:
@@ -248,11 +251,11 @@ def test_the_last_words_of_a_slot_count_not_those_that_were_read_before_it_died(
     dead([b, a], running=1)
     runs = {task.task_id: task.run for task in claims(bench, "dead")}
 
-    late = reaper(bench)
-    now = late._slots.occupied
-    late._slots.occupied = lambda: [replace(v, running=(runs[a],)) for v in now()]  # type: ignore[method-assign]
+    class Late(Scoreboard):
+        def occupied(self) -> list[SlotView]:
+            return [replace(view, running=(runs[a],)) for view in super().occupied()]
 
-    late.look()
+    reaper(bench, slots=Late(bench.slots.path)).look()
 
     assert counts(bench, [a, b]) == [("PENDING", 0, 0), ("PENDING", 1, 0)]
 
