@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from uuid import uuid4
 
@@ -66,7 +67,8 @@ def _amend(connection: Connection, task: ClaimedTask) -> bool:
     return bool(amend(connection, task.fence, "{}"))
 
 
-WRITES = {
+Write = Callable[[Connection, ClaimedTask], bool]
+WRITES: dict[str, Write] = {
     "settle of a group": _group,
     "settle of one": _one,
     "settle with its effects": _effect,
@@ -76,7 +78,7 @@ WRITES = {
 }
 
 
-def _zombie(url: str, task_id: int, write: str) -> None:
+def _zombie(url: str, task_id: int, write: Write) -> None:
     """Claim, stop, write; never returns."""
     os.setsid()  # or the kernel wakes it when the shell that started us ends
     status = 2
@@ -86,14 +88,16 @@ def _zombie(url: str, task_id: int, write: str) -> None:
             (task,) = claim(connection, [task_id], _claimer(f"zombie {os.getpid()}"), uuid4())
         os.kill(os.getpid(), signal.SIGSTOP)
         with engine.begin() as connection:
-            status = ACCEPTED if WRITES[write](connection, task) else STALE
+            status = ACCEPTED if write(connection, task) else STALE
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
-def trials(number: int, at_once: int, seed: int) -> Counter[str]:
+def trials(
+    number: int, at_once: int, seed: int, verbs: Mapping[str, Write] = WRITES
+) -> Counter[str]:
     """Carry out this many trials; return how they ended, by the write."""
     rng = random.Random(seed)
     ended: Counter[str] = Counter()
@@ -102,34 +106,38 @@ def trials(number: int, at_once: int, seed: int) -> Counter[str]:
         with engine.begin() as connection:
             migrate(connection)
         for begun in range(0, number, at_once):
-            writes = rng.choices(list(WRITES), k=min(at_once, number - begun))
+            writes = rng.choices(list(verbs.items()), k=min(at_once, number - begun))
             _round(engine, stack.urls.database, writes, ended, rng)
         engine.dispose()
     return ended
 
 
 def _round(
-    engine: Engine, url: str, writes: list[str], ended: Counter[str], rng: random.Random
+    engine: Engine,
+    url: str,
+    writes: list[tuple[str, Write]],
+    ended: Counter[str],
+    rng: random.Random,
 ) -> None:
     with engine.begin() as connection:
         ids = [int(create_task(connection, "zombie")) for _ in writes]
     engine.dispose()  # or the forks would share its sockets
     zombies = {}
-    for task_id, write in zip(ids, writes, strict=True):
+    for task_id, (name, write) in zip(ids, writes, strict=True):
         pid = os.fork()
         if pid == 0:
             _zombie(url, task_id, write)
-        zombies[pid] = (task_id, write)
+        zombies[pid] = (task_id, name)
     for pid in list(zombies):
         if not os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
-            _, write = zombies.pop(pid)
-            ended[f"{write}: BROKEN before it was stopped"] += 1
+            _, name = zombies.pop(pid)
+            ended[f"{name}: BROKEN before it was stopped"] += 1
     _take_away(engine, [task_id for task_id, _ in zombies.values()], rng)
     for pid in zombies:
         os.kill(pid, signal.SIGCONT)
-    for pid, (_, write) in zombies.items():
+    for pid, (_, name) in zombies.items():
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        ended[f"{write}: {('refused', 'ACCEPTED')[status] if status < 2 else 'BROKEN'}"] += 1
+        ended[f"{name}: {('refused', 'ACCEPTED')[status] if status < 2 else 'BROKEN'}"] += 1
     _settle_the_rest(engine, ended)
 
 

@@ -318,11 +318,11 @@ def test_a_worker_that_stops_gives_back_at_a_chunk(yard: Yard) -> None:
 
     def stop() -> None:
         leave.wait(10)
-        work._inflight.stop()
+        work.child.inflight.stop()
 
     yard.bench.beside(stop)
     work.run()
-    work._child.stop()
+    work.child.stop()
 
     part = yard.parts(begun.batch_id)[0]
     assert yard.bench.state(part.task_id or 0) == "PENDING"

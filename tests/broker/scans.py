@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from datetime import datetime
 from typing import Self
 
@@ -46,10 +45,9 @@ class Scans:
 
     def _watch(self) -> None:
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            while not self._ends.is_set():
+            while not self._ends.wait(0.02):
                 row = connection.execute(DONE).one_or_none()
                 if row is not None and row[0] is not None:
                     self.now = row[1]
                     if not self.seen or row[0] > self.seen[-1]:
                         self.seen.append(row[0])
-                time.sleep(0.02)

@@ -104,14 +104,13 @@ def fail_all(engine: Engine) -> None:
 
 def wait_for_steps(engine: Engine, token: int, more_than: int, operators: list[Any]) -> bool:
     """Whether another step was committed; False: it is over."""
-    while True:
-        steps = steps_of(engine, token)
-        if steps and steps[-1].after is None:
-            return False
-        if len(steps) > more_than:
-            return True
+
+    def steps() -> list[Any]:
         assert any(operator.is_alive() for operator in operators), "nobody goes on"
-        time.sleep(0.002)
+        found = steps_of(engine, token)
+        return found if len(found) > more_than or (found and found[-1].after is None) else []
+
+    return until(steps, 60)[-1].after is not None
 
 
 def finish(engine: Engine, url: str, token: int, crowd: Crowd) -> int:

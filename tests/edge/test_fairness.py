@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.flow_control.fair_share import EVERY
-from tasks_app.runtime.dispatch.message_sizing import KnownRunTimes
+from tasks_app.pool.dispatch import run_times
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
 from tests.runtime.flow_control.fair_line import Line, fill, share
@@ -22,9 +22,10 @@ TASK_S = 0.004
 
 
 @pytest.fixture
-def line(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:  # noqa: F811
+def line(engine: Engine, bench: Bench) -> Iterator[Line]:  # noqa: F811
     """A worker that takes some time for each task, and gets a hundred in a message."""
-    monkeypatch.setattr(KnownRunTimes, "of", lambda _, __, names: dict.fromkeys(names, TASK_S))
+    with engine.begin() as connection:
+        run_times.learn(connection, {"t": TASK_S})
     line = Line(engine, bench, task_s=TASK_S)
     yield line
     line.close()

@@ -52,11 +52,11 @@ def scanner(bench: Bench, number: int) -> None:
 def worker(bench: Bench, number: int) -> None:
     work = bench.work(scan_interval=0.001)
     for _ in range(number):
-        work._slot.tidy_at = 0.0
+        work.child.slot.tidy_at = 0.0
         work.tidy()
         work.claim()
         work.nap()
-    bench._children[-1].stop()
+    bench.children[-1].stop()
 
 
 def paused(bench: Bench) -> None:

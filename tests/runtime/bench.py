@@ -18,6 +18,8 @@ from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.run_times import HOLD_S
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
+from tasks_app.runtime.scan.position import ScanPosition
+from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standalone import StandaloneWorker
@@ -38,7 +40,7 @@ class Bench:
         """For handlers to note that they ran."""
         self.tuning: dict[str, Any] = {}
         """For each child: what to set, by its path, as ``run_times.fast_s``."""
-        self._children: list[Child] = []
+        self.children: list[Child] = []
         self._threads: list[threading.Thread] = []
         self._ends: list[Callable[[], object]] = []
 
@@ -88,6 +90,7 @@ class Bench:
         threads: int = 1,
         extra_threads: int = 0,
         together: bool = True,
+        paces: PollPaces = PACES,
         **options: Any,
     ) -> Child:
         """Make a child, start its housekeeper; ``together``: at first it claims ten at a time."""
@@ -99,8 +102,9 @@ class Bench:
             node="test",
             threads=threads,
             extra_threads=extra_threads,
+            paces=paces,
         )
-        self._children.append(child)
+        self.children.append(child)
         for path, value in self.tuning.items():
             part, _, name = path.rpartition(".")
             assert hasattr(attrgetter(part)(child), name), path
@@ -111,16 +115,23 @@ class Bench:
             child.start()
         return child
 
-    def work(self, *, concurrency: int = 1, **options: Any) -> StandaloneWorker:
+    def work(
+        self,
+        *,
+        concurrency: int = 1,
+        paces: PollPaces = PACES,
+        front: ScanPosition | None = None,
+        **options: Any,
+    ) -> StandaloneWorker:
         """Make a worker without a broker, its child started."""
-        child = self.child(extra_threads=concurrency - 1, **options)
+        child = self.child(extra_threads=concurrency - 1, paces=paces, **options)
         names = set(self.registry.names)
-        return StandaloneWorker(self.settings(**options), child, (QUEUE,), names)
+        return StandaloneWorker(self.settings(**options), child, (QUEUE,), names, front)
 
     def drain(self, **options: Any) -> None:
         """Work in this thread until nothing is due, and stop in order."""
         self.work(**options).run(drain=True)
-        self._children[-1].stop()
+        self.children[-1].stop()
 
     def execute(self, ids: Iterable[int], dispatch_id: int | None = None, **options: Any) -> None:
         """Carry out one message in this thread, and stop in order."""
@@ -149,11 +160,11 @@ class Bench:
         """Stop all that was started."""
         for end in self._ends:
             end()
-        for child in self._children:
+        for child in self.children:
             child.inflight.stop()
         for thread in self._threads:
             thread.join(10)
-        for child in self._children:
+        for child in self.children:
             child.stop()
 
     # -- look

@@ -94,7 +94,7 @@ class Labour:
         """Start a worker that claims from the pool."""
         work = self.bench.work(lease=LEASE_S, give_back_after=0.1, scan_interval=0.5)
         work.duties.rescuer.let_renew = lambda: None  # type: ignore[method-assign]
-        self.child = work._child
+        self.child = work.child
         self.worker = self.bench.beside(work.run)
 
     def _consume(self) -> None:

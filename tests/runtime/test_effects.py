@@ -270,7 +270,7 @@ class TestWithoutASession:
         bench.execute([task_id])
 
         assert (bench.state(task_id), bench.effects(task_id)) == ("RUNNING", 0)
-        assert bench._children[-1].inflight.empty
+        assert bench.children[-1].inflight.empty
 
     def test_a_deferred_constraint_that_fails_at_commit_is_charged(self, bench: Bench) -> None:
         @bench.handler(max_attempts=1)

@@ -110,7 +110,7 @@ def test_effects_stand_if_and_only_if_their_run_succeeded(odd: Bench, way: str) 
         child.execute(None, ids)
         until(lambda: child.inflight.empty, 20)
         child.stop()
-        bench._children.remove(child)
+        bench.children.remove(child)
         for task_id, number, plan in zip(ids, numbers, drawn, strict=True):
             judge(bench, task_id, plan, way)
             assert not runs[number].stale_writes, plan

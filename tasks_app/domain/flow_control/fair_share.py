@@ -42,6 +42,7 @@ class Shares:
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """Of keys that do not have the weight 1."""
+    remembered: int = REMEMBERED
     _had: dict[str, float] = field(default_factory=dict)
     """Tasks by weight; only differences mean something."""
     _owed: dict[FairLine, int] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Shares:
             self._at = max(self._had.get(key, 0.0), self._at)
             self._had[key] = self._at + self._price(key)
             _charge(pick.line, pick.behind, self._owed)
-        if len(self._had) > REMEMBERED:  # of many who came once, the half that had least
+        if len(self._had) > self.remembered:  # of many who came once, the half that had least
             self._at = sorted(self._had.values())[len(self._had) // 2]
         self._had = {key: had for key, had in self._had.items() if had > self._at}
         self._owed = {line: owed for line, owed in self._owed.items() if owed > 0}

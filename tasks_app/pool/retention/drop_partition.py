@@ -10,17 +10,15 @@ from __future__ import annotations
 from sqlalchemy import Connection, TextClause, text
 
 from tasks_app.pool.retention.partitions import DayPartition, Mark, remember
+from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT
 from tasks_app.pool.tables import ATTEMPT, COMPLETED, LOG_LINES, table
 
 LOCK_WAIT = "100ms"
 """DETACH takes the whole table for itself: while it waits for who is in there, settles wait for it.
 CONCURRENTLY would not, but is refused where there is a default partition."""
-LOOKED_AT = 5_000
-"""Rows per statement: some ten milliseconds."""
-_DEFAULT = table("task_completed_default")
 
 
-def detach(connection: Connection, partition: DayPartition) -> None:
+def detach(connection: Connection, partition: DayPartition, *, lock_wait: str = LOCK_WAIT) -> None:
     """Take a day out of the pool, in a transaction of its own.
 
     Readers of the old day itself are waited for first: nobody settles into it. While the parent is
@@ -29,20 +27,22 @@ def detach(connection: Connection, partition: DayPartition) -> None:
     Raises:
         sqlalchemy.exc.OperationalError: the table is in use. Try again later.
     """
-    connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'"))
+    connection.execute(text(f"SET LOCAL lock_timeout = '{lock_wait}'"))
     connection.execute(text(f"LOCK TABLE {table(partition.name)} IN ACCESS EXCLUSIVE MODE"))
-    connection.execute(text(f"LOCK TABLE {_DEFAULT} IN ACCESS EXCLUSIVE MODE"))
+    connection.execute(text(f"LOCK TABLE {DEFAULT} IN ACCESS EXCLUSIVE MODE"))
     remember(connection, partition, Mark(detached=True))
     connection.execute(text(f"ALTER TABLE {COMPLETED} DETACH PARTITION {table(partition.name)}"))
 
 
-def forget_history(connection: Connection, partition: DayPartition, after: int) -> int | None:
-    """Delete what the history says of some tasks of a detached day; None: that was all.
+def forget_history(
+    connection: Connection, partition: DayPartition, after: int, *, most: int = LOOKED_AT
+) -> int | None:
+    """Delete what the history says of ``most`` tasks of a detached day; None: that was all.
 
     Else the id to go on after.
     """
-    step = connection.execute(_history(partition), {"after": after, "most": LOOKED_AT}).one()
-    if step.seen < LOOKED_AT:
+    step = connection.execute(_history(partition), {"after": after, "most": most}).one()
+    if step.seen < most:
         return None
     remember(connection, partition, Mark(detached=True, after=step.after))
     return int(step.after)

@@ -28,14 +28,16 @@ def too_old(at: str, name: str) -> str:
 _OLD = too_old("t.finished_at", "t.name")
 
 
-def thin(connection: Connection, partition: DayPartition, mark: Mark) -> tuple[Mark, int]:
-    """Delete tasks of ``mark.names`` among the next rows of a day that stays.
+def thin(
+    connection: Connection, partition: DayPartition, mark: Mark, *, most: int = LOOKED_AT
+) -> tuple[Mark, int]:
+    """Delete tasks of ``mark.names`` among the next ``most`` rows of a day that stays.
 
     Return the mark to go on with, written down already, and how many rows went.
     """
-    values = {"after": mark.after, "most": LOOKED_AT, "names": list(mark.names)}
+    values = {"after": mark.after, "most": most, "names": list(mark.names)}
     step = connection.execute(_thin(partition), values).one()
-    if step.seen < LOOKED_AT:
+    if step.seen < most:
         mark = Mark(done=tuple(sorted({*mark.done, *mark.names})))
     else:
         mark = Mark(after=step.after, names=mark.names, done=mark.done)
@@ -53,6 +55,7 @@ def delete_old(
     keep: Keep,
     after: Place | None = None,
     *,
+    most: int = LOOKED_AT,
     now: datetime | None = None,
 ) -> tuple[Place | None, int]:
     """Delete what is too old among the next rows of the error pool, or of the default partition.
@@ -62,11 +65,11 @@ def delete_old(
     """
     if keep.shortest is None:
         return None, 0
-    values = {**ages(keep), "most": LOOKED_AT, "now": now, "shortest": keep.shortest}
+    values = {**ages(keep), "most": most, "now": now, "shortest": keep.shortest}
     at, task_id = after or (datetime(1900, 1, 1, tzinfo=UTC), 0)
     statement = _ERRORS if pool == ERROR else _STRAYS
     step = connection.execute(statement, {**values, "after_at": at, "after_id": task_id}).one()
-    if step.seen < LOOKED_AT:
+    if step.seen < most:
         return None, step.gone
     return (step.at, step.after), step.gone
 

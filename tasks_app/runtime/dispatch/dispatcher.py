@@ -25,13 +25,14 @@ from tasks_app.runtime.flow_control.admission import AdmissionControl, Admission
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tasks_app.runtime.hooks import HOOKS, Notice
 from tasks_app.runtime.publisher import DelayHinter, Publisher
-from tasks_app.runtime.scan.position import QueuePositions, ScanPosition, whole_passes
+from tasks_app.runtime.scan.position import QueuePositions, ScanPosition
 from tasks_app.runtime.scan.result import ScanResult
+from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace
 from tasks_app.runtime.scan.triage import tidy
 
 log = quiet_logger(__name__)
 
-SLOW_S, REST = 0.1, 4
+FRONT = Pace(0.1, 4, LONGEST_REST_S)
 """Where reading the front of the index takes this long, it may take a fifth of the time."""
 
 
@@ -67,7 +68,7 @@ class Dispatcher:
         self._still = 0
         self._run_times = KnownRunTimes()
         self._positions = QueuePositions()
-        self._front = ScanPosition(whole_passes(SLOW_S, REST))
+        self._front = ScanPosition(FRONT, clock)
         self._admission = AdmissionControl(database)
         self._fairness = Fairness()
         self._rooms = QueueRooms(settings, self._fairness, clock)

@@ -10,6 +10,7 @@ from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.identity import Identity
 from tasks_app.runtime.inflight.inflight import InFlight
+from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.slot import Slot
 
 
@@ -25,3 +26,4 @@ class ChildParts:
     """The child's record for its parent and its siblings."""
     inflight: InFlight
     admission: AdmissionControl
+    paces: PollPaces = PACES

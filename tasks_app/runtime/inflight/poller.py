@@ -36,11 +36,11 @@ class Poller:
         self._fair: set[str] = set()
         self._fair_until = 0.0
         self._turn = 0
-        self._passes: defaultdict[object, ScanPasses] = defaultdict(ScanPasses)
+        self._passes: defaultdict[object, ScanPasses] = defaultdict(lambda: ScanPasses(parts.paces))
         self._gates_at: dict[tuple[str, ...], float] = {}
         """When those that gates stand before have their next turn, for each set of names."""
         self.kinds = tuple(k for k in (claimant.asynchronous, claimant.plain) if k.names)
-        self.backoffs = {kind: EmptyPollBackoff() for kind in self.kinds}
+        self.backoffs = {kind: EmptyPollBackoff(parts.paces.empty) for kind in self.kinds}
 
     def begin_at_the_front(self) -> None:
         """Let the next claims read all that is due."""

@@ -16,7 +16,7 @@ from tasks_app.pool.batch import prune as batches
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.retention import drop_partition, prune, trail
 from tasks_app.pool.retention.partitions import DayPartition, Mark, due_names, owns, partitions
-from tasks_app.pool.retention.prune import DEFAULT, Place
+from tasks_app.pool.retention.prune import DEFAULT, LOOKED_AT, Place
 from tasks_app.pool.tables import ERROR
 from tasks_app.runtime.db.database import Database
 
@@ -55,13 +55,16 @@ class Pruned:
 class Retention:
     """One process's; any number may run, and come upon the same rows."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(
+        self, settings: Settings, database: Database, *, rows_per_step: int = LOOKED_AT
+    ) -> None:
         self._completed = settings.completed
         self._errors = settings.errors
         self._batches = settings.batches
         self._keep = settings.keep_completed, settings.keep_errors, settings.keep_batches
         self._lines = settings.keep_transitions
         self._database = database
+        self._rows = rows_per_step
         self._places: dict[str, Place | None] = {}
         self._told = False
 
@@ -161,7 +164,7 @@ class Retention:
 
     def _forget(self, day: DayPartition, after: int) -> int | None:
         with self._database.begin() as connection:
-            return drop_partition.forget_history(connection, day, after)
+            return drop_partition.forget_history(connection, day, after, most=self._rows)
 
     def _thin(self, names: tuple[str, ...], day: DayPartition, pruned: Pruned) -> Iterator[None]:
         mark = day.mark
@@ -169,7 +172,7 @@ class Retention:
             mark = Mark(names=names, done=mark.done)
         while mark.names:
             with self._database.begin() as connection:
-                mark, gone = prune.thin(connection, day, mark)
+                mark, gone = prune.thin(connection, day, mark, most=self._rows)
             pruned.completed += gone
             yield
 
@@ -177,7 +180,7 @@ class Retention:
         while True:
             place = self._places.get(pool)
             with self._database.begin() as connection:
-                place, gone = prune.delete_old(connection, pool, keep, place)
+                place, gone = prune.delete_old(connection, pool, keep, place, most=self._rows)
             self._places[pool] = place
             if gone or place:
                 yield gone

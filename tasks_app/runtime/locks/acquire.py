@@ -32,6 +32,8 @@ def take(
     ask: Ask,
     wait_s: float,
     snooze_s: float,
+    *,
+    place_lease: timedelta = WAIT_LEASE,
 ) -> Granted:
     """Return when the group is held.
 
@@ -39,7 +41,7 @@ def take(
         LockDeniedError: it was not free in time; nothing is held then.
     """
     try:
-        return _stand(begin, ask, wait_s, snooze_s)
+        return _stand(begin, ask, wait_s, snooze_s, place_lease)
     except LockDeniedError:
         raise
     except BaseException:  # a time limit, say, or a COMMIT that was not answered
@@ -53,9 +55,11 @@ def _stand(
     ask: Ask,
     wait_s: float,
     snooze_s: float,
+    place_lease: timedelta,
 ) -> Granted:
     began = time.monotonic()
-    ends, renew_at = began + wait_s, began + WAIT_LEASE.total_seconds() / 3
+    renew_every_s = place_lease.total_seconds() / 3
+    ends, renew_at = began + wait_s, began + renew_every_s
     naps = pauses()
     hindered = False
     answer: tuple[Obstacle, ...] = ()
@@ -72,8 +76,8 @@ def _stand(
         with begin() as connection:
             passed_by = False
             if time.monotonic() >= renew_at:
-                passed_by = bool(renew(connection, [ask.token], WAIT_LEASE))
-                renew_at = time.monotonic() + WAIT_LEASE.total_seconds() / 3
+                passed_by = bool(renew(connection, [ask.token], place_lease))
+                renew_at = time.monotonic() + renew_every_s
             hindered = bool(answer) and not passed_by and is_hindered(connection, ask)
     if wait_s:
         patiently(begin, lambda connection: give_up(connection, ask.token))

@@ -17,28 +17,19 @@ from typing import NamedTuple
 
 from tasks_app.pool.dispatch.scan import DueRows
 from tasks_app.pool.fragments.scan_position import Place
-from tasks_app.runtime.scan.throttle import Throttle
+from tasks_app.runtime.scan.throttle import PACES, Pace, PollPaces, Throttle
 
-LONGEST_REST_S = 10.0
 MARGIN_S = 5.0
 """A row that commits at most this late does not wait for a whole pass."""
-
-
-def whole_passes(slow_s: float = 0.01, rest: float = 200) -> Throttle:
-    """Return the throttle of passes from the front: all are whole while they take under 10 ms.
-
-    Slow ones take a two-hundredth of the time, so that of a hundred passes hardly one is slow.
-    """
-    return Throttle(slow_s, rest, LONGEST_REST_S)
 
 
 class ScanPosition:
     """The passes of one kind: for the same queues and names."""
 
     def __init__(
-        self, throttle: Throttle | None = None, clock: Callable[[], float] = time.monotonic
+        self, pace: Pace = PACES.front, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._throttle = throttle or whole_passes()
+        self._throttle = Throttle(pace)
         self._clock = clock
         self._whole_at = 0.0
         self._empty_at: float | None = None
@@ -99,18 +90,17 @@ class Start(NamedTuple):
 class ScanPasses:
     """Those of one kind: for the same queues and names.
 
-    While there is enough to do they go on where the last one ended; passes that do not take a
-    twentieth of the time.
+    While there is enough to do they go on where the last one ended.
     """
 
     def __init__(
-        self, throttle: Throttle | None = None, clock: Callable[[], float] = time.monotonic
+        self, paces: PollPaces = PACES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.places: dict[tuple[str, int], Place] = {}
         """Where the last rows stood, by queue and priority; each pass moves them on."""
-        self._throttle = throttle or Throttle(0.0, 20, LONGEST_REST_S)
+        self._throttle = Throttle(paces.back)
         self._clock = clock
-        self._front = ScanPosition(clock=clock)
+        self._front = ScanPosition(paces.front, clock)
         self._back_at = 0.0
 
     def start(self, began: float) -> Start:

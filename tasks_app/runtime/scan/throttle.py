@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(slots=True)
-class Throttle:
-    """Says how long to rest after each pass of one kind."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often slow passes of one kind are made."""
 
     slow_s: float
     """A faster pass is followed by no rest."""
@@ -17,6 +17,32 @@ class Throttle:
     """The rest after a slow pass, in multiples of its duration …"""
     longest_rest_s: float
     """… but never longer than this: rows that only such a pass finds would wait too long."""
+
+
+LONGEST_REST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PollPaces:
+    """How often one child reads what it need not read each time."""
+
+    front: Pace = Pace(0.01, 200, LONGEST_REST_S)
+    """Passes from the front of the index. Slow ones take a two-hundredth of the time, so that of a
+    hundred passes hardly one is slow."""
+    back: Pace = Pace(0.0, 20, LONGEST_REST_S)
+    """Passes that do not go on where the last one ended: a twentieth of the time."""
+    empty: Pace = Pace(0.005, 20, 5.0)
+    """Polls for a kind of tasks that found none: a twentieth of the time."""
+
+
+PACES = PollPaces()
+
+
+@dataclass(slots=True)
+class Throttle:
+    """Says how long to rest after each pass of one kind."""
+
+    pace: Pace
     _last_s: float = 0.0
 
     def rest_after(self, took_s: float) -> float:
@@ -25,9 +51,9 @@ class Throttle:
         One slow pass proves nothing: the machine, or the database, may have stalled meanwhile.
         """
         faster_s, self._last_s = min(took_s, self._last_s), took_s
-        if faster_s <= self.slow_s:
+        if faster_s <= self.pace.slow_s:
             return 0.0
-        return min(self.rest * faster_s, self.longest_rest_s)
+        return min(self.pace.rest * faster_s, self.pace.longest_rest_s)
 
     def forget(self) -> None:
         """Treat the next pass as the first one."""
@@ -42,10 +68,9 @@ class EmptyPollBackoff:
     """
 
     def __init__(
-        self, throttle: Throttle | None = None, clock: Callable[[], float] = time.monotonic
+        self, pace: Pace = PACES.empty, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Polls that find nothing take a twentieth of the time, unless ``throttle`` is given."""
-        self._throttle = throttle or Throttle(slow_s=0.005, rest=20, longest_rest_s=5.0)
+        self._throttle = Throttle(pace)
         self._clock = clock
         self._until = 0.0
 

@@ -40,9 +40,9 @@ def silent_housekeeper(slots: Scoreboard, silent_s: float = SILENT_S) -> str:
     return ""
 
 
-def starving(slots: Scoreboard) -> bool:
+def starving(slots: Scoreboard, *, now: float | None = None) -> bool:
     """Tell whether every child was just seen idle while messages wait that nobody takes."""
-    now = time.monotonic()
+    now = time.monotonic() if now is None else now
     views = slots.occupied()
     return bool(views) and all(
         now - view.hungry < STALE_S and not view.messages and not view.running for view in views

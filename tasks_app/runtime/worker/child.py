@@ -16,6 +16,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.runtime.execution.attempt_log import ATTEMPTS
 from tasks_app.runtime.handlers.middleware import Middleware
 from tasks_app.runtime.handlers.registry import Registry
+from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.tracing.tracing import flush_traces
 from tasks_app.runtime.worker.wiring import ThreadCounts, child_parts, wire
@@ -40,10 +41,13 @@ class Child:
         middleware: Sequence[Middleware] = (),
         threads: int = 1,
         extra_threads: int = 0,
+        paces: PollPaces = PACES,
     ) -> None:
         """``threads`` bring messages of their own; ``extra_threads`` only run what is claimed."""
         counts = ThreadCounts(threads, extra_threads)
-        parts = child_parts(settings, registry, slots, queues=queues, node=node, threads=counts)
+        parts = child_parts(
+            settings, registry, slots, queues=queues, node=node, threads=counts, paces=paces
+        )
         wiring = wire(parts, slots, middleware, extra_threads)
         self.parts = parts
         self.identity = parts.identity

@@ -47,16 +47,17 @@ class StandaloneWorker:
         child: Child,
         queues: tuple[str, ...],
         names: set[str],
+        front: ScanPosition | None = None,
     ) -> None:
         self._settings = settings
-        self._child = child
+        self.child = child
         self._inflight = child.inflight
         self._queues = queues
         self._names = names
         self.duties = Duties(settings, child.database, child.identity.owner)
         self._slot = child.slot
         self._claimed_at = 0.0
-        self._front = ScanPosition()
+        self._front = front or ScanPosition(child.parts.paces.front)
         self._admission = AdmissionControl(child.database)
         self._crowded_since: float | None = None
 
@@ -72,13 +73,13 @@ class StandaloneWorker:
         """
         if not drain:
             self.duties.rescuer.let_renew()
-        self._child.threads.start()
+        self.child.threads.start()
         while not self._inflight.over:
             self._every(self.tidy)
             taken = self.claim(drain=drain)
             if taken is None:
                 self._inflight.stopping.wait(patience_s())
-            self._child.executor.run_waiting(self._child.threads.number if taken else 0)
+            self.child.executor.run_waiting(self.child.threads.number if taken else 0)
             if taken:
                 continue
             if drain and self._drained():
@@ -86,13 +87,13 @@ class StandaloneWorker:
             self.nap(DRAIN_NAP_S if drain else None)
         self._inflight.stop()
         self.duties.stop()
-        self._child.await_runs()
+        self.child.await_runs()
 
     def claim(self, *, drain: bool = False) -> int | None:
         """Claim what is due; return how many, or None if the database did not answer."""
         self._claimed_at = time.monotonic()
         try:
-            taken = self._child.executor.top_up(self._queues)
+            taken = self.child.executor.top_up(self._queues)
         except SQLAlchemyError as error:
             if drain and self._is_hopeless(error):
                 raise
@@ -117,15 +118,15 @@ class StandaloneWorker:
         What siblings run may make something due, so no child leaves before the last is over. What
         was given back because a connection was refused is due again only after a moment.
         """
-        since_refusal_s = time.monotonic() - self._child.database.losses.refused
+        since_refusal_s = time.monotonic() - self.child.database.losses.refused
         if since_refusal_s < 2 * UNANSWERED_WAIT.total_seconds():
             return False
-        if not self._inflight.empty or self._child.runs_aside or self._slot.others_run:
+        if not self._inflight.empty or self.child.runs_aside or self._slot.others_run:
             return False
         self._slot.tidy_at = 0.0
         self._every(self.tidy)
         try:
-            return self._child.reap() == 0 and not self._child.executor.top_up_whole(self._queues)
+            return self.child.reap() == 0 and not self.child.executor.top_up_whole(self._queues)
         except SQLAlchemyError:
             return False
 
@@ -138,7 +139,7 @@ class StandaloneWorker:
         if not self._inflight.empty:
             interval = min(0.02, interval)
         else:
-            with suppress(SQLAlchemyError), self._child.database.begin() as connection:
+            with suppress(SQLAlchemyError), self.child.database.begin() as connection:
                 since = timedelta(seconds=time.monotonic() - self._claimed_at)
                 within = self._settings.scan_interval
                 near = upcoming(connection, self._queues, within, since=since)
@@ -187,7 +188,7 @@ class StandaloneWorker:
         verdicts: list[AdmissionVerdict] = []
         began, full = time.monotonic(), 0
         within, most = self._front.within(began), dict.fromkeys(self._queues, TIDY_AT_MOST)
-        with self._child.database.begin() as connection:
+        with self.child.database.begin() as connection:
             for found in due(connection, most, within=within):
                 full += len(found.ids) == TIDY_AT_MOST
                 rows = list(zip(found.ids, found.names, strict=True))

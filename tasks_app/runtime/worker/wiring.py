@@ -37,6 +37,7 @@ from tasks_app.runtime.inflight.parts import ChildParts
 from tasks_app.runtime.inflight.passing_on import PassingOn
 from tasks_app.runtime.inflight.poller import Poller
 from tasks_app.runtime.json_log import name_worker
+from tasks_app.runtime.scan.throttle import PACES, PollPaces
 from tasks_app.runtime.scoreboard.location import parent_of
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.tracing.kept_lines import KeptLines, take_lines
@@ -87,6 +88,7 @@ def child_parts(
     queues: Sequence[str],
     node: str | None,
     threads: ThreadCounts,
+    paces: PollPaces = PACES,
 ) -> ChildParts:
     node = (node or socket.gethostname()).encode("ascii", "replace").decode()
     identity = Identity(
@@ -111,7 +113,7 @@ def child_parts(
         ended=admission.ended,
     )
     slot = slots.take(identity.owner)
-    return ChildParts(settings, registry, identity, database, slot, inflight, admission)
+    return ChildParts(settings, registry, identity, database, slot, inflight, admission, paces)
 
 
 def _lines_layer(parts: ChildParts) -> tuple[Middleware, ...]:

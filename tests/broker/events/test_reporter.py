@@ -25,10 +25,8 @@ class Wire:
     def __init__(self) -> None:
         self.bursts: list[list[dict[str, Any]]] = []
         self.fails = False
-        self.slow_s = 0.0
 
     def publish(self, burst: list[dict[str, Any]], **_: Any) -> None:
-        time.sleep(self.slow_s)
         if self.fails:
             raise ConnectionError("secret")
         self.bursts.append(burst)

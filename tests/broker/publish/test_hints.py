@@ -239,9 +239,21 @@ def test_how_many_wait_is_known_on_every_broker_and_a_dead_connection_is_replace
     assert depths == [1, 2, 3]
 
 
+class NotedHints(CeleryHints):
+    """Notes which messages were started in the producer's thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.started: list[bool] = []
+
+    def start(self, queue: str, ids: Sequence[int]) -> bool:
+        self.started.append(super().start(queue, ids))
+        return self.started[-1]
+
+
 @pytest.mark.parametrize("loss", ["none", "cut"])
 def test_what_goes_out_from_the_producers_thread_arrives_once_whatever_becomes_of_its_socket(
-    house: House, loss: str, monkeypatch: pytest.MonkeyPatch
+    house: House, loss: str
 ) -> None:
     url = urlsplit(house.broker.url_of(15))
     with (
@@ -249,14 +261,8 @@ def test_what_goes_out_from_the_producers_thread_arrives_once_whatever_becomes_o
         Redis.from_url(url.geturl()) as redis,
     ):
         through = url._replace(netloc=url.netloc.replace(f":{url.port}", f":{proxy.port}"))
-        hints = CeleryHints(Settings(broker_url=through.geturl()))
-        hinter, started, start = HintSender(lambda: hints), list[bool](), hints.start
-
-        def noting(queue: str, ids: Sequence[int]) -> bool:
-            started.append(start(queue, ids))
-            return started[-1]
-
-        monkeypatch.setattr(hints, "start", noting)
+        hints = NotedHints(Settings(broker_url=through.geturl()))
+        hinter = HintSender(lambda: hints)
         assert not hints.start("q", [1]), "nothing is connected yet"
         for n in range(3):
             hinter.offer([Hint("q", n)])
@@ -266,7 +272,7 @@ def test_what_goes_out_from_the_producers_thread_arrives_once_whatever_becomes_o
 
         assert redis.llen("tasks_app:q") == 3
         assert hinter.counts == HintCounts(sent=3)
-        assert started == [False, True, True]
+        assert hints.started == [False, True, True]
         redis.delete("tasks_app:q")
         hints.broker.drop()
 

@@ -6,14 +6,12 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from celery import Celery
 from redis import Redis
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import create_task
@@ -26,10 +24,11 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.dispatch.upcoming import Upcoming
 from tasks_app.pool.pool_name import pool_name
 from tasks_app.pool.schema import migrate
-from tasks_app.runtime.hints.hints import HINTS, Hints
+from tasks_app.runtime.hints.hints import HINTS
 from tests.broker.conftest import House
+from tests.runtime.hints.ear import Ear, ear, told  # noqa: F401  a fixture
 from tests.servers import Databases
-from tests.waiting import until
+from tests.statements import watched
 
 NAMED = {"pool": "somebodys"}
 
@@ -104,30 +103,23 @@ def test_each_pool_has_a_delay_index_of_its_own(
 
 
 def test_a_producer_asks_once_and_hints_at_one_pool_only(
-    house: House, other: Engine, monkeypatch: pytest.MonkeyPatch
+    house: House,
+    other: Engine,
+    ear: Ear,  # noqa: F811  the fixture
 ) -> None:
-    monkeypatch.setenv("TASKS_APP_BROKER_URL", "redis://nobody")
-    hints, asked, told = Hints(), [], []
-    monkeypatch.setattr(
-        "tasks_app.runtime.hints.hints.pool_name", lambda c: asked.append(c) or pool_name(c)
-    )
-    ear = SimpleNamespace(
-        publish=lambda queue, ids: told.append(list(ids)), start=lambda *_: False, depth=lambda _: 0
-    )
-    hints.provide(lambda settings: ear)  # type: ignore[arg-type,return-value]
-    monkeypatch.setattr("tasks_app.runtime.api.producer.HINTS", hints)
+    ours, theirs = create_engine(house.engine.url), create_engine(other.url)
     ids = []
-    for engine in (house.engine, house.engine, other, other):
-        with Session(engine) as session, session.begin():
-            ids.append([int(create_task(session, "nobody.knows"))])
-        hints.flush()
+    with watched(ours, "p.prosrc") as asked, watched(theirs, "p.prosrc") as asked_too:
+        for engine in (ours, ours, theirs, theirs):
+            with Session(engine) as session, session.begin():
+                ids.append(int(create_task(session, "nobody.knows")))
 
-    for name, listener in (("after_commit", "_committed"), ("after_transaction_end", "_ended")):
-        event.remove(Session, name, getattr(hints, listener))  # or it hears all that come later
-    until(lambda: list(chain(*told)) == list(chain(*ids[:2])))  # in one message or in two
-    assert len(asked) == 2
-    with house.engine.connect() as connection:
-        assert hints.pool == pool_name(connection)
+    assert told(ear) == ids[:2]
+    assert (len(asked), len(asked_too)) == (1, 1)
+    with ours.connect() as connection:
+        assert HINTS.pool == pool_name(connection)
+    ours.dispose()
+    theirs.dispose()
 
 
 def test_a_hint_carries_the_name(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

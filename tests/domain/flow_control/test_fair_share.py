@@ -123,9 +123,8 @@ def test_what_did_not_have_to_wait_is_owed_nothing() -> None:
     assert {pick.line.priority for pick in picks} == {0}
 
 
-def test_not_every_key_that_ever_was_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks_app.domain.flow_control.fair_share.REMEMBERED", 10)
-    shares = Shares()
+def test_not_every_key_that_ever_was_is_remembered() -> None:
+    shares = Shares(remembered=10)
     for number in range(100):
         shares.went(shares.order({FairLine(f"k{number}", 5): [number]}, 1))
 

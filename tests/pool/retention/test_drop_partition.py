@@ -50,18 +50,17 @@ def test_a_day_goes_in_three_steps(connection: Connection) -> None:
 
 
 def test_the_history_goes_bit_by_bit_and_somebody_else_goes_on(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
+    connection: Connection,
 ) -> None:
-    monkeypatch.setattr(drop_partition, "LOOKED_AT", 2)
     day = old_day(connection)
     ids = [finished(connection) for _ in range(5)]
     drop_partition.detach(connection, day)
 
-    first = drop_partition.forget_history(connection, day, 0)
+    first = drop_partition.forget_history(connection, day, 0, most=2)
     left = count(connection, "task_attempt")
     seen = day_of(connection)
-    second = drop_partition.forget_history(connection, seen, seen.mark.after)
-    third = drop_partition.forget_history(connection, seen, second)
+    second = drop_partition.forget_history(connection, seen, seen.mark.after, most=2)
+    third = drop_partition.forget_history(connection, seen, second, most=2)
 
     assert (first, second, third) == (ids[1], ids[3], None)
     assert left == 3
@@ -97,19 +96,20 @@ def test_a_settle_is_open_then_a_day_is_not_detached_and_later_is(committed_day:
 
 
 def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
-    committed_day: Engine, monkeypatch: pytest.MonkeyPatch
+    committed_day: Engine,
 ) -> None:
     """Somebody's transaction stays open all the time."""
-    monkeypatch.setattr(drop_partition, "LOCK_WAIT", "2s")  # long enough to see who waits for whom
     with two(committed_day) as (a, b), committed_day.connect() as c:
         settled, second = claimed_task(a), claimed_task(a)
         a.commit()
         day = day_of(b)
         settle_one(a, ending(settled))
 
-        waits = blocked(
-            committed_day, b, a, lambda connection: drop_partition.detach(connection, day)
-        )
+        def detach(connection: Connection) -> None:
+            # long enough to see who waits for whom
+            drop_partition.detach(connection, day, lock_wait="2s")
+
+        waits = blocked(committed_day, b, a, detach)
         behind = Blocked(
             committed_day, c, b, lambda connection: settle_one(connection, ending(second))
         )
@@ -122,18 +122,18 @@ def test_a_settle_behind_a_detach_that_waits_goes_on_when_that_gives_up(
 
 
 def test_who_reads_the_old_day_itself_keeps_it_and_no_settle_waits(
-    committed_day: Engine, monkeypatch: pytest.MonkeyPatch
+    committed_day: Engine,
 ) -> None:
-    monkeypatch.setattr(drop_partition, "LOCK_WAIT", "10s")
     with two(committed_day) as (a, b), committed_day.connect() as c:
         task = claimed_task(c)
         c.commit()
         day = day_of(b)
         a.execute(text(f"SELECT count(*) FROM {NAME}"))
 
-        waits = blocked(
-            committed_day, b, a, lambda connection: drop_partition.detach(connection, day)
-        )
+        def detach(connection: Connection) -> None:
+            drop_partition.detach(connection, day, lock_wait="10s")
+
+        waits = blocked(committed_day, b, a, detach)
         c.execute(text("SET LOCAL lock_timeout = '1s'"))
         settled = settle_one(c, ending(task))
         c.commit()

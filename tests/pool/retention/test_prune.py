@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from sqlalchemy import Connection, Engine, text
 
 from tasks_app.domain.config.retention import parse_keep
 from tasks_app.pool.retention import prune
 from tasks_app.pool.retention.partitions import Mark, due_names
+from tasks_app.pool.retention.prune import LOOKED_AT
 from tasks_app.pool.tables import ERROR
 from tasks_app.pool.tasks.browse import attempts, get
 from tests.factory import count
@@ -19,12 +19,12 @@ from tests.pool.old_days import DAY, NOON, ONE, day_of, failed, finished, old_da
 WEEK_LATER = NOON + 7 * ONE
 
 
-def thin(connection: Connection, *names: str) -> int:
+def thin(connection: Connection, *names: str, most: int = LOOKED_AT) -> int:
     """All of the day, step by step, as somebody who reads the mark anew each time."""
     day, total = day_of(connection), 0
     mark = Mark(names=names)
     while mark.names:
-        mark, gone = prune.thin(connection, day, mark)
+        mark, gone = prune.thin(connection, day, mark, most=most)
         assert day_of(connection).mark == mark
         total += gone
     return total
@@ -44,13 +44,12 @@ class TestThinning:
         assert get(connection, kept) is not None
         assert attempts(connection, kept)
 
-    def test_bit_by_bit(self, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(prune, "LOOKED_AT", 2)
+    def test_bit_by_bit(self, connection: Connection) -> None:
         old_day(connection)
         for name in ("a", "b", "a", "a", "b"):
             finished(connection, name)
 
-        assert thin(connection, "a") == 3
+        assert thin(connection, "a", most=2) == 3
         assert count(connection, "task_completed") == 2
 
     def test_it_is_remembered_that_a_day_is_done(self, connection: Connection) -> None:
@@ -72,11 +71,11 @@ class TestThinning:
 class TestByAge:
     """The error pool."""
 
-    def delete(self, connection: Connection, keep: str) -> int:
+    def delete(self, connection: Connection, keep: str, most: int = LOOKED_AT) -> int:
         place, total = None, 0
         while True:
             place, gone = prune.delete_old(
-                connection, ERROR, parse_keep(keep), place, now=WEEK_LATER
+                connection, ERROR, parse_keep(keep), place, most=most, now=WEEK_LATER
             )
             total += gone
             if place is None:
@@ -105,14 +104,11 @@ class TestByAge:
 
         assert [bool(get(connection, i)) for i in (noise, kept, other)] == [False, True, False]
 
-    def test_one_name_of_those_that_stay(
-        self, connection: Connection, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(prune, "LOOKED_AT", 2)
+    def test_one_name_of_those_that_stay(self, connection: Connection) -> None:
         for name in ("a", "b", "a", "b", "b", "a"):
             failed(connection, name)
 
-        assert self.delete(connection, "forever,a=1d") == 3
+        assert self.delete(connection, "forever,a=1d", most=2) == 3
         assert count(connection, "task_error") == 3
 
     def test_one_that_somebody_holds_is_left_for_the_next_pass(self, engine: Engine) -> None:

@@ -16,7 +16,7 @@ from tasks_app.domain.tasks.unique_key import CreateOutcome
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks import unique_keys
 from tasks_app.pool.tasks.cancel import cancel
-from tasks_app.pool.tasks.create import create_many, create_one
+from tasks_app.pool.tasks.create import CHUNK, create_many, create_one
 from tasks_app.pool.tasks.requeue import requeue
 from tests.factory import claimed_task, count, ending, row_of
 
@@ -298,16 +298,16 @@ class TestMany:
         assert new == sorted(new)
         assert all(row_of(connection, i).payload == {"n": 1} for i in new)
 
-    def test_more_keys_than_one_statement_holds(
-        self, connection: Connection, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tasks_app.pool.tasks.create.CHUNK", 3)
-        rows = [keyed("forever", {"n": n}, f"k{n % 8}") for n in range(20)]
+    def test_more_keys_than_one_statement_holds(self, connection: Connection) -> None:
+        keys = CHUNK + 8
+        rows = [keyed("forever", {"n": n}, f"k{n % keys}") for n in range(keys + 12)]
 
         ids = create_many(connection, rows)
 
-        assert [i.created for i in ids] == [True] * 8 + [False] * 12
-        assert [row_of(connection, i).payload["n"] for i in ids] == [n % 8 for n in range(20)]
+        assert [i.created for i in ids] == [True] * keys + [False] * 12
+        assert ids[keys:] == ids[:12]
+        made = text("SELECT array_agg(payload['n']::int ORDER BY id) FROM task_pending")
+        assert connection.execute(made).scalar() == list(range(keys))
 
 
 class TestPrune:

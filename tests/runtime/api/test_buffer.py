@@ -18,11 +18,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from tasks_app import InvalidTaskError, TaskBuffer, TaskBufferFullError, TasksError
-from tasks_app.runtime.api import buffer as buffer_room
-from tasks_app.runtime.api.buffer_writer import BufferWriter
-from tests.factory import on_terms
+from tests.forbidden import forbidden
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
+from tests.statements import once_after
 from tests.waiting import until
 from torture.fault_proxy import FaultProxy
 
@@ -270,15 +269,12 @@ class TestOutages:
         assert "tasks of a buffer were lost" in caplog.text
 
     def test_a_row_that_the_table_refuses_is_lost_alone(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
-        admitted = buffer_room.admitted
-
-        def past_admission(new):  # as a bug of ours would be
-            return on_terms(admitted(new), priority=10 if new.payload["n"] == 3 else 5)
-
-        monkeypatch.setattr(buffer_room, "admitted", past_admission)
-        with TaskBuffer(bench.engine, every=LONG) as buffer:
+        with (
+            forbidden(bench.engine, "task_pending", "payload['n'] = '3'"),
+            TaskBuffer(bench.engine, every=LONG) as buffer,
+        ):
             fill(buffer, range(7))
 
         assert written(bench) == [0, 1, 2, 4, 5, 6]
@@ -286,20 +282,17 @@ class TestOutages:
         assert "1 tasks of a buffer were lost (IntegrityError)" in caplog.text
 
     def test_whatever_goes_wrong_in_its_thread_is_told(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def broken(*_: object) -> int:
-            raise MemoryError
-
-        with monkeypatch.context() as patch, TaskBuffer(bench.engine, every=LONG) as buffer:
-            patch.setattr(BufferWriter, "write", broken)
+        engine = bench.engine.execution_options()
+        with TaskBuffer(engine, every=LONG) as buffer:
             fill(buffer, range(2))
-            assert not buffer.flush()
-            patch.undo()
+            with once_after(engine, "nextval", sys.exit):
+                assert not buffer.flush()
             fill(buffer, range(2, 3))
 
         assert (buffer.counts().lost, written(bench)) == (2, [2])
-        assert "lost (MemoryError)" in caplog.text
+        assert "lost (SystemExit)" in caplog.text
 
 
 PROGRAM = """

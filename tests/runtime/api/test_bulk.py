@@ -8,25 +8,27 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidSelectionError
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
 from tasks_app.pool.operations import audit
+from tasks_app.pool.operations.selection import LOOKED_AT
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.pool.tasks.browse import get
 from tasks_app.pool.tasks.cancel import cancel
-from tasks_app.runtime.api import bulk_step
-from tasks_app.runtime.api.bulk import run_bulk, start_bulk
+from tasks_app.runtime.api.bulk import STEP, run_bulk, start_bulk
 from tasks_app.runtime.api.bulk_preview import foresee_bulk, foresee_rest
 from tasks_app.runtime.api.bulk_step import HELD, KEY_TAKEN
 from tasks_app.runtime.api.groups import create_group
+from tasks_app.runtime.api.producer import create_tasks
 from tasks_app.runtime.handlers.registry import Registry, handler
 from tests.factory import claimed_task, ending, pending_task
 from tests.pool.interleave import pid_of
 from tests.runtime.api.bulk_rows import failed_task, make, pools
+from tests.statements import once_after
 from tests.waiting import until
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
@@ -132,22 +134,15 @@ def test_newer_than_is_the_other_half(engine: Engine) -> None:
 def test_a_state_is_asked_again_under_the_lock(engine: Engine) -> None:
     """What waited when it was looked up, and runs now, is not what was meant."""
     (task_id,) = make(engine, 1)
-    looked = threading.Event()
-    real = bulk_step.look
 
-    def look(*arguments: Any) -> Any:
-        found = real(*arguments)
-        if not looked.is_set():
-            looked.set()
-            with engine.begin() as connection:
-                claimed_task(connection, task_id)
-        return found
+    def run() -> None:
+        with engine.begin() as connection:
+            claimed_task(connection, task_id)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk_step, "look", look)
-        done = bulk(engine, "cancel", name="t", state="PENDING")
+    own = engine.execution_options()
+    with once_after(own, "AS fits FROM", run):
+        done = bulk(own, "cancel", name="t", state="PENDING")
 
-    assert looked.is_set()
     assert done.number == 0
     with engine.connect() as connection:
         task = get(connection, task_id)
@@ -216,60 +211,56 @@ def test_what_fails_after_the_start_is_not_requeued_with_the_rest(engine: Engine
     assert pools(engine, [task_id]) == {"error FAILED": 1}
 
 
-def test_steps_are_short_and_each_is_a_line(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 4)
-    monkeypatch.setattr("tasks_app.pool.operations.selection.LOOKED_AT", 5)
-    make(engine, 3, name="other")
-    ids = make(engine, 10)
-    make(engine, 20, name="other")
-    ids += make(engine, 1)
+def test_steps_are_short_and_each_is_a_line(engine: Engine) -> None:
+    others = [NewTask("other")] * LOOKED_AT
+    with engine.begin() as connection:
+        create_tasks(connection, others[:3])
+        ids = create_tasks(connection, [NewTask("t")] * (STEP + 50))
+        create_tasks(connection, others)
+        ids += create_tasks(connection, [NewTask("t")])
 
     done = bulk(engine, "cancel", name="t")
 
     assert done.ids == ids
     _, *steps = lines(engine, done.token)
     assert [one for step in steps for one in step.ids] == ids
-    assert max(step.number for step in steps) <= 4
+    assert [step.number for step in steps if step.number] == [STEP, 50, 1]
     assert steps[-1].after is None
 
 
-def test_a_killed_one_is_taken_up_after_its_last_step(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 4)
-    ids = make(engine, 10)
+def test_a_killed_one_is_taken_up_after_its_last_step(engine: Engine) -> None:
+    ids = make(engine, STEP + 6)
     token = start_bulk(engine, "cancel", name="t")
-    real, calls = audit.note, []
+    noted: list[str] = []
 
-    def dies(*arguments: Any, **words: Any) -> int:
-        calls.append(1)
-        if len(calls) == 2:
+    def dies(_: object, __: object, statement: str, *___: object) -> None:
+        if "INSERT INTO task_audit" in statement:
+            noted.append(statement)
+        if len(noted) == 2:
             raise KeyboardInterrupt
-        return real(*arguments, **words)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(audit, "note", dies)
-        with pytest.raises(KeyboardInterrupt):
-            run_bulk(engine, token)
-    assert pools(engine, ids) == {"completed CANCELLED": 4, "pending PENDING": 6}
+    killed = engine.execution_options()
+    event.listen(killed, "before_cursor_execute", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run_bulk(killed, token)
+    assert pools(engine, ids) == {"completed CANCELLED": STEP, "pending PENDING": 6}
 
     done = run_bulk(engine, token)
 
     assert done is not None
-    assert done.ids == ids[4:]
-    assert sum(line.number for line in lines(engine, token)) == 10
+    assert done.ids == ids[STEP:]
+    assert sum(line.number for line in lines(engine, token)) == STEP + 6
 
 
-def test_two_that_go_on_at_once_share_the_work(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.runtime.api.bulk.STEP", 3)
+def test_three_that_go_on_at_once_share_the_work(engine: Engine) -> None:
     ids = make(engine, 60)
     token = start_bulk(engine, "cancel", name="t")
 
-    threads = [threading.Thread(target=run_bulk, args=(engine, token)) for _ in range(3)]
+    def work() -> None:
+        while (done := run_bulk(engine, token, first=3)) and done.more:
+            pass
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -455,8 +446,12 @@ def test_a_group_that_somebody_counts_is_waited_for_before_its_members_are_locke
         step = threading.Thread(target=run_bulk, args=(engine, token))
         step.start()
         mine = pid_of(counting)
-        until(lambda: looking.execute(BLOCKED, {"pid": mine}).scalar())
-        looking.rollback()
+
+        def is_waited_for() -> bool:
+            looking.rollback()  # within a transaction the list of sessions stays as it was
+            return bool(looking.execute(BLOCKED, {"pid": mine}).scalar())
+
+        until(is_waited_for)
         free_row = looking.execute(FREE, {"id": member}).all()
         looking.rollback()
         counting.commit()

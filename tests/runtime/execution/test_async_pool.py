@@ -358,12 +358,12 @@ class TestStopping:
         thread = bench.beside(work.run)
         until(lambda: len(bench.runs) == 3)
 
-        work._inflight.stop()
+        work.child.inflight.stop()
         thread.join(0.2)
         waits = thread.is_alive()
         go_on.set()
         thread.join(10)
-        bench._children[-1].stop()
+        bench.children[-1].stop()
 
         assert waits
         assert bench.states(ids) == ["SUCCEEDED"] * 3

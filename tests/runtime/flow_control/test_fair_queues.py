@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from uuid import uuid4
 
 import pytest
@@ -11,10 +12,10 @@ from sqlalchemy import Connection, Engine, text
 
 from tasks_app import NewTask, create_tasks
 from tasks_app.domain.flow_control.fair_share import EVERY
-from tasks_app.pool.flow_control.fair_queues import fair_queues
+from tasks_app.pool.dispatch import run_times
+from tasks_app.pool.flow_control.fair_queues import MOST_LINES, fair_queues
 from tasks_app.pool.runs.claim import claim
 from tasks_app.runtime.api.limits import share_queue, unshare_queue
-from tasks_app.runtime.dispatch import message_sizing
 from tasks_app.runtime.flow_control.fair_queues import Fairness
 from tests.factory import claimer
 from tests.runtime.bench import Bench
@@ -22,10 +23,9 @@ from tests.runtime.flow_control.fair_line import QUEUE, Line, fill, share
 
 
 @pytest.fixture
-def line(engine: Engine, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
-    monkeypatch.setattr(
-        message_sizing.KnownRunTimes, "of", lambda _, __, names: dict.fromkeys(names, 0.02)
-    )
+def line(engine: Engine, bench: Bench) -> Iterator[Line]:
+    with engine.begin() as connection:
+        run_times.learn(connection, {"t": 0.02})
     line = Line(engine, bench)
     yield line
     line.close()
@@ -153,14 +153,22 @@ def test_two_who_claim_at_once_take_different_ones(engine: Engine) -> None:
     assert not taken[0] & taken[1]
 
 
-def test_more_keys_than_one_pass_reads_have_their_turn(
-    engine: Engine, line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.pool.flow_control.fair_queues.MOST_LINES", 5)
+def test_more_keys_than_one_pass_reads_have_their_turn(engine: Engine) -> None:
+    keys = [f"k{n:04}" for n in range(MOST_LINES + 100)]
     share(engine)
-    whose = fill(engine, **{f"k{n:02}": 20 for n in range(30)})
+    seen: set[int] = set()
+    with engine.begin() as connection:
+        made = [NewTask("t", None, {"fair_key": key}) for key in keys * 3]
+        whose = dict(zip(create_tasks(connection, made), keys * 3, strict=True))
+        fairness = Fairness()
+        fairness.among(connection, [QUEUE])
+        for _ in range(5):
+            found = fairness.due(connection, QUEUE, 600, dict.fromkeys(seen, inf))
+            if found:  # the last keys have less, and the pass behind them begins at the first
+                fairness.went(QUEUE, found.ids)
+                seen.update(found.ids)
 
-    assert len({whose[one] for one in work(line, 300)}) == 30
+    assert {whose[one] for one in seen} == set(keys)
 
 
 def test_work_without_a_broker_shares_too(engine: Engine, bench: Bench) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from tasks_app.domain.flow_control.limits import GateKind, Limit
 from tasks_app.pool.flow_control.limits import drop_limit, set_limit
-from tasks_app.pool.flow_control.waiting_list import LOOK_AGAIN_S, hold
+from tasks_app.pool.flow_control.waiting_list import LOOK_AGAIN_S
 from tasks_app.pool.runs.claim import claim
 from tasks_app.pool.runs.settle import settle_group
 from tasks_app.pool.tasks.cancel import cancel
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.flow_control import admission
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tests.factory import claimer, ending
 from tests.runtime.bench import Bench
+from tests.statements import once_after
 from tests.waiting import until
 
 PARKED = "SELECT count(*) FROM task_pending WHERE parked IS NOT NULL"
@@ -240,26 +240,24 @@ def test_runs_that_know_of_the_limit_are_not_looked_for(bench: Bench) -> None:
     assert (leader.look().next_s or 0) > LOOK_AGAIN_S - 5
 
 
-def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_holds_a_task_wakes_it_if_the_run_before_it_ended_meanwhile(bench: Bench) -> None:
     first, second = bench.create(order_key="k"), bench.create(order_key="k")
-    database = Database(bench.url)
+    database, another = Database(bench.url), Database(bench.url)
     bench.at_end(database.dispose)
-    one, other = AdmissionControl(database), AdmissionControl(database)
+    bench.at_end(another.dispose)
+    one, other = AdmissionControl(database), AdmissionControl(another)
     (run,) = one.claim([first], claimer(), uuid4())
 
-    def hold_late(connection: Connection, *given: Any, **more: Any) -> None:
-        """The run ends, and looks who waits, before this is committed."""
-        hold(connection, *given, **more)
+    def end() -> None:
         with bench.engine.begin() as beside:
             settle_group(beside, [ending(run)])
         one.ended([run.fence])
         one.pass_on()
 
-    monkeypatch.setattr(admission, "hold", hold_late)
+    # The run ends, and looks who waits, before it is committed that the second one is held.
+    with once_after(another.engine, "aside AS MATERIALIZED", end):
+        assert other.claim([second], claimer(), uuid4()) == []
 
-    assert other.claim([second], claimer(), uuid4()) == []
     assert bench.task(second).parked is None
 
 

@@ -207,7 +207,7 @@ class TestBreakers:
                 raise error
 
         work = bench.work()
-        bring_in_breakers(work._child.database, bench.registry)
+        bring_in_breakers(work.child.database, bench.registry)
         self.work = work
         return DependencyCounts()
 
@@ -239,7 +239,7 @@ class TestBreakers:
     def test_a_child_reports_in_sums(self, bench: Bench) -> None:
         self.declared(bench)
         counts = DependencyCounts()
-        report = DependencyReport(self.work._child.database, counts)
+        report = DependencyReport(self.work.child.database, counts)
         counts.add("bank", 5, 1)
         counts.add("bank", 5, 0)
         counts.add("post", 1, 0)
@@ -270,6 +270,6 @@ class TestBreakers:
         with bench.engine.begin() as connection:
             rows.override(connection, "bank", rows.BreakerMode.AUTO)
 
-        assert Breakers(self.work._child.database).look()
+        assert Breakers(self.work.child.database).look()
         parked = "SELECT id FROM task_pending WHERE parked = 'let through by breaker bank'"
         assert bench.sql(parked) == ids[0]

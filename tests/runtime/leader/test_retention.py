@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Engine, make_url, text
 
 from tasks_app import Settings, get_task
 from tasks_app.pool.operations.grants import RoleKind, grants_sql
-from tasks_app.pool.retention import drop_partition, prune
 from tasks_app.pool.retention.partitions import partitions
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer, MaintenanceTiming
@@ -184,13 +183,12 @@ def test_after_three_refusals_the_table_is_left_to_those_who_settle(
 
 
 def test_time_is_up_after_any_step_and_somebody_else_goes_on(
-    old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+    old: Engine, database: Database, ages: Ages
 ) -> None:
     """Each run does one step, and knows nothing of the others."""
-    monkeypatch.setattr(drop_partition, "LOOKED_AT", 1)
     days, runs = [], 0
     while True:
-        pruned = Retention(ages(), database).run(0)
+        pruned = Retention(ages(), database, rows_per_step=1).run(0)
         days += pruned.days
         runs += 1
         with old.connect() as connection:
@@ -205,12 +203,11 @@ def test_time_is_up_after_any_step_and_somebody_else_goes_on(
 
 
 def test_thinning_is_resumed_where_the_last_one_ended(
-    old: Engine, database: Database, ages: Ages, monkeypatch: pytest.MonkeyPatch
+    old: Engine, database: Database, ages: Ages
 ) -> None:
-    monkeypatch.setattr(prune, "LOOKED_AT", 1)
     keep = ages(keep_completed="forever,mail=1d")
 
-    gone = [Retention(keep, database).run(0).completed for _ in range(8)]
+    gone = [Retention(keep, database, rows_per_step=1).run(0).completed for _ in range(8)]
 
     assert sum(gone) == 2
     assert Retention(keep, database).run().completed == 0

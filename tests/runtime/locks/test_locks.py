@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from itertools import islice
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, text
@@ -16,9 +18,12 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from tasks_app import locks
+from tasks_app.domain.coordination.locks import Ask, parts_of
 from tasks_app.runtime.locks import acquire, renewer
+from tasks_app.runtime.locks.client import Transactions
 from tasks_app.runtime.locks.renewer import BACKGROUND
 from tests.runtime.bench import Bench, effect
+from tests.statements import commit_unanswered, once_after
 from tests.waiting import until
 
 
@@ -84,47 +89,46 @@ class TestOnline:
 
             assert held(engine, "waiting") == []
 
-    def test_looks_are_few(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        naps: list[float] = []
+    def test_looks_are_few(self) -> None:
+        assert all(0.3 <= pause <= 0.5 for pause in islice(acquire.pauses(), 4, 30))
 
-        def nap(seconds: float) -> None:
-            naps.append(seconds)
-            if len(naps) == 30:
-                raise KeyboardInterrupt
+    def test_who_is_interrupted_while_he_waits_leaves_the_line(self, engine: Engine) -> None:
+        waiting: list[tuple] = []
 
-        monkeypatch.setattr(acquire, "nap", nap)
+        def interrupt() -> None:
+            waiting.extend(held(engine, "waiting"))
+            raise KeyboardInterrupt
+
+        def wait() -> None:
+            own = engine.execution_options()
+            with once_after(own, "o.held, o.dead", interrupt, number=3):
+                locks.hold(own, exclusive="a", wait="1h").take()
+
         with locks.hold(engine, exclusive="a"):
             with suppress(KeyboardInterrupt):
-                _elsewhere(lambda: locks.hold(engine, exclusive="a", wait="1h").take())
+                _elsewhere(wait)
             assert held(engine, "waiting") == []
 
-        assert all(0.3 <= nap <= 0.5 for nap in naps[4:])
+        assert len(waiting) == 1
 
-    def test_a_grant_that_was_not_answered_is_given_back(
-        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        take = acquire.acquire
-
-        def unanswered(connection: Any, *given: Any, **more: Any) -> None:
-            take(connection, *given, **more)
-            connection.commit()
-            raise OperationalError("COMMIT", None, ConnectionError())
-
-        monkeypatch.setattr(acquire, "acquire", unanswered)
-        with pytest.raises(OperationalError):
-            locks.hold(engine, exclusive="a").take()
+    def test_a_grant_that_was_not_answered_is_given_back(self, engine: Engine) -> None:
+        with locks.hold(engine, exclusive="a"):
+            pass  # the resource is known now: the next transaction grants
+        own = engine.execution_options()
+        with commit_unanswered(own), pytest.raises(OperationalError):
+            locks.hold(own, exclusive="a").take()
 
         assert held(engine) == []
 
-    def test_who_was_passed_by_stands_in_line_again(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(acquire, "WAIT_LEASE", timedelta(milliseconds=30))
+    def test_who_was_passed_by_stands_in_line_again(self, bench: Bench) -> None:
         got = threading.Event()
 
         def other() -> None:
-            with locks.hold(bench.engine, exclusive="a", wait="20s"):
-                got.set()
+            parts = parts_of("a", (), None)
+            ask = Ask(uuid4(), parts, "other", timedelta(seconds=30), None)
+            soon = timedelta(milliseconds=30)
+            acquire.take(Transactions(bench.engine), ask, 20.0, 5.0, place_lease=soon)
+            got.set()
 
         with locks.hold(bench.engine, exclusive="a"):
             bench.beside(other)

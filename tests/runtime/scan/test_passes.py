@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pytest
 
-from tasks_app.runtime.inflight import poller
-from tasks_app.runtime.scan.position import LONGEST_REST_S, ScanPasses, Start
-from tasks_app.runtime.scan.throttle import Throttle
+from tasks_app.runtime.scan.position import ScanPasses, Start
+from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace, PollPaces
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 
@@ -87,12 +85,11 @@ def test_where_whole_ones_are_slow_they_go_on_behind_what_became_due_lately(cloc
 
 
 def test_a_worker_with_enough_to_do_finds_older_tasks_at_its_next_whole_pass(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
 ) -> None:
-    rarely_whole = partial(ScanPasses, Throttle(0.0, 1_000_000, LONGEST_REST_S))
-    monkeypatch.setattr(poller, "ScanPasses", rarely_whole)
+    rarely = PollPaces(back=Pace(0.0, 1_000_000, LONGEST_REST_S))
     bench.succeeding()
-    executor = bench.child(claim_size=5).executor
+    executor = bench.child(claim_size=5, paces=rarely).executor
     ids = [bench.create() for _ in range(25)]
 
     def pass_on() -> None:

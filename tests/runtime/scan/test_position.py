@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from tasks_app.runtime.scan import position as positions
-from tasks_app.runtime.scan.position import LONGEST_REST_S, MARGIN_S, ScanPosition
-from tasks_app.runtime.scan.throttle import Throttle
-from tasks_app.runtime.worker import standalone
+from tasks_app.runtime.scan.position import MARGIN_S, ScanPosition
+from tasks_app.runtime.scan.throttle import LONGEST_REST_S, Pace, PollPaces
 from tests.clock import Clock
 from tests.runtime.bench import Bench
 from tests.waiting import until
@@ -92,11 +90,10 @@ def test_the_next_whole_pass_is_never_far(clock: Watch) -> None:
 
 
 class WatchedPosition(ScanPosition):
-    """Takes each pass from the front for slow, and notes what each is to read."""
+    """Notes what each pass is to read."""
 
-    def __init__(self, longest_rest_s: float) -> None:
-        super().__init__(Throttle(0.0, 1_000_000, longest_rest_s))
-        self.rest_s = longest_rest_s
+    def __init__(self, pace: Pace) -> None:
+        super().__init__(pace)
         self.asked: list[timedelta | None] = []
 
     def within(self, began: float) -> timedelta | None:
@@ -104,15 +101,17 @@ class WatchedPosition(ScanPosition):
         return self.asked[-1]
 
 
+def all_slow(longest_rest_s: float) -> Pace:
+    return Pace(0.0, 1_000_000, longest_rest_s)
+
+
 def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
 ) -> None:
-    position = WatchedPosition(4.0)
-    monkeypatch.setattr(standalone, "ScanPosition", lambda: position)
-    # Claims have positions of their own, which are to rest as long.
-    monkeypatch.setattr(positions, "ScanPosition", lambda **_: WatchedPosition(position.rest_s))
+    pace = all_slow(4.0)
+    position = WatchedPosition(pace)
     bench.succeeding()
-    work = bench.work()
+    work = bench.work(front=position, paces=PollPaces(front=pace))  # claims rest as long
     bench.beside(work.run)
     until(lambda: position.asked[-1:] and position.asked[-1] is not None)
     old = bench.create(run_at=datetime.now(UTC) - timedelta(hours=1))
@@ -125,13 +124,9 @@ def test_a_worker_finds_new_tasks_at_once_and_old_ones_at_its_next_whole_pass(
     assert None in position.asked[1:]
 
 
-def test_a_worker_that_drains_reads_all_once_more_before_it_ends(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    position = WatchedPosition(60.0)
-    monkeypatch.setattr(standalone, "ScanPosition", lambda: position)
-    # Claims have positions of their own, which are to rest as long.
-    monkeypatch.setattr(positions, "ScanPosition", lambda **_: WatchedPosition(position.rest_s))
+def test_a_worker_that_drains_reads_all_once_more_before_it_ends(bench: Bench) -> None:
+    pace = all_slow(60.0)
+    position = WatchedPosition(pace)
 
     @bench.handler()
     def h(ctx: Any) -> None:
@@ -142,6 +137,6 @@ def test_a_worker_that_drains_reads_all_once_more_before_it_ends(
 
     bench.create()
 
-    bench.work(concurrency=2).run(drain=True)
+    bench.work(concurrency=2, front=position, paces=PollPaces(front=pace)).run(drain=True)
 
     assert len(bench.runs) == 2

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+import json
 from typing import Any
 
 import pytest
 
-from tasks_app.pool.runs.claim_sql import Claimer
-from tasks_app.runtime.inflight import poller as polling
-from tasks_app.runtime.inflight.poller import Poller
-from tasks_app.runtime.scan.throttle import EmptyPollBackoff, Throttle
+from tasks_app.runtime.scan.throttle import EmptyPollBackoff, Pace, PollPaces
 from tests.clock import Clock
 from tests.runtime.bench import Bench
+from tests.statements import watched
 
 
 class Watch(Clock):
@@ -51,54 +49,39 @@ def test_slow_looks_that_find_nothing_take_a_twentieth_of_the_time(clock: Watch)
     assert clock.look(backoff, 0.03) == 0.0
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The names of each look into the pool, all of which are slow if they find nothing."""
-    names: list[tuple[str, ...]] = []
-    claim = Poller.claim
-
-    def watched(poller: Poller, queues: Any, most: int, kind: Claimer, **options: Any) -> int:
-        names.append(kind.names)
-        return claim(poller, queues, most, kind, **options)
-
-    monkeypatch.setattr(Poller, "claim", watched)
-    every_poll_is_slow = partial(EmptyPollBackoff, Throttle(0.0, 1e6, 5.0))
-    monkeypatch.setattr(polling, "EmptyPollBackoff", every_poll_is_slow)
-    return names
+ALL_SLOW = PollPaces(empty=Pace(0.0, 1e6, 5.0))
 
 
-def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(
-    bench: Bench, looks: list[tuple[str, ...]]
-) -> None:
+def test_beside_plain_tasks_it_is_rarely_looked_for_async_ones(bench: Bench) -> None:
     bench.succeeding("plain")
 
     @bench.handler("coroutine")
     async def coroutine(ctx: Any) -> None:
         bench.runs.append(ctx.task_id)
 
-    executor = bench.child(claim_size=1).executor
+    child = bench.child(claim_size=1, paces=ALL_SLOW)
+    executor = child.executor
     for _ in range(2):
         executor.top_up(["default"])
-    looks.clear()
     ids = [bench.create("plain") for _ in range(3)]
-    for _ in ids:
-        executor.top_up(["default"])
-        executor.run_waiting()
+    with watched(child.database.engine, "%(lonely)s") as claims:
+        for _ in ids:
+            executor.top_up(["default"])
+            executor.run_waiting()
 
-    assert looks == [("coroutine",), *[("plain",)] * 3]
+    names = [list(json.loads(claim.values["handlers"])) for claim in claims]
+    assert names == [["coroutine"], *[["plain"]] * 3]
     assert bench.runs == ids
 
 
-def test_when_there_are_no_others_all_kinds_are_looked_for(
-    bench: Bench, looks: list[tuple[str, ...]]
-) -> None:
+def test_when_there_are_no_others_all_kinds_are_looked_for(bench: Bench) -> None:
     bench.succeeding("plain")
 
     @bench.handler("coroutine")
     async def coroutine(ctx: Any) -> None:
         pass
 
-    executor = bench.child().executor
+    executor = bench.child(paces=ALL_SLOW).executor
     for _ in range(2):
         executor.top_up(["default"])
     assert all(backoff.lasts for backoff in executor.poller.backoffs.values())

@@ -256,7 +256,7 @@ def test_a_worker_without_a_broker_fires_and_runs(bench: Bench) -> None:
 
 def test_a_waiting_worker_wakes_up_for_the_instant(bench: Bench) -> None:
     """Its own interval would be a minute."""
-    bench.handler()(lambda ctx: bench.runs.append(datetime.now(UTC)) or work._inflight.stop())
+    bench.handler()(lambda ctx: bench.runs.append(datetime.now(UTC)) or work.child.inflight.stop())
     work = bench.work(scan_interval=60)
     now = datetime.now(UTC)
     scheduled(bench, at=now + timedelta(seconds=0.7), now=now)

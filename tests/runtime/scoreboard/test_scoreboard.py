@@ -301,18 +301,16 @@ def test_a_run_that_follows_another_stands_in_its_place(slots: Scoreboard) -> No
     assert (view.since, view.kill_at) == (100.0, 107.0)
 
 
-def test_a_run_can_follow_one_that_the_list_had_no_room_for(
-    slots: Scoreboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks_app.runtime.scoreboard.slot.MOST_RUNS", 1)
+def test_a_run_can_follow_one_that_the_list_had_no_room_for(slots: Scoreboard) -> None:
     slot = slots.take("me")
-    slot.start(Run(1, 1), 60)
-    slot.start(Run(2, 1), 60)
+    listed = tuple(Run(task_id, 1) for task_id in range(10, 10 + MOST_RUNS))
+    for run in (*listed, Run(2, 1)):
+        slot.start(run, 60)
 
     slot.follow(Run(2, 1), Run(3, 1), 0.0, 60.0)
     (view,) = slots.occupied()
     slot.finish(Run(3, 1))
     (after,) = slots.occupied()
 
-    assert (view.running, view.untold) == ((Run(1, 1),), 1)
-    assert (after.running, after.untold) == ((Run(1, 1),), 0)
+    assert (view.running, view.untold) == (listed, 1)
+    assert (after.running, after.untold) == (listed, 0)

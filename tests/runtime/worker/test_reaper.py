@@ -11,18 +11,20 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from tasks_app.domain.tasks.run import ClaimedTask
+from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.runtime.db.database import Database
-from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.scoreboard import slot as slot_module
+from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SlotView
+from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.reaper import Reaper
 from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
+from tests.runtime.hints.ear import Ear, told
 from tests.runtime.mortal import Mortal
+from tests.statements import once_after
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -32,24 +34,32 @@ Dead = Callable[..., None]
 
 @pytest.fixture
 def dead(bench: Bench) -> Dead:
-    """Let a process own these claims, say that it runs the first so many, and be killed."""
+    """Let a process own these claims, run ``others`` and the first so many, and be killed."""
 
     def die(
-        ids: list[int], *, running: int = 1, owner: str = "dead", dispatch_id: int = 0, **more: Any
+        ids: list[int],
+        *,
+        running: int = 1,
+        others: int = 0,
+        owner: str = "dead",
+        dispatch_id: int = 0,
+        **more: Any,
     ) -> None:
         with bench.engine.begin() as connection:
             tasks = claim(connection, ids, claimer(owner=owner, **more), uuid4())
-        runs = [task.run for task in tasks[:running]]
+        runs = [*(Run(-n, 1) for n in range(1, 1 + others)), *(t.run for t in tasks[:running])]
         Mortal(bench.slots, owner, runs, dispatch_id=dispatch_id).kill()
         assert bench.states(ids) == ["RUNNING"] * len(ids)
 
     return die
 
 
-def reaper(bench: Bench, database: Database | None = None) -> Reaper:
+def reaper(
+    bench: Bench, database: Database | None = None, slots: Scoreboard | None = None
+) -> Reaper:
     database = database or Database(bench.url)
     bench.at_end(database.dispose)
-    return Reaper(database, bench.slots, bench.registry, bench.settings())
+    return Reaper(database, slots or bench.slots, bench.registry, bench.settings())
 
 
 def counts(bench: Bench, ids: list[int]) -> list[tuple[str, int, int]]:
@@ -76,39 +86,32 @@ def test_only_the_task_that_ran_is_charged(bench: Bench, dead: Dead) -> None:
     assert bench.slots.occupied() == []
 
 
-def test_a_second_thread_may_reap_the_same_child_meanwhile(
-    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_thread_may_reap_the_same_child_meanwhile(bench: Bench, dead: Dead) -> None:
     """A child that drains asks for itself; its housekeeper does, too."""
     bench.succeeding(retry="1h")
     task_id = bench.create()
     dead([task_id])
-    one = reaper(bench)
-    (seen,) = bench.slots.occupied()
-    gone = one._admission.gone
+    database = Database(bench.url)
+    one = reaper(bench, database)
+    open_meanwhile: list[int] = []
 
-    def meanwhile(ids: list[int]) -> None:
-        gone(ids)
-        monkeypatch.setattr(one._admission, "gone", gone)
-        assert one._reap(seen)
+    def meanwhile() -> None:
+        open_meanwhile.append(one.look())
 
-    monkeypatch.setattr(one._admission, "gone", meanwhile)
+    # When the row of the dead child has left the list, gates are asked for.
+    with once_after(database.engine, "t.order_key, t.limit_key", meanwhile):
+        assert one.look() == 0
 
-    assert one.look() == 0
+    assert open_meanwhile == [0]
 
     assert counts(bench, [task_id]) == [("PENDING", 1, 0)]
     assert bench.slots.occupied() == []
 
 
 def test_what_goes_back_is_hinted_at_before_the_next_scan(
-    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, dead: Dead, ear: Ear
 ) -> None:
     """The one that ran, its neighbours, and those of the message that were not claimed."""
-    hinted: set[int] = set()
-    monkeypatch.setattr(HINTS, "offer", lambda _queue, ids: hinted.update(ids))
-    monkeypatch.setattr(
-        HINTS, "again", lambda settled: hinted.update(s.fence.task_id for s in settled)
-    )
     bench.succeeding(retry="0s,0s")
     claimed, rest = [bench.create() for _ in range(3)], [bench.create() for _ in range(3)]
     with bench.engine.begin() as connection:
@@ -117,7 +120,7 @@ def test_what_goes_back_is_hinted_at_before_the_next_scan(
 
     reaper(bench).look()
 
-    assert hinted == {*claimed, *rest}
+    assert set(told(ear)) == {*claimed, *rest}
 
 
 def test_the_charge_counts_towards_max_attempts(bench: Bench, dead: Dead) -> None:
@@ -161,11 +164,10 @@ def test_of_thousands_that_ran_each_was_on_board_and_no_other(bench: Bench, dead
 
 
 def test_of_more_than_the_list_has_room_for_all_were_on_board_and_nobody_is_charged(
-    bench: Bench, dead: Dead, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, dead: Dead
 ) -> None:
-    monkeypatch.setattr(slot_module, "MOST_RUNS", 1)
     ids = [bench.create() for _ in range(3)]
-    dead(ids, running=2)
+    dead(ids, running=2, others=MOST_RUNS - 1)
 
     reaper(bench).look()
 
@@ -249,11 +251,11 @@ def test_the_last_words_of_a_slot_count_not_those_that_were_read_before_it_died(
     dead([b, a], running=1)
     runs = {task.task_id: task.run for task in claims(bench, "dead")}
 
-    late = reaper(bench)
-    now = late._slots.occupied
-    late._slots.occupied = lambda: [replace(v, running=(runs[a],)) for v in now()]  # type: ignore[method-assign]
+    class Late(Scoreboard):
+        def occupied(self) -> list[SlotView]:
+            return [replace(view, running=(runs[a],)) for view in super().occupied()]
 
-    late.look()
+    reaper(bench, slots=Late(bench.slots.path)).look()
 
     assert counts(bench, [a, b]) == [("PENDING", 0, 0), ("PENDING", 1, 0)]
 

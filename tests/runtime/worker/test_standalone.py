@@ -198,10 +198,10 @@ def test_work_stops_after_the_running_task_and_gives_the_rest_back(bench: Bench)
     thread = bench.beside(work.run)
     assert started.wait(10)
 
-    work._inflight.stop()
+    work.child.inflight.stop()
     go_on.set()
     thread.join(10)
-    bench._children[-1].stop()
+    bench.children[-1].stop()
 
     assert sorted(bench.states(ids)) == ["PENDING"] * 4 + ["SUCCEEDED"]
 

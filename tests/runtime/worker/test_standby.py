@@ -17,6 +17,7 @@ from tasks_app.runtime.worker.child import Child
 from tasks_app.runtime.worker.standby import Standby, StandbyTiming
 from tests.runtime.bench import Bench
 from tests.runtime.memory import Memory
+from tests.statements import watched
 from tests.waiting import until
 
 BEAT = uuid4()
@@ -108,17 +109,13 @@ def test_who_cannot_publish_leaves_it_to_another(bench: Bench, appoint) -> None:
     assert deaf.probes == 0  # it stands back for longer
 
 
-def test_it_asks_again_when_the_leaders_lease_could_be_over(
-    bench: Bench, appoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[int] = []
-    read = leader_lease.read
-    monkeypatch.setattr(leader_lease, "read", lambda *given: looks.append(1) or read(*given))
+def test_it_asks_again_when_the_leaders_lease_could_be_over(bench: Bench, appoint) -> None:
     beat_leads(bench, 1.5)
 
-    _, memory = appoint()
-    task = bench.create()
-    until(lambda: task in memory.ids(), 5)
+    child, memory = appoint()
+    with watched(child.database.engine, "FROM task_lease l WHERE l.name") as looks:
+        task = bench.create()
+        until(lambda: task in memory.ids(), 5)
 
     assert len(looks) <= 6  # not one for each twentieth of a second
 
