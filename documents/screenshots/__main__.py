@@ -87,7 +87,7 @@ def _pages(engine: Engine) -> dict[str, str]:
         "queues": "/queues",
         "queue": "/queues/payments",
         "groups": "/groups",
-        "group": f"/groups/{one('SELECT id FROM task_group ORDER BY id DESC LIMIT 1')}",
+        "group": f"/groups/{one('SELECT id FROM task_group WHERE total < 100 LIMIT 1')}",
         "batches": "/batches",
         "batch": f"/batches/{one('SELECT id FROM task_batch')}",
         "workers": "/workers",
@@ -111,6 +111,9 @@ def _playing(url: str) -> Iterator[Engine]:
     command = (sys.executable, "-m", "documents.screenshots.worker")
     workers = [subprocess.Popen([*command, *each], env=given) for each in WORKERS]  # noqa: S603
     try:
+        _until(lambda: _played(engine))
+        with engine.begin() as connection:
+            scene.go_on(connection)
         _until(lambda: _played(engine))
         scene.finish(engine)
         yield engine

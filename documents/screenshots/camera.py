@@ -25,6 +25,7 @@ _AS_WEBP = """async ([png, quality]) => {
     canvas.getContext("2d").drawImage(image, 0, 0);
     return canvas.toDataURL("image/webp", quality).split(",")[1];
 }"""
+_HEIGHT = "document.querySelector('footer').getBoundingClientRect().bottom"
 _OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
 
 
@@ -60,8 +61,13 @@ class Camera:
                 wider = page.evaluate(_OVERFLOW)
                 if wider > 0:
                     raise SystemExit(f"{path} is {wider} px wider than the {size} window.")
-                yield self._save(f"{name}-{theme}-{size}", page.screenshot())
+                yield self._save(f"{name}-{theme}-{size}", self._shot(page, width, height))
             context.close()
+
+    def _shot(self, page: Any, width: int, height: int) -> bytes:
+        """Take what fits in a window, and no emptiness under a short page."""
+        shown = min(height, max(200, int(page.evaluate(_HEIGHT))))
+        return bytes(page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": shown}))
 
     def _save(self, name: str, png: bytes) -> tuple[str, int]:
         if self.plain:

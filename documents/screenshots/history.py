@@ -8,7 +8,8 @@ PARTS = 240
 """Partitions of the batch job's table."""
 ROWS_OF_PART = 200
 _NAMES = """
-    VALUES ('orders.charge_card', 'payments', 410, 11, 0.004), ('orders.invoice', 'default', 230, 6, 0.002),
+    VALUES ('orders.charge_card', 'payments', 410, 11, 0.004),
+        ('orders.invoice', 'default', 230, 6, 0.002),
         ('stock.sync', 'default', 24, 10, 0.001), ('search.index', 'search', 1320, 4, 0),
         ('mail.receipt', 'mail', 380, 7, 0.0005), ('shipping.label', 'shipping', 190, 9, 0.006),
         ('reports.monthly', 'reports', 0.3, 16, 0)
@@ -19,7 +20,8 @@ _COUNTS = f"""
     SELECT :span, t.at, n.name, n.queue, o.outcome, c.number,
         c.number * 40, c.number * (1 << n.bucket - 1),
         CASE o.outcome WHEN 1 THEN array_fill(0::bigint, ARRAY[3])
-            || ARRAY[c.number / 3, c.number / 3, c.number / 4, c.number / 40, c.number / 90] ELSE '{{}}' END,
+            || ARRAY[c.number / 3, c.number / 3, c.number / 4, c.number / 40, c.number / 90]
+            ELSE '{{}}' END,
         CASE o.outcome WHEN 1 THEN array_fill(0::bigint, ARRAY[n.bucket - 1])
             || ARRAY[c.number / 2, c.number / 2, c.number / 30, c.number / 80] ELSE '{{}}' END
     FROM ({_NAMES}) AS n(name, queue, minutely, bucket, again)
@@ -42,7 +44,7 @@ _SPREAD = """
     WITH aged AS (
         SELECT id, finished_at - CAST(:newest AS interval)
             - CAST(:spread AS interval) * power(row_number() OVER (ORDER BY id DESC)
-                / count(*) OVER (), 2) AS at
+                / CAST(count(*) OVER () AS float), 2) AS at
         FROM task_error WHERE name = :name),
     moved AS (
         UPDATE task_error e SET finished_at = a.at, created_at = a.at - interval '2 s',
@@ -50,14 +52,16 @@ _SPREAD = """
         FROM aged a WHERE e.id = a.id RETURNING e.id, e.fingerprint, e.finished_at),
     attempts AS (
         UPDATE task_attempt t SET ended_at = m.finished_at - interval '0.6 s' * (
-            SELECT count(*) FROM task_attempt l WHERE l.task_id = t.task_id AND l.attempt > t.attempt)
+            SELECT count(*) FROM task_attempt l
+            WHERE l.task_id = t.task_id AND l.attempt > t.attempt)
         FROM moved m WHERE m.id = t.task_id)
     UPDATE task_fingerprint f SET first_at = m.first FROM (
         SELECT fingerprint, min(finished_at) AS first FROM moved GROUP BY fingerprint) AS m
     WHERE f.fingerprint = m.fingerprint
 """
 _AGED_WAITING = """
-    UPDATE task_pending SET due_at = now() - interval '1 s' * (60 + id % 800), created_at = now() - interval '15 minutes'
+    UPDATE task_pending SET due_at = now() - interval '1 s' * (60 + id % 800),
+        created_at = now() - interval '15 minutes'
     WHERE queue = ANY(:queues) AND state = 'PENDING'
 """
 _ARTICLES = """
@@ -65,7 +69,16 @@ _ARTICLES = """
     INSERT INTO article SELECT n, n % 97 FROM generate_series(1, {rows}) AS n;
     ANALYZE article
 """
-_AGED_AUDIT = "UPDATE task_audit SET at = at - interval '7 minutes' * ((SELECT max(id) FROM task_audit) + 1 - id)"
+_LEADS = """
+    INSERT INTO task_lease (name, holder, token, rank, held_since, held_until, done_at)
+    SELECT name, 'beat node-a:411', gen_random_uuid(), 2, now() - interval '6 days', t.at, t.at
+    FROM unnest(ARRAY['scan', 'maintain']) AS name, (SELECT now() + interval '5 minutes') AS t(at)
+    ON CONFLICT (name) DO UPDATE SET done_at = EXCLUDED.done_at
+"""
+_AGED_AUDIT = """
+    UPDATE task_audit
+    SET at = at - interval '7 minutes' * ((SELECT max(id) FROM task_audit) + 1 - id)
+"""
 
 
 def count_a_week(connection: Connection) -> None:
@@ -90,6 +103,11 @@ def spread_errors(connection: Connection) -> None:
 
 def age_what_waits(connection: Connection, *queues: str) -> None:
     connection.execute(text(_AGED_WAITING), {"queues": list(queues)})
+
+
+def lead(connection: Connection) -> None:
+    """As if beat scanned: with it there would be a broker, and more processes."""
+    connection.execute(text(_LEADS))
 
 
 def age_audit(connection: Connection) -> None:

@@ -26,6 +26,7 @@ from tasks_app import (
 from tasks_app.runtime.api.limits import share_queue
 from tasks_app.runtime.schedules.preview import backfill_schedule
 
+EARLIER = datetime(2026, 1, 1, tzinfo=UTC)
 MIRA, TOM = "mira (dashboard)", "tom@ops-1"
 BRANDS = ("visa", "mastercard")
 CITIES = ("berlin", "lyon")
@@ -55,11 +56,19 @@ def is_played(connection: Connection) -> bool:
     return left == 0 and parts >= history.PARTS * 0.7  # the others wait for the end of a sleep
 
 
+def go_on(connection: Connection) -> None:
+    """Create what heads the list of tasks, the newest first."""
+    create_tasks(
+        connection, [task for pair in zip(_newest(), _orders(), strict=False) for task in pair]
+    )
+
+
 def finish(engine: Engine) -> None:
     """Move what happened into the past, and let people act on it."""
     with engine.begin() as connection:
+        history.lead(connection)
         history.spread_errors(connection)
-        history.age_what_waits(connection, "mail", "exports", "shipping")
+        history.age_what_waits(connection, "mail", "exports")
         fingerprint = connection.execute(text(KNOWN)).scalar_one()
         note = "the warehouse is closed, ticket 4711"
         mark_error_known(connection, fingerprint, note=note, by="mira")
@@ -72,8 +81,12 @@ def finish(engine: Engine) -> None:
 def _schedules(connection: Connection) -> None:
     for name, task, options in (
         ("reports.nightly", "reports.monthly", {"cron": "30 2 * * *", "timezone": "Europe/Berlin"}),
-        ("stock.sync", "stock.sync", {"every": "15m"}),
-        ("search.refresh", "search.index", {"every": "20m", "overlap": "skip"}),
+        ("stock.sync", "stock.sync", {"every": "15m", "starts_at": EARLIER}),
+        (
+            "search.refresh",
+            "search.index",
+            {"every": "20m", "overlap": "skip", "starts_at": EARLIER},
+        ),
         ("orders.close_day", "orders.invoice", {"cron": "0 18 * * mon-fri"}),
         ("prices.import", "import_prices:plan", {"cron": "0 6 * * *"}),
     ):
@@ -81,15 +94,15 @@ def _schedules(connection: Connection) -> None:
         payload = {"customer": {"zip": "10115"}, "number": 1} if task == "orders.invoice" else {}
         create_schedule(connection, name, task, payload, queue=queue, by=TOM, **options)
     disable_schedule(connection, "prices.import", by=MIRA)
-    end = datetime.now(UTC)  # noqa: TID251  of a picture
+    end = datetime.now(UTC)
     for name in ("stock.sync", "search.refresh"):
         backfill_schedule(connection, name, end - timedelta(hours=3), end, by=TOM)
     run_schedule(connection, "stock.sync", by=MIRA)
 
 
 def _queues(connection: Connection) -> None:
-    later = datetime.now(UTC) + timedelta(hours=3)  # noqa: TID251  of a picture
-    set_limit(connection, "queue", "payments", most=8, rate="600/1m", by=TOM)
+    later = datetime.now(UTC) + timedelta(hours=3)
+    set_limit(connection, "queue", "payments", most=8, rate="6000/1m", by=TOM)
     set_limit(connection, "name", "stock.sync", most=2, by=TOM)
     set_limit(connection, "key", "tenant:*", most=1, by=TOM)
     share_queue(connection, "search", {"tenant:large": 3.0}, by=TOM)
@@ -133,6 +146,17 @@ def _orders() -> Iterator[NewTask]:
     for number in range(1, 121):
         code = "SW1A 1AA" if number % 9 == 0 else "80331"
         yield NewTask("orders.invoice", _customer(number, code), {"biz_key": f"order:{number}"})
+
+
+def _newest() -> Iterator[NewTask]:
+    for number in range(8):
+        yield NewTask(
+            "search.index", {"article": number}, {"queue": "search", "biz_key": f"article:{number}"}
+        )
+        yield NewTask("orders.invoice", _customer(number), {"biz_key": f"order:{number}"})
+        yield NewTask(
+            "mail.receipt", {"order": number}, {"queue": "mail", "biz_key": f"order:{number}"}
+        )
 
 
 def _others() -> Iterator[NewTask]:

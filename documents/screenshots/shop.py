@@ -76,7 +76,7 @@ def count_stock(ctx: TaskContext, payload: dict[str, Any]) -> None:
     dependency_retry="fixed 1h",
 )
 def print_label(ctx: TaskContext, payload: dict[str, Any]) -> None:
-    raise DependencyDown("https://carrier.example/labels gave no answer within 5 s")
+    raise DependencyDown("carrier", "https://carrier.example gave no answer within 5 s")
 
 
 @handler("reports.monthly", queue="reports")
@@ -115,6 +115,7 @@ prices = BatchJob(
             commit_every="100 rows",
             queue="imports",
             max_attempts=1,
+            join="best_effort",
         ),
         Step("publish", None, chunk=lambda ctx, rows: None, queue="imports"),
     ],

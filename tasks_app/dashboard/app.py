@@ -24,6 +24,7 @@ from tasks_app.dashboard.routes import (
     bulks,
     edit,
     errors,
+    find,
     flow_control,
     groups,
     operations,
@@ -55,6 +56,7 @@ async def show_openapi(request: Request, _: Desk) -> Response:
 
 ROUTES = (
     *overview.ROUTES,
+    *find.ROUTES,
     *edit.ROUTES,  # before the actions of a task
     *tasks.ROUTES,
     *errors.ROUTES,
