@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, CursorResult, text
 
@@ -23,7 +24,8 @@ MOST = 20
 """Of each kind."""
 
 
-class Hit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Hit:
     """Something that is called so, or whose name contains the text."""
 
     kind: str
