@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from redis import Redis
 from rich.console import Console
 from sqlalchemy import Engine, create_engine
 
+from shop import doors
 from shop.figures import another_task, earlier, live_workers
 from shop.mail import ADDRESS_VARIABLE
 from shop.mailserver import MailServer
@@ -19,14 +19,13 @@ from shop.pace import SHORTENED, WORKER_PACE
 from shop.processes import Bell, DiedError, Processes, Servers
 from shop.tables import build_shop, drop_shop
 from tasks_app.embedded import Started, Urls
-from tasks_app.embedded.servers.ports import HOST, choose_port
+from tasks_app.embedded.servers.ports import HOST
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
 
 WORKERS = 2
 WORKER_PATIENCE_S = 60.0
-FLOWER_PORT = 5555
 QUEUE_KEY = "tasks_app:default"
 """Where Celery keeps the messages of the queue ``default``."""
 
@@ -44,14 +43,9 @@ class Stage:
         self._console = console
         self._servers = Servers(folder, keep=keep, database_url=database_url)
         self._processes = Processes(folder)
-        self._flower_port: int | None = None
-        self._flower_since: float | None = None
+        self.dashboard = doors.dashboard(self._processes)
+        self.flower = doors.flower(self._processes)
         self._built = False
-
-    @property
-    def flower(self) -> str:
-        """Where the dashboard is."""
-        return f"http://{HOST}:{self._flower_port}"
 
     def build(self, names: Sequence[str]) -> None:
         """Start the servers and make all tables; nobody works yet.
@@ -92,6 +86,7 @@ class Stage:
         self.start_worker()
         self._processes.start_celery("beat", "-l", "info")
         self._await_workers(bell)
+        self.dashboard.open()
         self._ready("worker, beat", begin, f"{WORKERS} processes of celery -A tasks_app worker")
         self._say(f"[dim]shortened for the demo: {SHORTENED}[/]")
 
@@ -119,26 +114,17 @@ class Stage:
         """Announce an accident."""
         self._say(f"[red]⚡[/] {what}")
 
-    def open_flower(self) -> None:
-        """Start the dashboard, once: after the first task, because it takes a core for a while."""
-        if self._flower_port is None:
-            self._flower_port = choose_port(FLOWER_PORT)
-            self._flower_since = time.monotonic()
-            self._processes.start_celery(
-                "flower", f"--address={HOST}", f"--port={self._flower_port}", "--read_only=true"
-            )
-
     def look(self) -> None:
-        """Pass if all is well; announce the dashboard when it answers.
+        """Pass if all is well; announce what has begun to answer in a browser.
 
         Raises:
             DiedError: a process ended.
         """
         self._processes.look()
         self._servers.look()
-        if self._flower_since and self._flower_port and _answers(self._flower_port):
-            self._ready("Flower", self._flower_since, self.flower)
-            self._flower_since = None
+        for door in (self.dashboard, self.flower):
+            if (seconds := door.began_to_answer()) is not None:
+                self._ready_line(door.title, seconds, door.url)
 
     def down(self) -> None:
         """Stop everything that is ours, the last started first."""
@@ -216,9 +202,3 @@ class Stage:
 
     def _say(self, line: str) -> None:
         self._console.print(f"  {line}", soft_wrap=True)
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.05)
-        return probe.connect_ex((HOST, port)) == 0

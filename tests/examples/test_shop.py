@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
+import select
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +60,37 @@ def test_a_day_passes_every_check_and_leaves_no_process(folder: Path, examples: 
     assert left_running(folder) == []
     assert "earlier runs" not in ended.stdout
     assert "Everything is still running" not in ended.stdout
+    assert re.search(r"✔ dashboard +ready in .* http://127.0.0.1:\d+/", ended.stdout)
+
+
+def test_with_a_terminal_it_names_the_dashboard_and_stays(folder: Path, examples: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "shop", "--no-ui", "--orders=15", f"--folder={folder}"]
+    environment = {**os.environ, "PYTHONPATH": str(examples)}
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = subprocess.Popen(command, cwd=folder, env=environment, **streams)
+    os.close(theirs)
+    said = read_until(ours, "Ctrl-C stops everything")
+    (address,) = re.findall(r"open (http://\S+) +the dashboard", said)
+    with urllib.request.urlopen(f"{address}api/tasks?name=points.grant") as answer:
+        shown = json.load(answer)
+    process.send_signal(signal.SIGINT)
+    rest = read_until(ours, "the data stays")
+
+    assert process.wait(30) == 0, said + rest
+    os.close(ours)
+    assert shown["number"] >= 10
+    assert left_running(folder) == []
+
+
+def read_until(terminal: int, words: str) -> str:
+    """Return what a terminal shows, to these words; it keeps reading, or the writer would wait."""
+    said = ""
+    while words not in said:
+        if not select.select([terminal], [], [], 120)[0]:
+            raise AssertionError(f"{words!r} did not come after {said}")
+        said += os.read(terminal, 4096).decode(errors="replace")
+    return said
 
 
 def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examples: Path) -> None:
