@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest format docs lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-dashboard bench-gate bench-scrape scale test-pg16 test-server test-newest format docs screenshots lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -127,6 +127,9 @@ format: $(READY)  ## let ruff format and fix
 docs: $(READY)  ## write the pages that come from the code: schema, settings, commands, API
 	@$(BIN)/python -m documents
 	@$(BIN)/python -m tests.docs.sql_page
+
+screenshots: $(READY)  ## take the dashboard's pictures anew, of a shop on real servers (two minutes; needs chromium)
+	@$(BIN)/python -m documents.screenshots $(ARGS)
 
 PIN := ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 lock: $(READY)  ## pin the newest versions that pyproject allows

@@ -59,8 +59,8 @@ def invite(stage: Stage, diary: Diary, console: Console) -> None:
     console.print(
         f"""
 [bold]Everything is still running.[/] In a second terminal:
-  open {stage.pages["Dashboard"]}/           the dashboard: what failed and why; requeue it there
-  open {stage.pages["Flower"]}            workers and messages in Flower
+  open {stage.dashboard.url:<33} the dashboard: every task, what failed and why, with buttons
+  open {stage.flower.url:<33} workers and messages in Flower
   {enter}   then:
   tasks-app list --pool error           what failed, and why
   tasks-app doctor                      is everything fit to run

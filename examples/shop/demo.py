@@ -71,7 +71,7 @@ class Options:
     help="A PostgreSQL of yours, with an empty database; else the demo brings one.",
 )
 def main(**options: Any) -> None:
-    """Watch a shop's day on PostgreSQL, Valkey and Celery, in a dashboard; check its result."""
+    """Watch a shop's day on real PostgreSQL, Valkey and Celery, in pages, and check its result."""
     sys.exit(run(Options(**options)))
 
 
@@ -136,14 +136,14 @@ def _live(day: Day, stage: Stage, console: Console, bell: Bell, options: Options
                 lines = figures.lines(connection, day.diary)
             now = figures.total(lines)
             view.show(elapsed, _news(stage, day.diary), lines)
-            if now.done:
-                stage.open_pages()
+            if now.done:  # it takes a core for a while
+                stage.flower.open()
             if day.is_over and accidents.are_over and now.unfinished == 0:
                 break
             if moved != (moved := now.done + now.retried + now.failed):
                 moved_s = elapsed
             bell.wait(TICK_S)
-    stage.open_pages()
+    stage.flower.open()
     console.print(f"  The day is over after {time.monotonic() - begin:.1f} s.\n")
 
 

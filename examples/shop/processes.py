@@ -115,13 +115,13 @@ class Processes:
         self._running: list[_Running] = []
 
     def start_celery(self, name: str, *arguments: str) -> None:
-        """Start ``celery -A tasks_app NAME …``."""
+        """Start ``celery -A tasks_app NAME …`` with our environment and a log of its own."""
         self.start(name, "celery", "-A", "tasks_app", name, *arguments)
 
     def start(self, name: str, module: str, *arguments: str) -> None:
-        """Start a module with our environment and a log of its own."""
-        log = self._folder / "log" / f"{name}.log"
+        """Start ``python -m MODULE …`` with our environment and a log of its own."""
         command = (sys.executable, "-m", module, *arguments)
+        log = self._folder / "log" / f"{name}.log"
         recipe = Recipe(command, self._folder, log, signal.SIGTERM)
         self._running.append(_Running(name, ServerProcess(recipe, account=None), log))
 

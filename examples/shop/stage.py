@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from redis import Redis
 from rich.console import Console
 from sqlalchemy import Engine, create_engine
 
+from shop import doors
 from shop.figures import another_task, earlier, live_workers
 from shop.mail import ADDRESS_VARIABLE
 from shop.mailserver import MailServer
@@ -19,14 +19,13 @@ from shop.pace import SHORTENED, WORKER_PACE
 from shop.processes import Bell, DiedError, Processes, Servers
 from shop.tables import build_shop, drop_shop
 from tasks_app.embedded import Started, Urls
-from tasks_app.embedded.servers.ports import HOST, choose_port
+from tasks_app.embedded.servers.ports import HOST
 from tasks_app.pool.schema import migrate
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.maintainer import Maintainer
 
 WORKERS = 2
 WORKER_PATIENCE_S = 60.0
-DASHBOARD_PORT, FLOWER_PORT = 5580, 5555
 QUEUE_KEY = "tasks_app:default"
 """Where Celery keeps the messages of the queue ``default``."""
 
@@ -44,10 +43,8 @@ class Stage:
         self._console = console
         self._servers = Servers(folder, keep=keep, database_url=database_url)
         self._processes = Processes(folder)
-        self.pages: dict[str, str] = {}
-        """Where Dashboard and Flower are, once they were started."""
-        self._awaited: dict[str, tuple[int, float]] = {}
-        """Their ports, and since when they start."""
+        self.dashboard = doors.dashboard(self._processes)
+        self.flower = doors.flower(self._processes)
         self._built = False
 
     def build(self, names: Sequence[str]) -> None:
@@ -89,6 +86,7 @@ class Stage:
         self.start_worker()
         self._processes.start_celery("beat", "-l", "info")
         self._await_workers(bell)
+        self.dashboard.open()
         self._ready("worker, beat", begin, f"{WORKERS} processes of celery -A tasks_app worker")
         self._say(f"[dim]shortened for the demo: {SHORTENED}[/]")
 
@@ -116,29 +114,17 @@ class Stage:
         """Announce an accident."""
         self._say(f"[red]⚡[/] {what}")
 
-    def open_pages(self) -> None:
-        """Start dashboard and Flower, once: after the first task, for they take a core a while."""
-        if self.pages:
-            return
-        port = self._page("Dashboard", DASHBOARD_PORT)
-        self._processes.start("dashboard", "tasks_app", "dashboard", "--port", str(port))
-        port = self._page("Flower", FLOWER_PORT)
-        self._processes.start_celery(
-            "flower", f"--address={HOST}", f"--port={port}", "--read_only=true"
-        )
-
     def look(self) -> None:
-        """Pass if all is well; announce pages when they answer.
+        """Pass if all is well; announce what has begun to answer in a browser.
 
         Raises:
             DiedError: a process ended.
         """
         self._processes.look()
         self._servers.look()
-        for name, (port, since) in list(self._awaited.items()):
-            if _answers(port):
-                self._ready(name, since, self.pages[name])
-                del self._awaited[name]
+        for door in (self.dashboard, self.flower):
+            if (seconds := door.began_to_answer()) is not None:
+                self._ready_line(door.title, seconds, door.url)
 
     def down(self) -> None:
         """Stop everything that is ours, the last started first."""
@@ -150,12 +136,6 @@ class Stage:
         stays = self._servers.stay
         more = "PostgreSQL and Valkey stay up: tasks-app down" if stays else "the data stays"
         self._console.print(f"All processes are stopped; {more}.")
-
-    def _page(self, name: str, port: int) -> int:
-        free = choose_port(port)
-        self.pages[name] = f"http://{HOST}:{free}"
-        self._awaited[name] = (free, time.monotonic())
-        return free
 
     def _broker(self) -> Redis:
         return Redis.from_url(os.environ["TASKS_APP_BROKER_URL"])
@@ -222,9 +202,3 @@ class Stage:
 
     def _say(self, line: str) -> None:
         self._console.print(f"  {line}", soft_wrap=True)
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.05)
-        return probe.connect_ex((HOST, port)) == 0

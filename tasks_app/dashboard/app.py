@@ -24,6 +24,7 @@ from tasks_app.dashboard.routes import (
     bulks,
     edit,
     errors,
+    find,
     flow_control,
     groups,
     metrics,
@@ -62,6 +63,7 @@ async def show_alive(_: Request) -> Response:
 
 ROUTES = (
     *overview.ROUTES,
+    *find.ROUTES,
     *edit.ROUTES,  # before the actions of a task
     *tasks.ROUTES,
     *errors.ROUTES,

@@ -1,93 +1,30 @@
-"""The dashboard in a real Chromium: every page is accessible, and people get things done.
-
-Without a browser all of it is skipped, loudly: apt-get install chromium.
-"""
+"""The dashboard in a real Chromium: every page is accessible, and people get things done."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
-from tasks_app import NewTask, Settings, create_group, create_schedule
-from tests.dashboard.browser import dashboard
-from tests.dashboard.test_errors import fails
-from tests.dashboard.test_operations import lives
-from tests.dashboard.test_pages import audit, waiting_task
-from tests.waiting import until
+from tests.dashboard.chromium import (
+    MARKS,
+    WIDE,
+    address,
+    chromium,
+    done,
+    filled,
+    page,
+    posts,
+)
+from tests.dashboard.test_pages import waiting_task
 
-CHROMIUM = os.environ.get("TASKS_APP_TEST_CHROMIUM") or shutil.which("chromium") or ""
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.timeout(120, method="thread"),
-    pytest.mark.skipif(not CHROMIUM, reason="No Chromium was found. Run: apt-get install chromium"),
-]
-WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+__all__ = ["address", "chromium", "filled", "page"]
+pytestmark = MARKS
+NARROW = {"width": 390, "height": 844}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def address(engine: Engine, settings: Settings) -> Iterator[str]:
-    """Of the dashboard on a real server."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(dashboard(settings), lifespan="off", log_level="warning")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        until(lambda: server.started, 20)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(20)
-
-
-@pytest.fixture
-def page(chromium: Any, address: str) -> Iterator[Page]:
-    """A new window; whatever its console complains of fails the test."""
-    context = chromium.new_context(base_url=address, viewport=WIDE)
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    yield page
-    context.close()
-    assert said == []
-
-
-@pytest.fixture
-def filled(engine: Engine) -> dict[str, Any]:
-    """Some of everything."""
-    ids = [
-        fails(engine, "shop.Declined", f"order {n} declined", name="pay", queue="money")
-        for n in range(12)
-    ]
-    fails(engine, "KeyError", "'zip'", name="mail")
-    later = waiting_task(engine, name="later", delay=3600, biz_key="order:1")
-    lives(engine, "host/1", running=[{"id": later, "name": "later", "seconds": 2.0}])
-    with Session(engine) as session, session.begin():
-        group = create_group(session, [NewTask("a"), NewTask("b")])
-        create_schedule(session, "nightly", "report", cron="30 2 * * *")
-    with engine.connect() as connection:
-        query = "SELECT encode(fingerprint, 'hex') FROM task_error WHERE id = :id"
-        cause = connection.execute(text(query), {"id": ids[0]}).scalar_one()
-    return {"ids": ids, "later": later, "group": group.id, "cause": cause}
 
 
 def paths(filled: dict[str, Any]) -> list[str]:
@@ -108,6 +45,8 @@ def paths(filled: dict[str, Any]) -> list[str]:
         "/batches",
         "/workers",
         "/audit",
+        "/find?q=a",
+        "/find?q=nothing.is.called.so",
         "/nothing/here",
     ]
 
@@ -134,11 +73,7 @@ def test_every_page_is_accessible_and_never_wider_than_the_window(
     assert wrong == []
 
 
-def done(engine: Engine) -> list[tuple[str, str, list[int]]]:
-    """What the audit has but the fixture's own."""
-    return [line for line in audit(engine) if line[1]]
-
-
+@posts("/bulks", "/bulks/{token}/run")
 def test_from_a_red_number_to_mended_tasks(
     page: Page, engine: Engine, filled: dict[str, Any]
 ) -> None:
@@ -158,6 +93,7 @@ def test_from_a_red_number_to_mended_tasks(
     assert {who for action, who, _ in done(engine)} == {"local (dashboard)"}
 
 
+@posts("/tasks/{task_id}/{action}")
 def test_one_task_by_its_buttons(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
     page.goto(f"/tasks/{filled['later']}")
     page.get_by_role("button", name="Run now").click()
@@ -190,7 +126,14 @@ def test_the_keyboard_leads_everywhere(page: Page, filled: dict[str, Any]) -> No
         page.keyboard.press(key)
         page.wait_for_url(f"**{path}")
     page.keyboard.press("/")
-    page.wait_for_url("**/tasks")
+    page.keyboard.type("order:1")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/tasks?biz_key=order%3A1")
+    page.keyboard.press("?")
+    expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("f")
+    expect(page.get_by_label("Name", exact=True)).to_be_focused()
 
 
 PLACES = (
@@ -199,6 +142,7 @@ PLACES = (
 )
 
 
+@posts("/queues/{queue:path}/pause", "/queues/{queue:path}/resume")
 def test_a_queue_is_paused_and_goes_on(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
     page.goto("/queues/money")
     page.get_by_text("Pause it …").click()
@@ -212,6 +156,7 @@ def test_a_queue_is_paused_and_goes_on(page: Page, engine: Engine, filled: dict[
         assert connection.execute(text("SELECT count(*) FROM task_queue_pause")).scalar_one() == 0
 
 
+@posts("/schedules/{name:path}/{action}")
 def test_a_schedule_is_run_now(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
     page.goto("/schedules")
     page.get_by_role("button", name="Run now").first.click()
@@ -221,6 +166,7 @@ def test_a_schedule_is_run_now(page: Page, engine: Engine, filled: dict[str, Any
     assert [action for action, _, _ in done(engine)] == ["schedule run"]
 
 
+@posts("/groups/{group_id}/cancel")
 def test_a_group_is_cancelled(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
     page.goto(f"/groups/{filled['group']}")
     page.get_by_text("Cancel …").click()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.statistics.outcomes import CountedOutcome
-from tasks_app.monitor.pages.history import task_history
+from tasks_app.monitor.pages.history import Bar, History, Percentiles, task_history
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.statistics.roll_up import roll_up
 from tests.dashboard.browser import Browser, text_of
@@ -46,8 +47,10 @@ def test_the_page_draws_them_and_runs_no_name(engine: Engine, browser: Browser) 
         count(connection)
     for within in ("1h", "24h", "7d"):
         page = browser.get(f"/history?within={within}").text
-        assert "3 done, 1 failed, 2 retried</title>" in page
-        assert "<b>evil" not in page
+        assert "3 done, 2 retried, 1 failed</title>" in page
+        names = browser.get(f"/history?within={within}&part=names").text
+        assert "&lt;b&gt;evil" in names
+        assert "<b>evil" not in page + names
         assert "50.0 % of runs did not succeed" in text_of(page)
     assert browser.get("/api/history?within=1h").json()["retried"] == 2
     assert "/history?within=7d" in browser.get("/?within=7d").text
@@ -57,3 +60,12 @@ def test_no_tasks_and_no_such_time(browser: Browser) -> None:
     assert "No task has ended within 24h" in browser.get("/history").text
     assert browser.get("/history?within=1y").status_code == 400
     assert browser.get("/?within=1y").status_code == 400
+
+
+@pytest.mark.parametrize(("highest", "ceiling"), [(1, 4), (7, 8), (150, 200), (4_001, 8_000)])
+def test_the_axis_ends_at_a_round_number(highest: int, ceiling: int) -> None:
+    at = datetime(2026, 11, 23, tzinfo=UTC)
+    none = Percentiles(None, None, None)
+    found = History(at, "1h", (Bar(at, highest, 0, 0),), highest, 0, 0, none, none, (), ())
+    assert found.ceiling == ceiling
+    assert found.marks == (at,) * 5

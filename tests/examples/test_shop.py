@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
+import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 from rich.console import Console
@@ -22,7 +23,6 @@ from sqlalchemy import Engine, NullPool, create_engine, text
 from tasks_app.embedded import temporary
 from tests.factory import pending_task
 from tests.servers import Databases
-from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(200)]
 
@@ -60,6 +60,37 @@ def test_a_day_passes_every_check_and_leaves_no_process(folder: Path, examples: 
     assert left_running(folder) == []
     assert "earlier runs" not in ended.stdout
     assert "Everything is still running" not in ended.stdout
+    assert re.search(r"✔ dashboard +ready in .* http://127.0.0.1:\d+/", ended.stdout)
+
+
+def test_with_a_terminal_it_names_the_dashboard_and_stays(folder: Path, examples: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "shop", "--no-ui", "--orders=15", f"--folder={folder}"]
+    environment = {**os.environ, "PYTHONPATH": str(examples)}
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    process = subprocess.Popen(command, cwd=folder, env=environment, **streams)
+    os.close(theirs)
+    said = read_until(ours, "Ctrl-C stops everything")
+    (address,) = re.findall(r"open (http://\S+) +the dashboard", said)
+    with urllib.request.urlopen(f"{address}api/tasks?name=points.grant") as answer:
+        shown = json.load(answer)
+    process.send_signal(signal.SIGINT)
+    rest = read_until(ours, "the data stays")
+
+    assert process.wait(30) == 0, said + rest
+    os.close(ours)
+    assert shown["number"] >= 10
+    assert left_running(folder) == []
+
+
+def read_until(terminal: int, words: str) -> str:
+    """Return what a terminal shows, to these words; it keeps reading, or the writer would wait."""
+    said = ""
+    while words not in said:
+        if not select.select([terminal], [], [], 120)[0]:
+            raise AssertionError(f"{words!r} did not come after {said}")
+        said += os.read(terminal, 4096).decode(errors="replace")
+    return said
 
 
 def test_a_spoiled_row_fails_the_next_day_in_the_same_folder(folder: Path, examples: Path) -> None:
@@ -105,43 +136,6 @@ def test_a_database_that_cannot_be_had_is_a_sentence(
     assert ended.returncode == status
     assert said in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr
-
-
-def test_with_a_terminal_it_names_the_dashboard_and_leaves_it_running(
-    folder: Path, examples: Path
-) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "shop", "--no-ui", "--orders=15", f"--folder={folder}"]
-    demo = subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(examples)},
-        stdin=theirs,
-        stdout=theirs,
-    )
-    os.close(theirs)
-    try:
-        said = ""
-        while "Ctrl-C stops everything" not in said:
-            said += os.read(ours, 4096).decode()
-        (base,) = re.findall(r"open (http://\S+/) +the dashboard", said)
-        failed = httpx.get(f"{base}api/tasks?pool=error").json()["rows"]
-
-        assert failed
-        assert httpx.get(f"{base}tasks/{failed[0]['id']}").status_code == 200
-    finally:
-        demo.send_signal(signal.SIGINT)
-        os.set_blocking(ours, False)
-        until(lambda: _drained(ours) or demo.poll() is not None, 30)
-        os.close(ours)
-    assert (demo.wait(30), left_running(folder)) == (0, [])
-
-
-def _drained(terminal: int) -> bool:
-    """Read what it says at the end, or it could not say it; never true."""
-    with contextlib.suppress(OSError):
-        os.read(terminal, 4096)
-    return False
 
 
 def left_running(folder: Path) -> list[str]:

@@ -17,11 +17,14 @@ from starlette.responses import HTMLResponse, Response
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.same_site import set_cookie
 from tasks_app.domain.explain.words import distance, exact, span
-from tasks_app.monitor.pages.plot import plot
+from tasks_app.domain.finding import Finding
+from tasks_app.pool.pages.find import Hit
 
 FOLDER = Path(__file__).parents[1]
 STATIC = FOLDER / "static"
 NOTHING = "-"
+_FAINT = Markup('<span class="faint">{}</span>')
+THOUSAND = 1_000
 PAGES = (
     ("/", "Overview", "o"),
     ("/tasks", "Tasks", "t"),
@@ -34,6 +37,29 @@ PAGES = (
     ("/audit", "Audit", "a"),
 )
 """Path, name, and the key that leads there after g."""
+_PLACES = {
+    "task": "/tasks/{}",
+    "group": "/groups/{}",
+    "batch": "/batches/{}",
+    "error": "/errors/{}",
+    "biz_key": "/tasks?biz_key={}",
+    "name": "/tasks?name={}",
+    "queue": "/queues/{}",
+    "schedule": "/schedules/{}",
+    "job": "/batches?job={}",
+}
+"""Where what was found is shown."""
+_MENDED_AT = {
+    "breakers": ("/queues", "Show breakers"),
+    "due tasks": ("/queues", "Show queues"),
+    "queues": ("/queues", "Show queues"),
+    "locks": ("/queues", "Show locks"),
+    "order keys": ("/tasks?state=FAILED", "Show failed"),
+    "rescue": ("/tasks?state=RUNNING", "Show running"),
+    "schedules": ("/schedules", "Show schedules"),
+    "workers": ("/workers", "Show workers"),
+}
+"""The page that helps, by subject of a finding."""
 TOLD = "tasks_app_told"
 LONGEST_TOLD = 500
 _CHANGED, _UNCHANGED = "+", "-"
@@ -114,14 +140,37 @@ def _theme(request: Request) -> str:
 def _age(at: datetime | None, now: datetime) -> Markup:
     """Return how long ago, which a script keeps true, with the instant on hover."""
     if at is None:
-        return escape(NOTHING)
+        return _FAINT.format(NOTHING)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         at.astimezone(UTC).isoformat(), exact(at), distance(at, now)
     )
 
 
+def _span_since(at: datetime | None, now: datetime) -> Markup:
+    """Return how long it has lasted, which a script keeps true."""
+    if at is None:
+        return _FAINT.format(NOTHING)
+    return Markup('<time class="span" datetime="{}" title="{}">{}</time>').format(
+        at.astimezone(UTC).isoformat(), exact(at), distance(at, now).removesuffix(" ago")
+    )
+
+
 def _number(value: int, *, more: bool = False) -> str:
-    return f"{value:,}{'+' if more else ''}"
+    """Return it with commas; a zero stands back."""
+    return f"{value:,}{'+' if more else ''}" if value else _FAINT.format(0)
+
+
+def _span(ms: float | None) -> str:
+    return _FAINT.format(NOTHING) if ms is None else span(ms)
+
+
+def _tick(value: float) -> str:
+    """Return a round number of an axis."""
+    return f"{value / THOUSAND:g} k" if value >= 10 * THOUSAND else f"{value:,.0f}"
+
+
+def _clock(at: datetime, *, days: bool) -> str:
+    return f"{at.astimezone(UTC):%d %b}" if days else f"{at.astimezone(UTC):%H:%M}"
 
 
 def _badge(state: str) -> Markup:
@@ -136,6 +185,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
+def place_of(hit: Hit) -> str:
+    return _PLACES[hit.kind].format(segment(hit.key))
+
+
+def _mended_at(finding: Finding) -> tuple[str, str] | None:
+    return _MENDED_AT.get(finding.subject)
+
+
 def segment(name: str) -> str:
     """Return a name as one segment of an address, whatever is in it."""
     return quote(name, safe="")
@@ -145,6 +202,10 @@ def _query(**values: Any) -> Markup:
     return escape(urlencode({name: value for name, value in values.items() if value}))
 
 
+def _without(filters: dict[str, str], name: str) -> Markup:
+    return _query(**{each: value for each, value in filters.items() if each != name})
+
+
 _TEMPLATES = Environment(
     loader=FileSystemLoader(FOLDER / "templates"),
     autoescape=True,
@@ -152,15 +213,13 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_TEMPLATES.globals.update(age=_age, badge=_badge, shape=_shape, query=_query, exact=exact)
 _TEMPLATES.globals.update(
-    plot=lambda history: Markup(plot(history)),  # noqa: S704  it escapes what it is given
-    age=_age,
-    badge=_badge,
-    shape=_shape,
-    query=_query,
-    exact=exact,
+    since=_span_since, place_of=place_of, mended_at=_mended_at, without=_without
 )
-_TEMPLATES.filters.update(number=_number, span=span, json=_json, segment=segment)
+_TEMPLATES.filters.update(
+    number=_number, span=_span, json=_json, segment=segment, tick=_tick, clock=_clock
+)
 VERSION = sha256(
     b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()) if path.is_file())
 ).hexdigest()[:12]

@@ -15,6 +15,8 @@ from tasks_app.domain.finding import Finding
 from tasks_app.monitor.pages.history import RANGES, History, task_history
 from tasks_app.monitor.pages.overview import Overview, findings, overview
 
+PARTS = ("now", "queues", "causes")
+"""Of Overview, each replaced by itself: the one that somebody uses rests."""
 KEEP_S, FINDINGS_S, HISTORY_S = 2.0, 10.0, 30.0
 OLD_S = 60.0
 """Findings that are not older are shown while they are looked for anew."""
@@ -35,7 +37,8 @@ def _findings(desk: Desk) -> tuple[Finding, ...]:
 async def show_overview(request: Request, desk: Desk) -> Response:
     model = await run_in_threadpool(_overview, desk)
     found = await run_in_threadpool(_findings, desk)
-    name = "overview/live.html" if is_part(request) else "overview/page.html"
+    part = request.query_params.get("part", "")
+    name = f"overview/{part if is_part(request) and part in PARTS else 'page'}.html"
     within = _within(request)
     return render(request, name, model=model, findings=found, at=model.at, within=within)
 
@@ -61,7 +64,8 @@ def _history(desk: Desk, within: str) -> History:
 async def show_history(request: Request, desk: Desk) -> Response:
     """Return a part of Overview, which loads it: the figures of now do not wait for it."""
     model = await run_in_threadpool(_history, desk, _within(request))
-    return render(request, "overview/history.html", model=model, ranges=list(RANGES))
+    name = "names" if request.query_params.get("part") == "names" else "history"
+    return render(request, f"overview/{name}.html", model=model, ranges=list(RANGES))
 
 
 @requires(Role.VIEWER, answers=History, query=("within",))

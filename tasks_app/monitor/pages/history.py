@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import log10
 
 from sqlalchemy import Connection
 
@@ -29,6 +30,7 @@ RANGES = {
     "7d": (Grain.HOUR, 7 * 24 * HOUR),
 }
 MOST_NAMES = 5
+MARKS = 4
 _BAD = (CountedOutcome.FAILED, CountedOutcome.RETRIED)
 
 
@@ -70,6 +72,18 @@ class History:
     def highest(self) -> int:
         """The most that ended in one time, at least 1."""
         return max(1, *(bar.done + bar.failed + bar.retried for bar in self.bars))
+
+    @property
+    def ceiling(self) -> int:
+        """``highest``, rounded up to a number that four lines divide well."""
+        size = 10 ** int(log10(self.highest))
+        return int(max(4, next(n * size for n in (1, 2, 4, 8, 10) if n * size >= self.highest)))
+
+    @property
+    def marks(self) -> tuple[datetime, ...]:
+        """Some instants between the first and the last."""
+        last = len(self.bars) - 1
+        return tuple(self.bars[last * n // MARKS].at for n in range(MARKS + 1))
 
     @property
     def bad_ratio(self) -> float:

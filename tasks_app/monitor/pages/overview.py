@@ -1,4 +1,4 @@
-"""Overview: is it well, what waits, what runs, what failed last."""
+"""Overview: is it well, what waits, what runs, by which causes tasks fail."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tasks_app.domain.finding import Finding, Level
 from tasks_app.monitor.checks import locks, schedules, work
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.errors.groups import ErrorGroup, groups
 from tasks_app.pool.flow_control.pause import Pause, paused
 from tasks_app.pool.pages import overview as rows
-from tasks_app.pool.pages.overview import MOST, LastError, NameLine
+from tasks_app.pool.pages.overview import MOST, NameLine
 from tasks_app.pool.runs import heartbeats
 
 FAILED_WITHIN = timedelta(hours=24)
-MOST_ERRORS = 8
+MOST_CAUSES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class Overview:
     lines: tuple[NameLine, ...]
     crowded: tuple[str, ...]
     """Queues of which only the first tasks were counted."""
-    last_errors: tuple[LastError, ...]
+    causes: tuple[ErrorGroup, ...]
+    """Of those within the last day the ones with most tasks, those last that are known."""
+    more_causes: bool
     pauses: tuple[Pause, ...]
 
 
@@ -57,8 +60,11 @@ def overview(connection: Connection, settings: Settings) -> Overview:
         waiting[line.queue] = waiting.get(line.queue, 0) + line.pending
     crowded = tuple(queue for queue, number in waiting.items() if number > MOST)
     failed = sum(line.failed for line in lines)
+    at = instant(connection)
+    causes = groups(connection, since=at - FAILED_WITHIN, most=MOST_CAUSES + 1, now=at)
+    shown = sorted(causes[:MOST_CAUSES], key=lambda each: each.known_by is not None)
     return Overview(
-        at=instant(connection),
+        at=at,
         pending=Figure(sum(line.pending for line in lines), bool(crowded)),
         due=Figure(sum(line.due for line in lines), bool(crowded)),
         running=Figure(sum(line.running for line in lines)),
@@ -68,7 +74,8 @@ def overview(connection: Connection, settings: Settings) -> Overview:
         nodes=tuple(sorted({worker.node for worker in workers})),
         lines=tuple(lines),
         crowded=crowded,
-        last_errors=tuple(rows.last_errors(connection, MOST_ERRORS)),
+        causes=tuple(shown),
+        more_causes=len(causes) > MOST_CAUSES,
         pauses=tuple(paused(connection)),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from tasks_app.domain.tasks.error_text import printable
-from tasks_app.monitor.pages.plot import plot
+from tasks_app.monitor.reports.plot import plot
 from tasks_app.monitor.reports.report import Report
 from tasks_app.monitor.reports.sections import Section, headline, sections, summary
 

@@ -114,7 +114,7 @@ def read_report(
             queues=_queues(connection, wanted, at),
             new_errors=_new_errors(connection, begin, at),
             schedules=tuple(schedule_trouble(connection, begin, PATIENCE, now=at)),
-            now=replace(overview(connection, settings), last_errors=()),
+            now=replace(overview(connection, settings), causes=()),
             findings=findings,
         )
 

@@ -1,4 +1,4 @@
-"""Overview: what waits and runs by queue and name, and what failed last."""
+"""Overview: what waits, runs and has failed, by queue and name."""
 
 from __future__ import annotations
 
@@ -49,10 +49,6 @@ _FAILED = text(f"""
           AND (CAST(:queue AS text) IS NULL OR e.queue = :queue) LIMIT {MOST + 1}) AS e
     GROUP BY queue, name
 """)
-_LAST = text(f"""
-    SELECT id, name, queue, coalesce(error, '') AS error, finished_at FROM {ERROR}
-    ORDER BY finished_at DESC LIMIT :most
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +63,6 @@ class NameLine:
     running: int
     failed: int
     """Within the time that was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastError:
-    """A task of the error pool."""
-
-    id: int
-    name: str
-    queue: str
-    error: str
-    finished_at: datetime
 
 
 def lines(
@@ -119,7 +104,3 @@ def _waiting(connection: Connection, queue: str | None, now: datetime | None) ->
     if not crowded:
         return counted
     return [*counted, *connection.execute(_WAITING_IN, {"queues": crowded, "now": now})]
-
-
-def last_errors(connection: Connection, most: int) -> list[LastError]:
-    return [LastError(*row) for row in connection.execute(_LAST, {"most": most})]

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.partition.records import Status
-from tasks_app.pool.tables import PARTITION
+from tasks_app.pool.tables import ERROR, PARTITION
 
 MOST_CELLS = 1_000
 """Of one step."""
+
+# Some joins look at failed partitions only when the others have ended: their tasks tell before.
+_FAILED = f"""CASE WHEN p.status = '{Status.RUNNING}' AND EXISTS (
+    SELECT FROM {ERROR} e WHERE e.id = p.task_id) THEN '{Status.FAILED}' ELSE p.status END"""
 
 _CELLS = text(f"""
     SELECT n.step, min(n.partition_no) AS low, max(n.partition_no) AS high,
@@ -20,7 +24,7 @@ _CELLS = text(f"""
         CAST(count(*) FILTER (WHERE n.status = '{Status.RUNNING}') AS integer) AS running,
         CAST(sum(n.read_rows) AS bigint) AS read, CAST(sum(n.estimated_rows) AS bigint) AS estimated
     FROM (
-        SELECT p.step, p.partition_no, p.status, p.read_rows, p.estimated_rows,
+        SELECT p.step, p.partition_no, {_FAILED} AS status, p.read_rows, p.estimated_rows,
             row_number() OVER (PARTITION BY p.step ORDER BY p.partition_no) - 1 AS place,
             count(*) OVER (PARTITION BY p.step) AS total
         FROM {PARTITION} p WHERE p.batch_id = :batch_id) AS n

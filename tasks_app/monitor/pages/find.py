@@ -1,0 +1,44 @@
+"""Find: an id, a business key, a name or a part of one leads to what is called so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from tasks_app.pool.connection.clock import instant
+from tasks_app.pool.pages import find as rows
+from tasks_app.pool.pages.find import Hit
+
+_MOST_ID = 2**63 - 1
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """What has the text as its id, key or name; then names that contain it."""
+
+    at: datetime
+    text: str
+    hits: tuple[Hit, ...]
+
+    @property
+    def only(self) -> Hit | None:
+        """The one that is meant: nothing else is called so, or contains the text."""
+        exact = [hit for hit in self.hits if hit.exact]
+        if len(exact) == 1:
+            return exact[0]
+        return self.hits[0] if len(self.hits) == 1 else None
+
+
+def find(connection: Connection, asked: str) -> Hits:
+    hits: list[Hit] = []
+    if asked.isascii() and asked.isdigit() and int(asked) <= _MOST_ID:
+        hits += rows.by_id(connection, int(asked))
+    if _FINGERPRINT.fullmatch(asked):
+        hits += rows.by_fingerprint(connection, asked)
+    if asked:
+        hits += [*rows.by_key(connection, asked), *rows.by_name(connection, asked)]
+    return Hits(instant(connection), asked, tuple(hits))

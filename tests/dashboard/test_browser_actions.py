@@ -1,0 +1,227 @@
+"""Every button of the dashboard, clicked: what it does is in the database and in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from sqlalchemy import Engine, text
+
+from tasks_app import TaskContext, handler, locks
+from tasks_app.batch.job import JOBS
+from tasks_app.dashboard.app import ROUTES
+from tasks_app.domain.flow_control.circuit_breaker import Breaker
+from tasks_app.pool.flow_control.breaker import synchronise
+from tasks_app.runtime.handlers.registry import HANDLERS
+from tests.batch.conftest import bench, yard
+from tests.batch.yard import Yard
+from tests.dashboard import test_browser
+from tests.dashboard.chromium import (
+    MARKS,
+    POSTED,
+    address,
+    chromium,
+    done,
+    filled,
+    one,
+    page,
+    posts,
+)
+
+__all__ = ["address", "bench", "chromium", "filled", "page", "yard"]
+pytestmark = MARKS
+WHO = "local (dashboard)"
+
+
+def test_every_route_that_changes_something_is_clicked_in_a_browser() -> None:
+    changing = {path for path, _, method in ROUTES if method == "POST" and path[:5] != "/api/"}
+    assert changing == POSTED.keys()
+    tests = {**globals(), **vars(test_browser)}
+    assert [name for name in POSTED.values() if name not in tests] == []
+
+
+def acted(engine: Engine) -> list[str]:
+    assert {who for _, who, _ in done(engine)} <= {WHO}
+    return [action for action, _, _ in done(engine)]
+
+
+@pytest.fixture
+def known() -> Iterator[None]:
+    @handler("pay")
+    def pay(ctx: TaskContext, payload: dict[str, Any]) -> None: ...
+
+    yield
+    del HANDLERS.specs["pay"]
+
+
+@posts("/tasks/{task_id}/edit")
+@pytest.mark.usefixtures("known")
+def test_a_payload_is_edited_after_a_look(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto(f"/tasks/{filled['ids'][0]}")
+    page.get_by_role("link", name="Edit …").click()
+    page.locator("#payload").fill('{"order": 42}')
+    page.get_by_role("button", name="Show the difference").click()
+    expect(page.locator(".plus", has_text="42")).to_be_visible()
+    page.get_by_role("button", name="Save and requeue").click()
+    expect(page.get_by_text("Saved and requeued.")).to_be_visible()
+    query = "SELECT payload ->> 'order' FROM task_pending WHERE id = :id"
+    assert one(engine, query, id=filled["ids"][0]) == "42"
+    assert acted(engine) == ["edit", "requeue"]
+
+
+@posts("/errors/{fingerprint}/known", "/errors/{fingerprint}/unknown")
+def test_a_cause_is_marked_and_not_any_more(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto(f"/errors/{filled['cause']}")
+    page.get_by_label("Note").fill("the bank's fault")
+    page.get_by_label("For").fill("7d")
+    page.get_by_role("button", name="Mark as known").click()
+    expect(page.get_by_text("Marked as known.")).to_be_visible()
+    marked = "SELECT note FROM task_fingerprint WHERE known_by IS NOT NULL"
+    assert one(engine, marked) == "the bank's fault"
+    page.get_by_role("button", name="Take the mark back").click()
+    expect(page.get_by_text("It is not marked any more.")).to_be_visible()
+    assert one(engine, marked) is None
+    assert acted(engine) == ["error known", "error unknown"]
+
+
+@posts("/schedules/{name:path}/change", "/schedules/{name:path}/remove")
+def test_a_schedule_is_changed_after_a_preview_and_removed(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto("/schedules/nightly")
+    page.get_by_label("Cron").fill("0 4 * * *")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("Nothing is saved yet.")).to_be_visible()
+    page.get_by_role("button", name="Save the change").click()
+    expect(page.get_by_text("Changed. Code that declares")).to_be_visible()
+    assert one(engine, "SELECT expression FROM task_schedule") == "0 4 * * *"
+    page.get_by_text("Remove this schedule …").click()
+    page.get_by_role("button", name="Remove nightly").click()
+    expect(page.get_by_text("Schedule nightly was removed.")).to_be_visible()
+    assert one(engine, "SELECT count(*) FROM task_schedule") == 0
+    assert acted(engine) == ["schedule change", "schedule remove"]
+
+
+@posts("/queues/*/pause", "/queues/*/resume")
+def test_every_queue_is_paused_and_goes_on(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto("/queues")
+    page.get_by_text("Pause every queue …").click()
+    page.get_by_label("Why").fill("the database moves")
+    page.get_by_role("button", name="Pause every queue").click()
+    expect(page.get_by_text("the database moves").first).to_be_visible()
+    assert one(engine, "SELECT queue FROM task_queue_pause") == "*"
+    page.get_by_role("button", name="Resume all queues").click()
+    expect(page.get_by_role("button", name="Resume all queues")).to_have_count(0)
+    assert one(engine, "SELECT count(*) FROM task_queue_pause") == 0
+    assert acted(engine) == ["pause", "resume"]
+
+
+@posts(
+    "/queues/{queue:path}/change",
+    "/queues/{queue:path}/share",
+    "/queues/{queue:path}/unshare",
+)
+def test_settings_and_shares_of_a_queue(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto("/queues/money")
+    page.get_by_text("Windows and settings …").click()
+    page.get_by_label("Windows, one a line").fill("mon-fri 22:00-06:00 Europe/Berlin")
+    page.get_by_label("Attempts").fill("7")
+    page.get_by_role("button", name="Save the settings").click()
+    expect(page.get_by_role("status")).to_be_visible()
+    assert one(engine, "SELECT max_attempts FROM task_queue WHERE queue = 'money'") == 7
+    page.get_by_text("Share it by fair key …").click()
+    page.get_by_label("Weights, one a line").fill("tenant:1=2")
+    page.get_by_role("button", name="Share it", exact=True).click()
+    expect(page.get_by_role("status")).to_be_visible()
+    assert one(engine, "SELECT queue FROM task_queue_fair") == "money"
+    page.get_by_text("Share it by fair key …").click()
+    page.get_by_role("button", name="Share it no more").click()
+    expect(page.get_by_text("priority and age decide.")).to_be_visible()
+    assert one(engine, "SELECT count(*) FROM task_queue_fair") == 0
+    assert acted(engine) == ["queue change", "share", "unshare"]
+
+
+@posts("/limits/set", "/limits/drop")
+def test_a_limit_is_set_and_dropped(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    page.goto("/queues/money")
+    page.get_by_text("Limit it …").click()
+    page.get_by_label("At a time").fill("3")
+    page.get_by_role("button", name="Set the limit").click()
+    expect(page.get_by_role("status")).to_be_visible()
+    assert one(engine, "SELECT most FROM task_limit") == 3
+    page.get_by_text("Drop …").click()
+    page.get_by_role("button", name="Drop").click()
+    expect(page.get_by_role("status")).to_be_visible()
+    assert one(engine, "SELECT count(*) FROM task_limit") == 0
+    assert acted(engine) == ["set limit", "drop limit"]
+
+
+@posts("/breakers/override")
+def test_a_breaker_is_kept_open_and_left_alone(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    with engine.begin() as connection:
+        synchronise(connection, {Breaker("bank"): ["pay"]}, ["pay"])
+    page.goto("/queues")
+    page.get_by_role("button", name="Keep open").click()
+    expect(page.get_by_text("by an operator").first).to_be_visible()
+    assert one(engine, "SELECT state FROM task_breaker") == "open"
+    page.get_by_role("button", name="Leave to outcomes").click()
+    expect(page.get_by_text("by an operator")).to_have_count(0)
+    assert acted(engine) == ["breaker", "breaker"]
+
+
+@posts("/locks/free")
+def test_a_lock_is_freed(page: Page, engine: Engine, filled: dict[str, Any]) -> None:
+    hold = locks.hold(engine, exclusive="warehouse:7")
+    hold.__enter__()
+    page.goto("/queues")
+    page.get_by_text("Free …").click()
+    page.get_by_role("button", name="Free").click()
+    expect(page.get_by_role("status")).to_be_visible()
+    expect(page.get_by_text("warehouse:7", exact=True)).to_have_count(0)
+    assert one(engine, "SELECT count(*) FROM task_lock_holder") == 0
+    with pytest.raises(locks.LockLostError):
+        hold.__exit__(None, None, None)
+    assert acted(engine) == ["free lock"]
+
+
+@pytest.fixture
+def job(yard: Yard) -> Iterator[Yard]:
+    """A job of which every row fails."""
+
+    def broken(ctx: Any, rows: Any) -> None:
+        raise ValueError("row")
+
+    yard.rows(100)
+    JOBS["job"] = yard.job(yard.step(broken, max_attempts=1))
+    yield yard
+    JOBS.pop("job", None)
+
+
+@posts("/batches/{batch_id}/stop", "/batches/{batch_id}/restart", "/batches/{batch_id}/abandon")
+def test_a_batch_is_stopped_goes_on_and_is_given_up(job: Yard, page: Page, engine: Engine) -> None:
+    batch_id = job.start(JOBS["job"]).batch_id
+    job.bench.drain()
+    page.goto(f"/batches/{batch_id}")
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_text("It goes on, run 2.")).to_be_visible()
+    page.get_by_text("Stop …").click()
+    page.get_by_role("button", name="Stop at the next chunks").click()
+    expect(page.get_by_text("Stopping.")).to_be_visible()
+    job.bench.drain()
+    page.get_by_text("Abandon …").click()  # it comes by itself
+    page.get_by_role("button", name="Never let it go on").click()
+    expect(page.get_by_text("Abandoned.")).to_be_visible()
+    with engine.connect() as connection:
+        row = connection.execute(text("SELECT status, run FROM task_batch")).one()
+    assert tuple(row) == ("ABANDONED", 2)
+    assert acted(engine) == ["restart batch", "stop batch", "abandon batch"]
