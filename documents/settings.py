@@ -21,13 +21,25 @@ that nobody reads. What database, broker and Celery want besides:
 
 def page() -> str:
     """Return the page."""
-    texts = fields(class_of(Settings.__module__, Settings.__name__))
+    texts = setting_texts()
     lines = generated("Settings", "tasks_app/domain/config/settings.py", ABOUT)
     lines += ["| variable | default | meaning |", "|---|---|---|"]
-    for name, field in Settings.model_fields.items():
+    for name, text in texts.items():
+        field = Settings.model_fields[name]
         variable = str(field.validation_alias or f"{PREFIX}{name.upper()}")
-        lines.append(f"| `{variable}` | {_shown(field.default)} | {cell(texts[name][2])} |")
+        lines.append(f"| `{variable}` | {_shown(field.default)} | {cell(text)} |")
     return "\n".join(lines) + "\n"
+
+
+def setting_texts() -> dict[str, str]:
+    """Return what stands under each setting, in the order of the page."""
+    parts = [part for part in Settings.__mro__ if part.__module__.startswith("tasks_app.")]
+    return {
+        name: found[2]
+        for part in parts
+        for name, found in fields(class_of(part.__module__, part.__name__)).items()
+        if name in Settings.model_fields
+    }
 
 
 def _shown(default: object) -> str:

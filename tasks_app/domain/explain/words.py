@@ -28,6 +28,11 @@ def span(ms: float | None) -> str:
     return f"{ms / _MINUTE:.0f} min" if ms < 2 * _HOUR else f"{ms / _HOUR:.1f} h"
 
 
+def to_the_minute(at: datetime) -> str:
+    """Return ``2026-01-31 09:00Z``, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+
+
 def exact(at: datetime) -> str:
     """Return ``2026-01-31 09:00:00Z``: UTC, to the second."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

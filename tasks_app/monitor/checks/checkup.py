@@ -11,6 +11,7 @@ from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.unreachable import why_unreachable
 from tasks_app.domain.finding import Finding, Level, away, fail, warn
 from tasks_app.monitor.checks import database as database_checks
+from tasks_app.monitor.checks import flow_control as flow_checks
 from tasks_app.monitor.checks import locks as lock_checks
 from tasks_app.monitor.checks import schedules as schedule_checks
 from tasks_app.monitor.checks import sessions as session_checks
@@ -32,6 +33,7 @@ def examine(settings: Settings) -> list[Finding]:
                     (session_checks.CHECKS, database.engine),
                     (session_checks.CHECKS_OF_HANDLERS, database.handler_engine),
                     (work_checks.CHECKS, database.engine),
+                    (flow_checks.CHECKS, database.engine),
                     (schedule_checks.CHECKS, database.engine),
                     (lock_checks.CHECKS, database.engine),
                 ):

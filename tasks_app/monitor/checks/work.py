@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
 from tasks_app.domain.config.settings import Settings
-from tasks_app.domain.explain.words import count, rough
+from tasks_app.domain.explain.words import count, rough, to_the_minute
 from tasks_app.domain.finding import Finding, fail, ok, warn
-from tasks_app.domain.flow_control.circuit_breaker import BreakerState
 from tasks_app.monitor.checks.database import Check
 from tasks_app.pool.dispatch import leader_lease, ledger
-from tasks_app.pool.flow_control import breaker, pause, queue_settings
 from tasks_app.pool.fragments.availability import standing_still
 from tasks_app.pool.operations import diagnostics
 from tasks_app.pool.operations.diagnostics import DueWork
@@ -177,7 +175,7 @@ def publishing(connection: Connection, _settings: Settings) -> list[Finding]:
     if duty is None or duty.refused_since is None:
         return []
     why = f": {duty.refused_because}" if duty.refused_because else ""
-    fact = f"nothing could be published since {_instant(duty.refused_since)}{why}"
+    fact = f"nothing could be published since {to_the_minute(duty.refused_since)}{why}"
     return [warn("broker", fact, "Tasks wait in the database. Look at the broker, and its log.")]
 
 
@@ -187,67 +185,12 @@ def strangers(connection: Connection, _settings: Settings) -> list[Finding]:
     if seen is None:
         return []
     number, at = seen
-    fact = f"carries messages of another pool: {number} were refused, lately at {_instant(at)}"
+    fact = f"carries messages of another pool: {number} were refused, lately at {to_the_minute(at)}"
     advice = "Give each pool a database of Redis, a global_keyprefix or a virtual host of its own."
     return [warn("broker", fact, advice)]
 
 
-def paused(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is a queue paused, and perhaps forgotten?"""
-    return [
-        warn("queues", _stopped(each), f"When it may go on: tasks-app resume {_given(each)}")
-        for each in pause.paused(connection)
-    ]
-
-
-def standing(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Does a queue wait for its window, or for other queues?"""
-    findings = []
-    for each in queue_settings.find(connection):
-        opens_at = each.opens_at
-        if not each.is_open and opens_at is None:
-            advice = f"Change them: tasks-app queues set {each.queue} --window …"
-            fact = f"{each.queue} is closed: none of its windows opens within a year"
-            findings.append(warn("queues", fact, advice))
-        elif opens_at is not None:
-            findings.append(ok("queues", f"{each.queue} is closed until {_instant(opens_at)}"))
-        elif each.shut is not None:
-            fact = f"{each.queue} gives way: it runs only while {each.gate}"
-            findings.append(ok("queues", fact))
-    return findings
-
-
-def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
-    """Is a dependency of tasks down?"""
-    return [
-        warn(
-            "breakers",
-            f"{each.breaker.dependency} is {each.state} since {_instant(each.since)}"
-            f"{each.reason and f': {each.reason}'}; {count(each.held, 'task')} held",
-            f"Look at {each.breaker.dependency}; to decide yourself: tasks-app breakers --help",
-        )
-        for each in breaker.find(connection)
-        if each.state is not BreakerState.CLOSED
-    ]
-
-
-def _given(each: pause.Pause) -> str:
-    """Return the argument; the shell would expand a bare star."""
-    return "--all" if each.queue == EVERY_QUEUE else each.queue
-
-
-def _stopped(each: pause.Pause) -> str:
-    who = "all are" if each.queue == EVERY_QUEUE else f"{each.queue} is"
-    until = f" until {_instant(each.resume_at)}" if each.resume_at else ""
-    reason = f": {each.reason}" if each.reason else ""
-    return f"{who} paused since {_instant(each.since)}{until}{reason}"
-
-
-def _instant(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}Z"
-
-
 CHECKS: tuple[Check, ...] = (
-    *(living, scanning, publishing, strangers, paused, standing, dependencies),
+    *(living, scanning, publishing, strangers),
     *(due_tasks, stuck, rescue),
 )

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
-from tasks_app.monitor.checks import locks, schedules, work
+from tasks_app.monitor.checks import flow_control, locks, schedules, work
 from tasks_app.monitor.checks.checkup import run_checks
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.errors.groups import ErrorGroup, groups
@@ -82,6 +82,6 @@ def overview(connection: Connection, settings: Settings) -> Overview:
 
 def findings(engine: Engine, settings: Settings) -> tuple[Finding, ...]:
     """Return what is wrong, in the words of doctor, the worst first."""
-    checks = (*work.CHECKS, *schedules.CHECKS, *locks.CHECKS)
+    checks = (*work.CHECKS, *flow_control.CHECKS, *schedules.CHECKS, *locks.CHECKS)
     found = [each for each in run_checks(checks, engine, settings) if each.level is not Level.OK]
     return tuple(sorted(found, key=lambda each: each.level is not Level.FAIL))

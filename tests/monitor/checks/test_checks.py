@@ -15,7 +15,7 @@ from tasks_app import Settings, create_task
 from tasks_app.domain.finding import Finding
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.domain.tasks.states import Event
-from tasks_app.monitor.checks import database, sessions, work
+from tasks_app.monitor.checks import database, flow_control, sessions, work
 from tasks_app.monitor.checks.checkup import examine, run_checks
 from tasks_app.pool.dispatch import leader_lease
 from tasks_app.pool.flow_control import pause
@@ -407,9 +407,9 @@ def test_days_that_should_be_gone_are_told(connection: Connection, settings: Set
 
 
 def test_queues_that_somebody_stopped_are_told(connection: Connection, settings: Settings) -> None:
-    none = work.paused(connection, settings)
+    none = flow_control.paused(connection, settings)
     pause.pause(connection, "mail", "the provider is down")
-    (finding,) = work.paused(connection, settings)
+    (finding,) = flow_control.paused(connection, settings)
 
     assert none == []
     assert finding.fact.startswith("mail is paused since 20")
@@ -422,7 +422,7 @@ def test_a_pause_of_all_ends_with_a_command_that_a_shell_leaves_alone(
 ) -> None:
     pause.pause(connection, "*")
 
-    (finding,) = work.paused(connection, settings)
+    (finding,) = flow_control.paused(connection, settings)
 
     assert finding.advice == "When it may go on: tasks-app resume --all"
 

@@ -1,0 +1,67 @@
+"""What holds queues back: pauses, windows, breakers."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from tasks_app.domain.config.settings import Settings
+from tasks_app.domain.explain.words import count, to_the_minute
+from tasks_app.domain.finding import Finding, ok, warn
+from tasks_app.domain.flow_control.circuit_breaker import BreakerState
+from tasks_app.monitor.checks.database import Check
+from tasks_app.pool.flow_control import breaker, pause, queue_settings
+from tasks_app.pool.tables import EVERY_QUEUE
+
+
+def paused(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Is a queue paused, and perhaps forgotten?"""
+    return [
+        warn("queues", _stopped(each), f"When it may go on: tasks-app resume {_given(each)}")
+        for each in pause.paused(connection)
+    ]
+
+
+def standing(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Does a queue wait for its window, or for other queues?"""
+    findings = []
+    for each in queue_settings.find(connection):
+        opens_at = each.opens_at
+        if not each.is_open and opens_at is None:
+            advice = f"Change them: tasks-app queues set {each.queue} --window …"
+            fact = f"{each.queue} is closed: none of its windows opens within a year"
+            findings.append(warn("queues", fact, advice))
+        elif opens_at is not None:
+            findings.append(ok("queues", f"{each.queue} is closed until {to_the_minute(opens_at)}"))
+        elif each.shut is not None:
+            fact = f"{each.queue} gives way: it runs only while {each.gate}"
+            findings.append(ok("queues", fact))
+    return findings
+
+
+def dependencies(connection: Connection, _settings: Settings) -> list[Finding]:
+    """Is a dependency of tasks down?"""
+    return [
+        warn(
+            "breakers",
+            f"{each.breaker.dependency} is {each.state} since {to_the_minute(each.since)}"
+            f"{each.reason and f': {each.reason}'}; {count(each.held, 'task')} held",
+            f"Look at {each.breaker.dependency}; to decide yourself: tasks-app breakers --help",
+        )
+        for each in breaker.find(connection)
+        if each.state is not BreakerState.CLOSED
+    ]
+
+
+def _given(each: pause.Pause) -> str:
+    """Return the argument; the shell would expand a bare star."""
+    return "--all" if each.queue == EVERY_QUEUE else each.queue
+
+
+def _stopped(each: pause.Pause) -> str:
+    who = "all are" if each.queue == EVERY_QUEUE else f"{each.queue} is"
+    until = f" until {to_the_minute(each.resume_at)}" if each.resume_at else ""
+    reason = f": {each.reason}" if each.reason else ""
+    return f"{who} paused since {to_the_minute(each.since)}{until}{reason}"
+
+
+CHECKS: tuple[Check, ...] = (paused, standing, dependencies)
