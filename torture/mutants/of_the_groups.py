@@ -41,8 +41,8 @@ GROUPS_AND_PROGRESS = (
         "member whose effects commit uncounted",
         "Each end of a member is counted.",
         SUCCEED,
-        "_SUCCEED = _statement(_ALONE",
-        '_SUCCEED = _statement("true"',
+        "_SUCCEED = _statements(_ALONE",
+        '_SUCCEED = _statements("true"',
         f"{GROUPS}the_last_success_calls_then",
     ),
     mutant(

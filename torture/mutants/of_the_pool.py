@@ -51,9 +51,10 @@ def succeed(
     A callback that was inserted is added to ``called``.
     """
     values = _values(settlement)
-    if do(connection, Statement(_SUCCEED, values)):
+    logs = LOG.has_successes
+    if do(connection, Statement(_SUCCEED[logs], values)):
         return True
-    return _counted(connection.execute(_MEMBER, values, prepare=True).fetchone(), called)
+    return _counted(connection.execute(_MEMBER[logs], values, prepare=True).fetchone(), called)
 '''
 
 POOL = (
