@@ -6,7 +6,7 @@ READY := .venv/.ready
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate scale test-pg16 test-server test-newest format docs screenshots lock clean
+.PHONY: help setup demo test test-quick test-long check model mutants torture zombies late-commits torture-smoke fuzz stateful edge bench bench-quick bench-memory bench-gate bench-dashboard scale test-pg16 test-server test-newest format docs screenshots lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -96,6 +96,9 @@ bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an
 
 bench-quick: $(READY)  ## the main rows of it, once (minutes)
 	@$(BIN)/python -m benchmarks run --quick $(ARGS)
+
+bench-dashboard: $(READY)  ## how long does each page take on a pool of a million? (minutes)
+	@$(BIN)/python -m benchmarks.dashboard $(ARGS)
 
 scale: $(READY)  ## what a task costs in a pool of a million rows, state by state (minutes)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)

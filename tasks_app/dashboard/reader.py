@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -13,6 +14,8 @@ from tasks_app.runtime.db.read_only import reading_engine
 
 Model = TypeVar("Model")
 MOST_KEPT = 200
+STALE = 3
+"""How many times as old as it should be something may be shown while it is made anew."""
 
 
 class Reader:
@@ -57,6 +60,27 @@ class Reader:
                 model = make()
                 self._kept[key] = (time.monotonic(), model)
             return model  # type: ignore[no-any-return]
+
+    def soon(self, key: Hashable, make: Callable[[], Model], keep_s: float) -> Model:
+        """Return what ``make`` made; what is a little old is made anew behind the reader's back.
+
+        So nobody who looks on waits for what takes long. What nobody has looked at for a while is
+        too old, and made at once.
+        """
+        at, model = self._kept.get(key, (float("-inf"), None))
+        age = time.monotonic() - at
+        if age > STALE * keep_s:
+            return self.kept(key, make, keep_s)
+        if age > keep_s:
+            self._kept[key] = (time.monotonic(), model)  # others leave it to this one
+            threading.Thread(target=self._renew, args=(key, make), daemon=True).start()
+        return model  # type: ignore[return-value]
+
+    def _renew(self, key: Hashable, make: Callable[[], Any]) -> None:
+        with suppress(Exception):  # who looks next makes it at once, and hears of it
+            self._kept[key] = (time.monotonic(), make())
+            return
+        self._kept.pop(key, None)
 
     def forget(self) -> None:
         """Forget all: something was just changed, and who did it wants to see it."""

@@ -26,7 +26,7 @@ def _overview(desk: Desk) -> Overview:
 
 def _findings(desk: Desk) -> tuple[Finding, ...]:
     reader = desk.reader
-    return reader.kept("findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S)
+    return reader.soon("findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S)
 
 
 @requires(Role.VIEWER)
