@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from pydantic import SecretStr
 from sqlalchemy import Connection, text
 
 from tasks_app import Settings
@@ -160,12 +161,12 @@ def _schedules(connection: Connection) -> None:
 def served(url: str) -> Iterator[str]:
     """Serve the dashboard; yield its address."""
     # Browsers share what was read within a second or two; here each request pays for itself.
-    Reader.read = _read  # type: ignore[method-assign]
+    Reader.read = _read  # type: ignore[method-assign,assignment]
     # As uvicorn makes it: without the protocol's number, each answer waits 40 ms for Nagle.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        app = dashboard_app(Settings(database_url=url))
+        app = dashboard_app(Settings(database_url=SecretStr(url)))
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -177,7 +178,10 @@ def served(url: str) -> Iterator[str]:
 
 
 def _read(
-    reader: Reader, _key: Hashable, read: Callable[[Connection], Any], keep_s: float = 0  # noqa: ARG001
+    reader: Reader,
+    _key: Hashable,
+    read: Callable[[Connection], Any],
+    keep_s: float = 0,  # noqa: ARG001
 ) -> Any:
     with reader.engine.connect() as connection:
         return read(connection)

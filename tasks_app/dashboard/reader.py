@@ -74,7 +74,7 @@ class Reader:
         if age > keep_s:
             self._kept[key] = (time.monotonic(), model)  # others leave it to this one
             threading.Thread(target=self._renew, args=(key, make), daemon=True).start()
-        return model  # type: ignore[return-value]
+        return model  # type: ignore[no-any-return]
 
     def _renew(self, key: Hashable, make: Callable[[], Any]) -> None:
         with suppress(Exception):  # who looks next makes it at once, and hears of it
