@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+from pydantic import SecretStr
 from sqlalchemy import Engine, create_engine, text
 
 from documents.screenshots import scene
@@ -47,7 +48,7 @@ def main() -> None:
     load_shop()
     with temporary() as stack, _playing(stack.urls.database) as engine:
         settings = Settings(
-            database_url=stack.urls.database, dashboard_auth="mira:secret", dashboard_roles=""
+            database_url=SecretStr(stack.urls.database), dashboard_auth=SecretStr("mira:secret")
         )
         with _served(settings) as address:
             if options.stay:

@@ -72,8 +72,8 @@ class Camera:
     def _save(self, name: str, png: bytes) -> tuple[str, int]:
         if self.plain:
             (self.plain / f"{name}.png").write_bytes(png)
-        given = base64.b64encode(png).decode()
-        for quality in (0.9, 0.8, 0.7, 0.55, 0.4):
+        webp, given = b"", base64.b64encode(png).decode()
+        for quality in (0.9, 0.8, 0.7, 0.55, 0.4, 0.3):
             webp = base64.b64decode(self._compressor.evaluate(_AS_WEBP, [given, quality]))
             if len(webp) <= MOST_BYTES:
                 break

@@ -51,8 +51,8 @@ def set_up(connection: Connection) -> None:
 
 def is_played(connection: Connection) -> bool:
     """Whether the workers have done what they can."""
-    left = connection.execute(text(LEFT)).scalar_one()
-    parts = connection.execute(text(PARTS_DONE)).scalar_one()
+    left: int = connection.execute(text(LEFT)).scalar_one()
+    parts: int = connection.execute(text(PARTS_DONE)).scalar_one()
     return left == 0 and parts >= history.PARTS * 0.7  # the others wait for the end of a sleep
 
 
@@ -123,17 +123,17 @@ def _tasks(connection: Connection) -> None:
         [
             *(_order(n, BRANDS[n % 2], biz_key="basket:9001") for n in range(9_001, 9_010)),
             _order(9_010, "amex", biz_key="basket:9001"),
-            NewTask("mail.receipt", {"order": 9_001}, {"queue": "mail"}),
+            NewTask("mail.receipt", {"order": 9_001}, queue="mail"),
         ],
         then=NewTask("orders.invoice", _customer(9_001)),
     )
 
 
-def _order(number: int, brand: str, **options: object) -> NewTask:
+def _order(number: int, brand: str, biz_key: str | None = None) -> NewTask:
     card = {"brand": brand, "token": f"tok_{number}", "last": "0005"}
     payload = {"order": f"order:{number}", "total": "129.90", "currency": "EUR", "card": card}
-    given = {"queue": "payments", "biz_key": f"order:{number}", **options}
-    return NewTask("orders.charge_card", payload, given)  # type: ignore[arg-type]
+    key = biz_key or f"order:{number}"
+    return NewTask("orders.charge_card", payload, queue="payments", biz_key=key)
 
 
 def _customer(number: int, code: str = "80331") -> dict[str, object]:
@@ -145,39 +145,38 @@ def _orders() -> Iterator[NewTask]:
         yield _order(number, "amex" if number % 3 == 0 else BRANDS[number % 2])
     for number in range(1, 121):
         code = "SW1A 1AA" if number % 9 == 0 else "80331"
-        yield NewTask("orders.invoice", _customer(number, code), {"biz_key": f"order:{number}"})
+        yield NewTask("orders.invoice", _customer(number, code), biz_key=f"order:{number}")
 
 
 def _newest() -> Iterator[NewTask]:
     for number in range(8):
         yield NewTask(
-            "search.index", {"article": number}, {"queue": "search", "biz_key": f"article:{number}"}
+            "search.index", {"article": number}, queue="search", biz_key=f"article:{number}"
         )
-        yield NewTask("orders.invoice", _customer(number), {"biz_key": f"order:{number}"})
-        yield NewTask(
-            "mail.receipt", {"order": number}, {"queue": "mail", "biz_key": f"order:{number}"}
-        )
+        yield NewTask("orders.invoice", _customer(number), biz_key=f"order:{number}")
+        yield NewTask("mail.receipt", {"order": number}, queue="mail", biz_key=f"order:{number}")
 
 
 def _others() -> Iterator[NewTask]:
     for number in range(140):
-        yield NewTask("mail.receipt", {"order": number}, {"queue": "mail"})
+        yield NewTask("mail.receipt", {"order": number}, queue="mail")
         yield NewTask(
             "search.index",
             {"article": number},
-            {"queue": "search", "fair_key": f"tenant:{number % 5}"},
+            queue="search",
+            fair_key=f"tenant:{number % 5}",
         )
     for number in range(30):
         yield NewTask(
-            "shipping.label", {"order": number}, {"queue": "shipping", "biz_key": f"order:{number}"}
+            "shipping.label", {"order": number}, queue="shipping", biz_key=f"order:{number}"
         )
-        yield NewTask("exports.send", {"file": f"{number}.csv"}, {"queue": "exports"})
+        yield NewTask("exports.send", {"file": f"{number}.csv"}, queue="exports")
     for number in range(24):
-        yield NewTask("orders.invoice", _customer(number), {"delay": f"{number + 1}h"})
+        yield NewTask("orders.invoice", _customer(number), delay=f"{number + 1}h")
     for _ in range(4):
-        yield NewTask("stock.sync", {"warehouse": "hamburg"}, {"max_attempts": 1})
+        yield NewTask("stock.sync", {"warehouse": "hamburg"}, max_attempts=1)
     for city in (*CITIES, CITIES[0]):
-        yield NewTask("stock.count", {"warehouse": city}, {"biz_key": f"warehouse:{city}"})
-    yield NewTask("search.index", {"work": 3_600.0}, {"queue": "search", "limit_key": "tenant:7"})
-    yield NewTask("search.index", {"work": 3_600.0}, {"queue": "search", "limit_key": "tenant:7"})
-    yield NewTask("reports.monthly", {"month": "2026-10"}, {"queue": "default"})
+        yield NewTask("stock.count", {"warehouse": city}, biz_key=f"warehouse:{city}")
+    yield NewTask("search.index", {"work": 3_600.0}, queue="search", limit_key="tenant:7")
+    yield NewTask("search.index", {"work": 3_600.0}, queue="search", limit_key="tenant:7")
+    yield NewTask("reports.monthly", {"month": "2026-10"}, queue="default")

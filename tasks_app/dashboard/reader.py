@@ -9,12 +9,13 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from tasks_app.runtime.db.read_only import reading_engine
 
 Model = TypeVar("Model")
 MOST_KEPT = 200
+STALE = 3
+"""How many times as old as it should be something may be shown while it is made anew."""
 
 
 class PageReader:
@@ -26,7 +27,6 @@ class PageReader:
         self._lock = threading.Lock()
         self._kept: dict[Hashable, tuple[float, Any]] = {}
         self._busy: dict[Hashable, threading.Lock] = {}
-        self._renewed: set[Hashable] = set()
 
     @property
     def engine(self) -> Engine:
@@ -47,13 +47,8 @@ class PageReader:
 
         return self.kept(key, fresh, keep_s)
 
-    def kept(
-        self, key: Hashable, make: Callable[[], Model], keep_s: float, serve_s: float = 0.0
-    ) -> Model:
-        """Return what ``make`` made; of several who ask at once, one makes it.
-
-        For ``serve_s`` longer the old is still returned, at once, while a thread makes it anew.
-        """
+    def kept(self, key: Hashable, make: Callable[[], Model], keep_s: float) -> Model:
+        """Return what ``make`` made; of several who ask at once, one makes it."""
         with self._lock:
             if len(self._kept) > MOST_KEPT:
                 self._kept.clear()
@@ -61,27 +56,31 @@ class PageReader:
             turn = self._busy.setdefault(key, threading.Lock())
         with turn:
             at, model = self._kept.get(key, (float("-inf"), None))
-            age = time.monotonic() - at
-            if age > keep_s + serve_s:
+            if time.monotonic() - at > keep_s:
                 model = make()
                 self._kept[key] = (time.monotonic(), model)
-            elif age > keep_s:
-                threading.Thread(target=self._renew, args=(key, make, turn), daemon=True).start()
             return model  # type: ignore[no-any-return]
 
-    def _renew(self, key: Hashable, make: Callable[[], Any], turn: threading.Lock) -> None:
-        """An error is told to who asks when the old is too old."""
-        with self._lock:
-            if key in self._renewed:
-                return
-            self._renewed.add(key)
-        try:
-            with suppress(SQLAlchemyError):
-                model = make()
-                with turn:
-                    self._kept[key] = (time.monotonic(), model)
-        finally:
-            self._renewed.discard(key)
+    def soon(self, key: Hashable, make: Callable[[], Model], keep_s: float) -> Model:
+        """Return what ``make`` made; what is a little old is made anew behind the reader's back.
+
+        So nobody who looks on waits for what takes long. What nobody has looked at for a while is
+        too old, and made at once.
+        """
+        at, model = self._kept.get(key, (float("-inf"), None))
+        age = time.monotonic() - at
+        if age > STALE * keep_s:
+            return self.kept(key, make, keep_s)
+        if age > keep_s:
+            self._kept[key] = (time.monotonic(), model)  # others leave it to this one
+            threading.Thread(target=self._renew, args=(key, make), daemon=True).start()
+        return model  # type: ignore[no-any-return]
+
+    def _renew(self, key: Hashable, make: Callable[[], Any]) -> None:
+        with suppress(Exception):  # who looks next makes it at once, and hears of it
+            self._kept[key] = (time.monotonic(), make())
+            return
+        self._kept.pop(key, None)
 
     def forget(self) -> None:
         """Forget all: something was just changed, and who did it wants to see it."""

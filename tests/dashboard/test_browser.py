@@ -16,6 +16,7 @@ from tests.dashboard.chromium import (
     chromium,
     done,
     filled,
+    one,
     page,
     posts,
 )
@@ -184,3 +185,38 @@ def test_a_live_part_is_replaced_and_rests_while_it_is_used(
     expect(pending).not_to_have_text(before, timeout=10_000)
     page.keyboard.press(" ")
     expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")
+
+
+def test_three_clicks_from_a_red_number_to_the_mended_task(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto("/")
+    page.get_by_label("Queues and names").get_by_role("link", name="1", exact=True).click()
+    page.get_by_role("link", name="KeyError").click()
+    page.get_by_role("button", name="Requeue task").click()
+    expect(page.get_by_text("Done: requeue.")).to_be_visible()
+    assert one(engine, "SELECT count(*) FROM task_pending WHERE name = 'mail'") == 1
+
+
+def test_a_part_that_is_used_waits_and_the_others_go_on(
+    page: Page, engine: Engine, filled: dict[str, Any]
+) -> None:
+    page.goto("/")
+    due, queues = page.locator(".kpi .v").first, page.get_by_label("Queues and names")
+    before = due.inner_text()
+    queues.get_by_role("link").first.focus()
+    waiting_task(engine, name="while.used")
+    expect(due).not_to_have_text(before, timeout=10_000)
+    assert "while.used" not in queues.inner_text()
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    expect(queues).to_contain_text("while.used", timeout=10_000)
+
+
+def test_each_filter_is_a_chip_that_goes_with_a_click(page: Page, filled: dict[str, Any]) -> None:
+    page.goto("/tasks?name=pay&state=FAILED")
+    page.get_by_role("link", name="Leave out state FAILED").click()
+    page.wait_for_url("**/tasks?name=pay")
+    page.get_by_role("link", name="Leave out name pay").click()
+    page.wait_for_url("**/tasks?")
+    expect(page.locator(".chip")).to_have_count(0)

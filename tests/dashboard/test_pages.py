@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from urllib.parse import quote
 
 import pytest
@@ -20,7 +19,6 @@ from tasks_app.pool.pages import tasks as task_rows
 from tasks_app.pool.runs.settle import settle_one
 from tests.dashboard.browser import Browser, dashboard, text_of
 from tests.factory import claimed_task, ending, pending_task
-from tests.waiting import until
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
@@ -255,21 +253,6 @@ def test_viewers_share_a_read(engine: Engine, settings: Settings) -> None:
     reader.forget()
     reader.read("same", asked.append, keep_s=60)
     assert len(asked) == 2
-    reader.close()
-
-
-def test_nobody_waits_for_what_is_made_anew(engine: Engine, settings: Settings) -> None:
-    reader, made, go_on = PageReader(settings.database), iter("ab"), threading.Event()
-    assert reader.kept("k", lambda: next(made), 0.0, 60.0) == "a"
-
-    def later() -> str:
-        go_on.wait(20)
-        return next(made)
-
-    assert reader.kept("k", later, 0.0, 60.0) == "a"
-    assert reader.kept("k", later, 0.0, 60.0) == "a"
-    go_on.set()
-    until(lambda: reader.kept("k", lambda: "b", 0.0, 60.0) == "b")
     reader.close()
 
 

@@ -7,13 +7,15 @@ import io
 import json
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
 from tasks_app import NewTask, Settings, create_group, create_schedule
 from tasks_app.monitor.pages import tasks as tasks_page
+from tasks_app.pool.pages import tasks as rows
 from tests.dashboard.browser import Browser, dashboard
 from tests.dashboard.test_pages import failed_task, waiting_task
+from tests.factory import pending_task
 
 
 def found(browser: Browser, query: str) -> list[int]:
@@ -96,3 +98,30 @@ def test_viewers_choose_nothing(engine: Engine, settings: Settings) -> None:
     page = viewer.get("/tasks?name=t").text
     assert "checkbox" not in page
     assert "/bulks/new" not in page
+
+
+def test_one_look_goes_through_so_many_rows_and_says_where_to_go_on(
+    connection: Connection,
+) -> None:
+    rare = pending_task(connection, "rare")
+    ids = [pending_task(connection, "common") for _ in range(5)]
+    first = rows.look(connection, {"name": "rare"}, before=None, most=2, through=3)
+    assert (first.rows, first.number, first.whole, first.below) == ((), 0, False, ids[2])
+    second = rows.look(connection, {"name": "rare"}, before=first.below, most=2, through=3)
+    assert ([row.id for row in second.rows], second.whole, second.below) == ([rare], False, rare)
+    third = rows.look(connection, {"name": "rare"}, before=second.below, most=2, through=3)
+    assert (third.rows, third.whole, third.below) == ((), True, None)
+    many = rows.look(connection, {"name": "common"}, before=None, most=2, through=9)
+    assert ([row.id for row in many.rows], many.number, many.below) == (ids[:2:-1], 5, ids[3])
+
+
+def test_an_empty_look_leads_further(
+    engine: Engine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "LOOKED_AT", 2)
+    waiting_task(engine, name="rare")
+    below, _ = (waiting_task(engine, name="common") for _ in range(2))
+    page = browser.get("/tasks?name=rare").text
+    assert f"No task from the newest down to {below} fits" in page
+    assert f"/tasks?before={below}&amp;name=rare" in page
+    assert browser.get(f"/api/tasks?name=rare&before={below}").json()["number"] == 1

@@ -23,6 +23,8 @@ from tasks_app.pool.pages.find import Hit
 FOLDER = Path(__file__).parents[1]
 STATIC = FOLDER / "static"
 NOTHING = "-"
+_WHOLE = Markup('<span class="whole">{}</span>')
+LONGEST_WHOLE = 30
 _FAINT = Markup('<span class="faint">{}</span>')
 THOUSAND = 1_000
 PAGES = (
@@ -157,11 +159,20 @@ def _span_since(at: datetime | None, now: datetime) -> Markup:
 
 def _number(value: int, *, more: bool = False) -> str:
     """Return it with commas; a zero stands back."""
-    return f"{value:,}{'+' if more else ''}" if value else _FAINT.format(0)
+    return f"{value:,}{'+' if more else ''}" if value or more else _FAINT.format(0)
 
 
 def _span(ms: float | None) -> str:
     return _FAINT.format(NOTHING) if ms is None else span(ms)
+
+
+def _whole(text: str) -> Markup:
+    """Let no line end within an option or a command's name, however narrow the window is."""
+    words = (
+        _WHOLE.format(word) if "-" in word and len(word) < LONGEST_WHOLE else escape(word)
+        for word in text.split(" ")
+    )
+    return Markup(" ").join(words)
 
 
 def _tick(value: float) -> str:
@@ -218,7 +229,7 @@ _TEMPLATES.globals.update(
     since=_span_since, place_of=place_of, mended_at=_mended_at, without=_without
 )
 _TEMPLATES.filters.update(
-    number=_number, span=_span, json=_json, segment=segment, tick=_tick, clock=_clock
+    number=_number, span=_span, json=_json, segment=segment, tick=_tick, whole=_whole, clock=_clock
 )
 VERSION = sha256(
     b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()) if path.is_file())

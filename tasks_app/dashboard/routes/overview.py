@@ -18,8 +18,6 @@ from tasks_app.monitor.pages.overview import Overview, findings, overview
 PARTS = ("now", "queues", "causes")
 """Of Overview, each replaced by itself: the one that somebody uses rests."""
 KEEP_S, FINDINGS_S, HISTORY_S = 2.0, 10.0, 30.0
-OLD_S = 60.0
-"""Findings that are not older are shown while they are looked for anew."""
 
 
 def _overview(desk: Desk) -> Overview:
@@ -28,9 +26,7 @@ def _overview(desk: Desk) -> Overview:
 
 def _findings(desk: Desk) -> tuple[Finding, ...]:
     reader = desk.reader
-    return reader.kept(
-        "findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S, OLD_S
-    )
+    return reader.soon("findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S)
 
 
 @requires(Role.VIEWER)

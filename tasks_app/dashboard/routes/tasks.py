@@ -65,6 +65,7 @@ async def show_tasks(request: Request, desk: Desk) -> Response:
         pools=list(Pool),
         states=list(State),
         spans=SINCE,
+        asked_below=request.query_params.get("before"),
     )
 
 

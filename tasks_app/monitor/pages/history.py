@@ -76,8 +76,8 @@ class History:
     @property
     def ceiling(self) -> int:
         """``highest``, rounded up to a number that four lines divide well."""
-        size = 10 ** int(log10(self.highest))
-        return int(max(4, next(n * size for n in (1, 2, 4, 8, 10) if n * size >= self.highest)))
+        size: int = 10 ** int(log10(self.highest))
+        return max(4, next(n * size for n in (1, 2, 4, 8, 10) if n * size >= self.highest))
 
     @property
     def marks(self) -> tuple[datetime, ...]:

@@ -37,9 +37,9 @@ class Tasks:
     number: int
     """All that match, or ``most``."""
     more: bool
-    """There are more than ``number``."""
+    """There may be more than ``number``: not all tasks were looked at."""
     older: int | None
-    """The id to go on below; None: this is the last page."""
+    """The id to go on below, where more tasks may fit; None: this is the last page."""
 
     @property
     def selection(self) -> dict[str, str]:
@@ -50,32 +50,28 @@ class Tasks:
 
 
 def tasks(connection: Connection, filters: dict[str, str], *, before: int | None = None) -> Tasks:
-    found = rows.find(connection, filters, before=before, most=PAGE + 1)
-    shown = found[:PAGE]
+    found = rows.look(connection, filters, before=before, most=PAGE)
     causes = browse.last_causes(
-        connection, [row.id for row in shown if row.attempt and row.finished_at is None]
+        connection, [row.id for row in found.rows if row.attempt and row.finished_at is None]
     )
-    remarks = {row.id: row.error or row.parked or causes.get(row.id, "") for row in shown}
-    whole = before is None and len(found) <= PAGE
-    number = len(found) if whole else rows.count(connection, filters)
+    remarks = {row.id: row.error or row.parked or causes.get(row.id, "") for row in found.rows}
     return Tasks(
         at=instant(connection),
         filters=filters,
-        rows=tuple(shown),
+        rows=found.rows,
         remarks=remarks,
-        number=min(number, MOST),
-        more=number > MOST,
-        older=shown[-1].id if len(found) > PAGE else None,
+        number=min(found.number, MOST),
+        more=found.number > MOST or not found.whole,
+        older=found.below,
     )
 
 
 def page_by_page(engine: Engine, filters: dict[str, str]) -> Iterator[list[TaskLine]]:
     """Yield all that match, at most MOST_EXPORTED, the newest first; a short read for each page."""
-    before, left = None, MOST_EXPORTED
-    while left > 0:
+    before, left, more = None, MOST_EXPORTED, True
+    while left > 0 and more:
         with engine.connect() as connection:
-            found = rows.find(connection, filters, before=before, most=min(EXPORTED, left))
-        if found:
-            yield found
-            before = found[-1].id
-        left = left - len(found) if len(found) == EXPORTED else 0
+            found = rows.look(connection, filters, before=before, most=min(EXPORTED, left))
+        if found.rows:
+            yield list(found.rows)
+        before, left, more = found.below, left - len(found.rows), found.below is not None
