@@ -97,9 +97,6 @@ bench: $(READY)  ## measure us and the peers, write docs/performance.md (half an
 bench-quick: $(READY)  ## the main rows of it, once (minutes)
 	@$(BIN)/python -m benchmarks run --quick $(ARGS)
 
-bench-dashboard: $(READY)  ## how long does each page take on a pool of a million? (minutes)
-	@$(BIN)/python -m benchmarks.dashboard $(ARGS)
-
 scale: $(READY)  ## what a task costs in a pool of a million rows, state by state (minutes)
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 
