@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ PATIENCE_S = 180.0
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all is stopped, too
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plain", type=Path, help="write PNG files into this folder, too")
     parser.add_argument("--only", action="append", help="only these pages, by their names")

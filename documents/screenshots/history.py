@@ -69,6 +69,19 @@ _ARTICLES = """
     INSERT INTO article SELECT n, n % 97 FROM generate_series(1, {rows}) AS n;
     ANALYZE article
 """
+_FIRED = """
+    WITH numbered AS (
+        SELECT schedule_id, fire_at, row_number() OVER (
+            PARTITION BY schedule_id ORDER BY fire_at DESC) AS n FROM task_schedule_fire)
+    UPDATE task_schedule_fire f SET
+        fired_at = f.fire_at + interval '1 ms' * (40 + n.n * 37 % 700),
+        outcome = CASE n.n WHEN 6 THEN 'skipped' ELSE f.outcome END,
+        task_id = CASE n.n WHEN 6 THEN NULL WHEN 3 THEN CASE s.name WHEN 'stock.sync' THEN (
+            SELECT max(id) FROM task_error WHERE name = s.name) ELSE f.task_id END
+            ELSE f.task_id END
+    FROM numbered n JOIN task_schedule s ON s.id = n.schedule_id
+    WHERE f.schedule_id = n.schedule_id AND f.fire_at = n.fire_at
+"""
 _LEADS = """
     INSERT INTO task_lease (name, holder, token, rank, held_since, held_until, done_at)
     SELECT name, 'beat node-a:411', gen_random_uuid(), 2, now() - interval '6 days', t.at, t.at
@@ -103,6 +116,11 @@ def spread_errors(connection: Connection) -> None:
 
 def age_what_waits(connection: Connection, *queues: str) -> None:
     connection.execute(text(_AGED_WAITING), {"queues": list(queues)})
+
+
+def fire_in_time(connection: Connection) -> None:
+    """As if a backfill had fired when it was time; one instant failed, one was skipped."""
+    connection.execute(text(_FIRED))
 
 
 def lead(connection: Connection) -> None:

@@ -67,6 +67,7 @@ def finish(engine: Engine) -> None:
     """Move what happened into the past, and let people act on it."""
     with engine.begin() as connection:
         history.lead(connection)
+        history.fire_in_time(connection)
         history.spread_errors(connection)
         history.age_what_waits(connection, "mail", "exports")
         fingerprint = connection.execute(text(KNOWN)).scalar_one()

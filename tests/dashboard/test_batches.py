@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from tasks_app import Settings
 from tasks_app.batch.job import JOBS
@@ -14,6 +14,7 @@ from tasks_app.pool.pages import partitions
 from tests.batch.conftest import bench, yard  # noqa: F401  fixtures
 from tests.batch.yard import Yard
 from tests.dashboard.browser import Browser, dashboard, text_of
+from tests.dashboard.test_pages import failed_task
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +118,23 @@ def test_a_division_that_makes_no_sense(yard: Yard, browser: Browser) -> None:  
     answer = browser.act(f"/batches/{batch_id}/restart", {"divide": "1"})
     assert answer.status_code == 400
     assert "divide" in answer.text
+
+
+def test_a_partition_whose_task_has_failed_is_red_before_the_join(
+    yard: Yard,  # noqa: F811
+    engine: Engine,
+    browser: Browser,
+) -> None:
+    yard.rows(100)
+    begun = yard.start(yard.job(yard.step()))
+    yard.bench.drain()
+    failed = failed_task(engine)
+    yard.sql(
+        "UPDATE task_partition SET status = 'RUNNING', task_id = :id WHERE partition_no = 2"
+        " AND batch_id = :batch_id RETURNING 1",
+        id=failed,
+        batch_id=begun.batch_id,
+    )
+    [step] = browser.get(f"/api/batches/{begun.batch_id}").json()["steps"]
+    assert (step["failed"], step["running"]) == (1, 0)
+    assert [cell["failed"] for cell in step["cells"]][:3] == [0, 1, 0]

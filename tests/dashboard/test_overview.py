@@ -1,0 +1,49 @@
+"""Overview: from what is wrong to the page that helps."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, text
+
+from tests.dashboard.browser import Browser, text_of
+from tests.dashboard.test_errors import fails, fingerprint_of
+from tests.dashboard.test_pages import waiting_task
+
+
+def test_what_is_wrong_leads_to_where_it_is_mended(engine: Engine, browser: Browser) -> None:
+    waiting_task(engine, name="mail.send", queue="mail")
+    page = browser.get("/").text
+    assert "served by no worker" in text_of(page)
+    assert '<a href="/queues">Show queues</a>' in page
+    assert '<span class="whole">-E</span>' in page
+
+
+def test_causes_of_a_day_the_known_ones_last(engine: Engine, browser: Browser) -> None:
+    known = [fails(engine, "shop.Declined", f"order {n} declined", name="pay") for n in range(3)]
+    fails(engine, "KeyError", "'zip'", name="mail", queue="post")
+    old = fails(engine, "OldError", "long ago", name="mail")
+    with engine.begin() as connection:
+        aged = text("UPDATE task_error SET finished_at = now() - interval '25 h' WHERE id = :id")
+        connection.execute(aged, {"id": old})
+    fingerprint = fingerprint_of(browser, known[0])
+    browser.act(f"/errors/{fingerprint}/known", {"note": "the bank"})
+    causes = browser.get("/api/overview").json()["causes"]
+    assert [(each["error"].partition(":")[0], each["number"]) for each in causes] == [
+        ("KeyError", 1),
+        ("shop.Declined", 3),
+    ]
+    page = browser.get("/").text
+    assert f'href="/bulks/new?action=requeue&amp;fingerprint={fingerprint}"' in page
+    assert "known to local (dashboard)" in text_of(page)
+
+
+def test_each_part_is_read_by_itself(engine: Engine, browser: Browser) -> None:
+    fails(engine, "KeyError", "'zip'", name="mail", queue="post")
+    part = {"hx-request": "true"}
+    shown = {
+        name: browser.get(f"/?part={name}", headers=part).text
+        for name in ("now", "queues", "causes")
+    }
+    assert ["Worker children" in text for text in shown.values()] == [True, False, False]
+    assert ["Queues and names" in text for text in shown.values()] == [False, True, False]
+    assert ["KeyError" in text for text in shown.values()] == [False, False, True]
+    assert "<html" in browser.get("/?part=../base", headers=part).text
