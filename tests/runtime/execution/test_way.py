@@ -8,6 +8,9 @@ from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
+import pytest
+
+from tasks_app.runtime.tracing.tracing import API
 from tests.docs.reading import PROJECT
 from tests.runtime.bench import Bench
 from tests.runtime.execution.warm_child import warm
@@ -28,7 +31,10 @@ def promised() -> set[str]:
     }
 
 
-def test_a_task_that_does_nothing_passes_few_rooms_until_it_is_settled(bench: Bench) -> None:
+def test_a_task_that_does_nothing_passes_few_rooms_until_it_is_settled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, API, raising=False)  # FastAPI brings it, of another test
     bench.handler()(lambda ctx: None)
     child = warm(bench.child())
     child.execute(None, [bench.create()])  # what is made once is made
