@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tasks_app.runtime.hooks import HOOKS
 from tasks_app.runtime.tracing.tracing import API
 from tests.docs.reading import PROJECT
 from tests.runtime.bench import Bench
@@ -34,7 +35,10 @@ def promised() -> set[str]:
 def test_a_task_that_does_nothing_passes_few_rooms_until_it_is_settled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, API, raising=False)  # FastAPI brings it, of another test
+    # Other tests of this process may have loaded OpenTelemetry, or left who listens.
+    monkeypatch.delitem(sys.modules, API, raising=False)
+    monkeypatch.setattr(HOOKS, "_subscribers", {})
+    monkeypatch.setattr(HOOKS, "_followers", ())
     bench.handler()(lambda ctx: None)
     child = warm(bench.child())
     child.execute(None, [bench.create()])  # what is made once is made
