@@ -87,7 +87,7 @@ def test_from_a_red_number_to_mended_tasks(
     expect(page.get_by_text("1 of 1 have not ended yet")).to_be_visible()
     page.get_by_role("button", name="Next 10").click()
     page.get_by_role("button", name="The rest").click()
-    expect(page.get_by_text("12 done")).to_be_visible()
+    expect(page.get_by_text("acted on 12")).to_be_visible()
     with engine.connect() as connection:
         left = connection.execute(text("SELECT name FROM task_error")).scalars().all()
     assert left == ["mail"]

@@ -66,6 +66,10 @@ def test_a_payload_is_edited_after_a_look(
     page.locator("#payload").fill('{"order": 42}')
     page.get_by_role("button", name="Show the difference").click()
     expect(page.locator(".plus", has_text="42")).to_be_visible()
+    page.locator("#payload").fill('{"order": 43}')
+    expect(page.get_by_role("button", name="Save and requeue")).to_be_disabled()  # nobody saw it
+    page.locator("#payload").fill('{"order": 42}')
+    page.get_by_role("button", name="Show the difference").click()
     page.get_by_role("button", name="Save and requeue").click()
     expect(page.get_by_text("Saved and requeued.")).to_be_visible()
     query = "SELECT payload ->> 'order' FROM task_pending WHERE id = :id"

@@ -73,9 +73,19 @@ def test_the_handlers_model_refuses(engine: Engine, browser: Browser) -> None:
         given = {"payload": '{"order": "many"}', "look": look}
         answer = browser.act(f"/tasks/{task_id}/edit", given)
         assert answer.status_code == 409
-        assert "order" in answer.text
-        assert "many" not in answer.text, "no value of a payload in an error"
+        _, _, wrong = answer.text.partition('<section class="said bad"')
+        sentence = wrong.partition("</section>")[0]
+        assert "order" in sentence
+        assert "many" not in sentence, "no value of a payload in an error"
     assert payload_of(engine, task_id) == {"order": 1}
+
+
+def test_what_is_wrong_is_shown_again_to_be_corrected(engine: Engine, browser: Browser) -> None:
+    task_id = failed(engine, {"order": 1})
+    answer = browser.act(f"/tasks/{task_id}/edit", {"payload": '{"order": <2', "look": "true"})
+    assert answer.status_code == 400
+    assert "The payload is no JSON" in answer.text
+    assert "{&#34;order&#34;: &lt;2</textarea>" in answer.text
 
 
 def test_what_no_handler_knows_is_not_changed(engine: Engine, browser: Browser) -> None:

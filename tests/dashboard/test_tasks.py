@@ -125,3 +125,13 @@ def test_an_empty_look_leads_further(
     assert f"No task from the newest down to {below} fits" in page
     assert f"/tasks?before={below}&amp;name=rare" in page
     assert browser.get(f"/api/tasks?name=rare&before={below}").json()["number"] == 1
+
+
+def test_a_task_that_waits_is_looked_at_again(engine: Engine, browser: Browser) -> None:
+    waiting, over = waiting_task(engine), failed_task(engine)
+    live = f'hx-get="/tasks/{waiting}" hx-trigger="every 2s"'
+    assert live in browser.get(f"/tasks/{waiting}").text
+    assert "every 2s" not in browser.get(f"/tasks/{over}").text
+    part = browser.get(f"/tasks/{waiting}", headers={"hx-request": "true"}).text
+    assert "<html" not in part
+    assert "PENDING" in part

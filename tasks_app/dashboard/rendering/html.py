@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -192,6 +193,12 @@ def _shape(state: str) -> str:
     return _BADGES.get(state, "off")
 
 
+def _linked(text: str, root: str) -> Markup:
+    """Return a sentence in which a task that is named is a link."""
+    link = rf'<a href="{escape(root)}/tasks/\2">\1 \2</a>'
+    return Markup(re.sub(r"\b([Tt]ask) (\d+)\b", link, str(escape(text))))  # noqa: S704  escaped
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
@@ -229,7 +236,14 @@ _TEMPLATES.globals.update(
     since=_span_since, place_of=place_of, mended_at=_mended_at, without=_without
 )
 _TEMPLATES.filters.update(
-    number=_number, span=_span, json=_json, segment=segment, tick=_tick, whole=_whole, clock=_clock
+    linked=_linked,
+    number=_number,
+    span=_span,
+    json=_json,
+    segment=segment,
+    tick=_tick,
+    whole=_whole,
+    clock=_clock,
 )
 VERSION = sha256(
     b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()) if path.is_file())

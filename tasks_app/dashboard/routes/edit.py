@@ -64,10 +64,15 @@ async def edit_task(request: Request, desk: Desk) -> Response:
     """Give a task that waits or has failed another payload; `requeue` returns it to the pool."""
     task_id, said = row_id(request.path_params["task_id"]), await fields(request, NewPayload)
     task = await run_in_threadpool(_task, desk, task_id)
-    payload = unmasked(_object(said.payload), task.payload)
     load_handlers(desk.settings.modules)
-    if said.look and not is_api(request):
+    try:
+        payload = unmasked(_object(said.payload), task.payload)
         await carried_out(lambda: check_payload(task.name, payload))
+    except HttpError as error:
+        if is_api(request):
+            raise
+        return _again(request, task, said.payload, error)
+    if said.look and not is_api(request):
         old, new = (_text(masked(each)) for each in (task.payload, payload))
         lines = list(unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm=""))[2:]
         return render(request, "tasks/edit.html", task=task, text=new, diff=lines, at=None)
@@ -84,6 +89,13 @@ async def edit_task(request: Request, desk: Desk) -> Response:
     return await act(request, desk, carry_out, back=f"/tasks/{task_id}")
 
 
+def _again(request: Request, task: Task, given: dict[str, Any] | str, error: HttpError) -> Response:
+    """Show what was sent, to be corrected."""
+    text = given if isinstance(given, str) else _text(given)
+    parts = {"task": task, "text": text, "diff": None, "wrong": str(error), "at": None}
+    return render(request, "tasks/edit.html", status=error.status, **parts)
+
+
 def _object(given: dict[str, Any] | str) -> dict[str, Any]:
     try:
         payload = json.loads(given) if isinstance(given, str) else given
@@ -98,7 +110,7 @@ def unmasked(given: Any, stored: Any, name: str = "") -> Any:
     """Return what was given, with the stored values where their masks came back.
 
     Raises:
-        RefusedError: a mask stands where nothing was masked.
+        HttpError: a mask stands where nothing was masked.
     """
     if given == masked(stored, name):
         return stored

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from tasks_app.dashboard.rendering.export import FORMATS
-from tasks_app.dashboard.rendering.html import render
+from tasks_app.dashboard.rendering.html import is_part, render
 from tasks_app.dashboard.rendering.json import answer
 from tasks_app.dashboard.routes.acting import ActionAnswer, act
 from tasks_app.dashboard.routes.asked import filters, row_id
@@ -103,7 +103,8 @@ def _task(request: Request, desk: Desk) -> TaskPage:
 @requires(Role.VIEWER)
 async def show_task(request: Request, desk: Desk) -> Response:
     model = await run_in_threadpool(_task, request, desk)
-    return render(request, "tasks/task.html", model=model, at=model.at)
+    name = "tasks/live.html" if is_part(request) else "tasks/task.html"
+    return render(request, name, model=model, at=model.at)
 
 
 @requires(Role.VIEWER, answers=TaskPage)

@@ -15,7 +15,7 @@ const age = () => document.querySelectorAll("time[datetime]:not(.still)").forEac
 });
 setInterval(() => { if (!document.hidden) age(); }, 1000);
 const resting = (part) => !live || document.hidden || part.contains(document.activeElement)
-  || part.querySelector("details[open]") || String(getSelection() || "").length > 0;
+  || part.querySelector("details[open]:not(.given)") || String(getSelection() || "").length > 0;
 document.addEventListener("htmx:before:request", (event) => {
   const part = event.target;
   if (part.matches && part.matches(".live") && resting(part)) event.preventDefault();
@@ -32,6 +32,10 @@ document.querySelector("#theme")?.addEventListener("click", () => {
   e.dataset.theme = dark ? "light" : "dark";
   document.cookie = `theme=${e.dataset.theme}; path=${root || "/"}; max-age=31536000; samesite=strict`;
 });
+document.querySelector("#payload")?.addEventListener("input", () => document.querySelectorAll("[data-reviewed]").forEach((button) => {
+  button.disabled = true;
+  button.title = "The text has changed: show the difference again.";
+}));
 let at = null;
 const mark = () => document.querySelectorAll("tbody tr[data-href]").forEach((row) => row.classList.toggle("on", row.dataset.href === at));
 document.addEventListener("htmx:after:swap", mark);
