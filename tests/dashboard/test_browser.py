@@ -114,7 +114,7 @@ def test_chosen_tasks_by_the_keyboard(page: Page, engine: Engine, filled: dict[s
     page.get_by_role("button", name="Requeue …").click()
     page.get_by_role("button", name="Go on").click()
     page.get_by_role("button", name="All").click()
-    expect(page.get_by_text("2 done")).to_be_visible()
+    expect(page.get_by_text("acted on 2")).to_be_visible()
     with engine.connect() as connection:
         query = text("SELECT count(*) FROM task_pending WHERE name = 'pay'")
         assert connection.execute(query).scalar_one() == 2
