@@ -66,3 +66,23 @@ def test_answers_are_what_the_description_says(engine: Engine, settings: Setting
                 answer = known.get(path)
                 assert answer.status_code == 200, path
                 made.validate_response(answer)
+
+
+DEEP = "[" * 100_000
+
+
+def test_odd_requests_are_refused_in_a_sentence(browser: Browser) -> None:
+    json = {"content-type": "application/json"}
+    free = "/api/locks/free"
+    for answer in (
+        browser.get("/tasks?state=0"),
+        browser.get("/api/tasks?state=x"),
+        browser.get(f"/api/tasks?before={'9' * 5_000}"),
+        browser.get(f"/tasks/{'9' * 5_000}"),
+        browser.ask("POST", free, headers=json, content=DEEP),
+        browser.ask("POST", free, headers=json, content='{"resource": "\\ud800"}'),
+    ):
+        assert answer.status_code == 400, answer.text
+    odd = {**json, "origin": "http://["}
+    assert browser.ask("POST", free, headers=odd, content="{}").status_code == 403
+    assert browser.get("/", headers={"host": "["}).status_code == 403

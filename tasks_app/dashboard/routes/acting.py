@@ -40,7 +40,7 @@ async def carried_out(verb: Callable[[], Answer]) -> Answer:
     """Call a verb of the runtime, away from the event loop.
 
     Raises:
-        RefusedError: the verb refused; a 409 in its words.
+        HttpError: the verb refused; a 409 in its words.
     """
     try:
         return await run_in_threadpool(verb)
@@ -54,7 +54,7 @@ async def act(
     """Call ``carry_out(connection, who)`` in a transaction; then show the page ``back``.
 
     Raises:
-        RefusedError: the runtime refused, and all was rolled back.
+        HttpError: the runtime refused, and all was rolled back.
     """
 
     def in_transaction() -> ActionAnswer:

@@ -24,9 +24,10 @@ def row_id(text: str) -> int:
     """Return the id.
 
     Raises:
-        RefusedError: it is none.
+        HttpError: it is none.
     """
-    if not (text.isascii() and text.isdigit() and int(text) <= _MOST_ID):
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MOST_ID))
+    if not (is_number and int(text) <= _MOST_ID):
         raise HttpError(400, "An id is a whole number. Correct the address.")
     return int(text)
 
@@ -35,7 +36,7 @@ def named(request: Request, part: str) -> str:
     """Return a name that is a part of the address.
 
     Raises:
-        RefusedError: it has a NUL character, which PostgreSQL does not take.
+        HttpError: it has a NUL character, which PostgreSQL does not take.
     """
     name = str(request.path_params[part])
     if "\0" in name:
@@ -47,7 +48,7 @@ def filters(request: Request, names: Iterable[str]) -> dict[str, str]:
     """Return those that are given and not empty.
 
     Raises:
-        RefusedError: one has a NUL character, which PostgreSQL does not take.
+        HttpError: one has a NUL character, which PostgreSQL does not take.
     """
     asked = {name: request.query_params.get(name, "").strip() for name in names}
     if any("\0" in value for value in asked.values()):
@@ -66,13 +67,13 @@ async def fields(request: Request, model: type[Fields]) -> Fields:
     A field of a form that is left empty takes its default.
 
     Raises:
-        RefusedError: one does not fit; the message names it.
+        HttpError: one does not fit; the message names it.
     """
     if is_api(request):
         try:
             given = json.loads(await request.body() or b"{}")
-        except ValueError:
-            raise HttpError(400, "The body is no JSON. Send an object.") from None
+        except (ValueError, RecursionError):
+            raise HttpError(400, "The body is no JSON, or is too deep. Send an object.") from None
     else:
         given = _singled(await request.form())
     return _checked(model, given)
@@ -82,7 +83,7 @@ def query(request: Request, model: type[Fields]) -> Fields:
     """Return the parameters of an address, checked by ``model``; an empty one is not given.
 
     Raises:
-        RefusedError: one does not fit; the message names it.
+        HttpError: one does not fit; the message names it.
     """
     return _checked(model, _singled(request.query_params))
 
@@ -93,23 +94,25 @@ def _singled(given: ImmutableMultiDict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(model: type[Fields], given: Any) -> Fields:
-    if _has_nul(given):
-        raise HttpError(400, "A field has a NUL character. Leave it out.")
     try:
+        if _is_unstorable(given):
+            raise HttpError(400, "A field has a NUL or half a character. Leave it out.")
         return _adapter(model).validate_python(given)  # type: ignore[no-any-return,arg-type]
+    except RecursionError:
+        raise HttpError(400, "The fields are nested too deep. Send less.") from None
     except ValidationError as error:
         raise HttpError(400, _sentence(error)) from None
 
 
-def _has_nul(value: Any) -> bool:
+def _is_unstorable(value: Any) -> bool:
     """Whether PostgreSQL would not take it."""
     match value:
         case str():
-            return "\0" in value
+            return "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)
         case dict():
-            return any(map(_has_nul, (*value, *value.values())))
+            return any(map(_is_unstorable, (*value, *value.values())))
         case list():
-            return any(map(_has_nul, value))
+            return any(map(_is_unstorable, value))
         case _:
             return False
 

@@ -39,6 +39,8 @@ def _filters(request: Request) -> dict[str, str]:
     given = filters(request, FILTERS)
     if "group" in given:
         row_id(given["group"])
+    if given.get("state", State.FAILED) not in list(State):
+        raise HttpError(400, f"state is none of {', '.join(State)}. Correct the address.")
     if given.get("since", SINCE[0]) not in SINCE:
         raise HttpError(400, f"since is none of {', '.join(SINCE)}. Correct the address.")
     if "error" in given and "state" not in given:

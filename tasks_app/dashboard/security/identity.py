@@ -67,7 +67,10 @@ def scraper(request: Request, settings: Settings) -> Visitor | None:
 def local(request: Request) -> Visitor:
     """Return the admin that everybody on this machine is where there are no passwords."""
     client = request.client.host if request.client else ""
-    asked = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    try:
+        asked = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        asked = ""
     if is_local(client) and is_local(asked):
         return Visitor("local", Role.ADMIN)
     why = "Without a password it answers this machine only. Set TASKS_APP_DASHBOARD_AUTH."

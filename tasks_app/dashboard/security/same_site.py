@@ -75,4 +75,9 @@ def _elsewhere(request: Request, *, unsaid: bool) -> bool:
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site:
         return site != "same-origin"
-    return unsaid if not origin else urlsplit(origin).netloc != request.headers.get("host")
+    if not origin:
+        return unsaid
+    try:
+        return urlsplit(origin).netloc != request.headers.get("host")
+    except ValueError:
+        return True

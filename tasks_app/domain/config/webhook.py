@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from contextlib import suppress
+from urllib.parse import SplitResult, urlsplit
 
 
 def read_webhook(url: str) -> str:
@@ -11,13 +12,13 @@ def read_webhook(url: str) -> str:
     Raises:
         ValueError: it is none of http or https. The message repeats nothing of it.
     """
-    try:
+    parts: SplitResult | None = None
+    with suppress(ValueError):
         parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        parts = None
+        if parts.port == 0 or " " in url or not (url.isascii() and url.isprintable()):
+            parts = None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("use a URL such as https://host/path") from None
+        raise ValueError("use a URL such as https://host/path")
     if "@" in parts.netloc:
         raise ValueError("write no user and password; a token may stand in the path")
     return url

@@ -6,6 +6,7 @@ import http.client
 import json
 import smtplib
 import ssl
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -17,12 +18,15 @@ from tasks_app.domain.config.mail import MailServer, read_mail
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.config.webhook import shown
 from tasks_app.domain.safe_logging import quiet_logger
+from tasks_app.domain.tasks.error_text import printable
 
 Send = Callable[[dict[str, Any]], bool]
 TIMEOUT_S = 10.0
 MAIL_TIMEOUT_S = 4.0
 """Of each step, of which there are about ten. Both stay below ``SEND_WITHIN``: another watcher must
 not send while this one still waits."""
+WITHIN_S = 30.0
+"""Of a whole message: a time-out of sockets begins anew with each byte."""
 log = quiet_logger(__name__)
 
 
@@ -42,15 +46,38 @@ def channels(settings: Settings) -> dict[str, Send]:
     """Return those that are configured, by name; the log always is."""
     found: dict[str, Send] = {"log": to_log}
     if settings.alert_webhook is not None:
-        found["webhook"] = to_webhook(settings.alert_webhook.get_secret_value())
+        found["webhook"] = InTime(to_webhook(settings.alert_webhook.get_secret_value()))
     if settings.alert_mail is not None:
-        found["mail"] = to_mail(read_mail(settings.alert_mail.get_secret_value()))
+        found["mail"] = InTime(to_mail(read_mail(settings.alert_mail.get_secret_value())))
     return found
+
+
+class InTime:
+    """A channel that refuses a message when its server takes too long over it."""
+
+    def __init__(self, send: Send, within_s: float = WITHIN_S) -> None:
+        self._send = send
+        self._within_s = within_s
+        self._busy: threading.Thread | None = None
+
+    def __call__(self, message: dict[str, Any]) -> bool:
+        if self._busy is not None and self._busy.is_alive():
+            return False  # it still hangs in the one before
+        took: list[bool] = []
+        self._busy = threading.Thread(
+            target=lambda: took.append(self._send(message)), name="tasks_app alert", daemon=True
+        )
+        self._busy.start()
+        self._busy.join(self._within_s)
+        if self._busy.is_alive():
+            log.warning("alert was not taken within %g s: the server is too slow", self._within_s)
+        return took == [True]
 
 
 def to_log(message: dict[str, Any]) -> bool:
     """Log it."""
-    log.warning("alert %s: %s: %s", message["status"], message["key"], message["fact"])
+    key, fact = (printable(message[part], keep="") for part in ("key", "fact"))
+    log.warning("alert %s: %s: %s", message["status"], key, fact)
     return True
 
 
@@ -123,7 +150,7 @@ def _connected(server: MailServer) -> smtplib.SMTP:
 def _mail(server: MailServer, message: dict[str, Any]) -> EmailMessage:
     mail = EmailMessage()
     mail["From"], mail["To"] = server.sender, ", ".join(server.receivers)
-    mail["Subject"] = f"[tasks_app] {message['status']}: {message['key']}"
+    mail["Subject"] = f"[tasks_app] {message['status']}: {printable(message['key'], keep='')}"
     mail["Message-ID"] = f"<alert-{message['id']}-{message['status']}@tasks-app.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{message['fact']}\n\n{message['advice']}\n\n{json.dumps(message)}\n")

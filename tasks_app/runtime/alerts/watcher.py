@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import uuid4
 
@@ -45,6 +45,7 @@ class Watcher:
         self._holder = holder
         self._every = every
         self._channels = to
+        self._unread: set[str] = set()
         self._pid = 0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,6 +94,7 @@ class Watcher:
             )
         if ours:
             seen = look(self._database.engine, self._settings)
+            self._say_unread(seen.unread)
             with self._database.begin() as connection:
                 if turn.end(connection, token):
                     tell_news(connection)
@@ -100,3 +102,14 @@ class Watcher:
         if self._channels is None:
             self._channels = channels(self._settings)
         return deliver(self._database.engine, self._channels)
+
+    def _say_unread(self, unread: Sequence[str]) -> None:
+        """Say once which rules this role may not read, or took too long to."""
+        news = set(unread) - self._unread
+        self._unread = set(unread)
+        if news:
+            log.warning(
+                "rules of alerts that cannot be read: %s. Give this role its grants again: "
+                "tasks-app grants admin",
+                ", ".join(sorted(news)),
+            )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -34,23 +35,27 @@ class RunLines:
         self._lines: deque[tuple[tuple[str, str, str], int]] = deque()
         self._bytes = 0
         self.cut = 0
+        self._lock = threading.Lock()
+        """A thread that the handler left behind may still log while the run ends."""
 
     def add(self, record: logging.LogRecord) -> None:
         text = clean(_text_of(record).removeprefix(self._prefix).lstrip(":, "), LONGEST)
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         size = len(text.encode())
-        self._lines.append(((at, clean(record.levelname, 20), text), size))
-        self._bytes += size
-        while len(self._lines) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= self._lines.popleft()[1]
-            self.cut += 1
+        with self._lock:
+            self._lines.append(((at, clean(record.levelname, 20), text), size))
+            self._bytes += size
+            while len(self._lines) > self._most or self._bytes > self._most_bytes:
+                self._bytes -= self._lines.popleft()[1]
+                self.cut += 1
 
     def of(self, task_id: int, attempt: int) -> LinesOfRun | None:
         """Return what is to be kept; None: there was no line."""
-        if not self._lines:
+        with self._lock:
+            lines, cut = [line for line, _ in self._lines], self.cut
+        if not lines:
             return None
-        text = json.dumps([line for line, _ in self._lines], ensure_ascii=False)
-        return LinesOfRun(task_id, attempt, text, self.cut)
+        return LinesOfRun(task_id, attempt, json.dumps(lines, ensure_ascii=False), cut)
 
 
 _CURRENT: ContextVar[RunLines | None] = ContextVar("tasks_app_lines", default=None)

@@ -92,8 +92,9 @@ def test_beginning_and_end_are_mailed_once(engine: Engine, post: Post) -> None:
 def test_a_key_with_a_line_break_is_no_header(post: Post) -> None:
     send = to_mail(read_mail(post.url()))
 
-    assert not send({**MESSAGE, "key": "rule:x\r\nBcc: evil@example.org"})
-    assert post.got == []
+    assert send({**MESSAGE, "key": "rule:x\r\nBcc: evil@example.org"})
+    assert r"rule:x\r\nBcc: evil" in post.got[0]["Subject"]
+    assert post.got[0]["Bcc"] is None
 
 
 def test_a_wrong_password_is_not_logged(post: Post, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from tasks_app import Settings
 from tasks_app.domain.alerts.alert import Alert
@@ -17,7 +17,8 @@ from tasks_app.pool.alerts import alerts, turn
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.runs.settle import settle_one
 from tasks_app.runtime.alerts import watcher as module
-from tasks_app.runtime.alerts.channels import to_webhook
+from tasks_app.runtime.alerts.channels import InTime, to_log, to_webhook
+from tasks_app.runtime.alerts.watch import Seen
 from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.leader.duties import Duties
@@ -73,12 +74,12 @@ def test_a_turn_ends_by_itself(connection: Connection) -> None:
 def test_who_lost_the_turn_writes_nothing(
     database: Database, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow_look(*_: object) -> tuple[list[Alert], list[str]]:
+    def slow_look(*_: object) -> Seen:
         with database.begin() as connection:
             later = instant(connection) + timedelta(hours=1)
             ttl = timedelta(minutes=1)
             assert turn.take(connection, holder="o", token=uuid4(), every=ttl, ttl=ttl, now=later)
-        return [Alert("scan", "f", "a")], []
+        return Seen([Alert("scan", "f", "a")], [])
 
     monkeypatch.setattr(module, "look", slow_look)
     a_watcher(database, hook, Settings()).watch_once()
@@ -142,3 +143,42 @@ def _opened(database: Database) -> set[str]:
 
 def _fail(connection: Connection, task: ClaimedTask, cause: Cause) -> None:
     settle_one(connection, ending(task, Event.FAIL, failures=1, cause=cause))
+
+
+def test_a_server_that_takes_for_ever_keeps_nobody_from_looking() -> None:
+    go_on, sent = threading.Event(), []
+
+    def trickles(message: dict) -> bool:
+        sent.append(message["id"])
+        return go_on.wait(20)
+
+    channel = InTime(trickles, within_s=0.05)
+    assert [channel({"id": 1}), channel({"id": 2})] == [False, False]
+    assert sent == [1]  # the second is not begun while the first hangs
+    go_on.set()
+    until(lambda: channel({"id": 3}))
+
+
+def test_a_rule_that_cannot_be_read_is_said_once(
+    engine: Engine, database: Database, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = a_watcher(database, hook, Settings(), every=timedelta(0))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE task_schedule RENAME TO hidden"))
+    try:
+        for _ in range(2):
+            watcher.watch_once()
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE hidden RENAME TO task_schedule"))
+
+    said = [r.getMessage() for r in caplog.records if "cannot be read" in r.getMessage()]
+    assert len(said) == 1
+    assert "schedule" in said[0]
+
+
+def test_a_key_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    to_log({"status": "firing", "key": "silent:a\nalert firing: b", "fact": "x\x1b[2J"})
+
+    assert "\n" not in caplog.records[-1].getMessage()
+    assert "\x1b" not in caplog.records[-1].getMessage()

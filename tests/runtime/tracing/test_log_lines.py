@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -125,6 +127,29 @@ def test_bytes_are_bounded_too() -> None:
     assert run is not None
     assert len(run.lines) < 1_024
     assert lines.cut >= 50
+
+
+def test_a_thread_that_still_logs_does_not_disturb_the_end_of_its_run() -> None:
+    lines, over = RunLines(100, 1_000_000, ""), threading.Event()
+    record = logging.LogRecord("x", logging.INFO, "", 0, "left behind", (), None)
+
+    def log() -> None:
+        while not over.is_set():
+            lines.add(record)
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=log) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(500):
+            lines.of(1, 1)  # raised: deque mutated during iteration
+    finally:
+        over.set()
+        sys.setswitchinterval(usual)
+        for thread in threads:
+            thread.join()
 
 
 def test_no_line_does_harm(bench: Bench) -> None:
