@@ -20,11 +20,11 @@ from tests.runtime.api.bulk_rows import failed_task
 
 HOUR = timedelta(hours=1)
 DECLINED = "card 4711-0815 of Jane Doe was declined by token sk-SECRET-9"
-TRACEBACK = f'''Traceback (most recent call last):
+TRACEBACK = f"""Traceback (most recent call last):
   File "/srv/shop/pay.py", line 7, in charge
     raise DeclinedError(...)
 shop.DeclinedError: {DECLINED}
-'''
+"""
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 _SCHEDULE = text("""
     INSERT INTO task_schedule (name, task, kind, expression, next_run_at, look_at)
