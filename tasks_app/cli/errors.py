@@ -42,7 +42,10 @@ MOST_BUSY = 3
 @output.as_json
 @click.pass_context
 def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) -> None:
-    """Group the error pool by cause, most tasks first."""
+    """Group the error pool by cause, most tasks first.
+
+    First: the oldest failure of those that still lie there, or the first that was written down.
+    """
     if ctx.invoked_subcommand is not None:
         return
     with transaction() as connection:

@@ -26,8 +26,10 @@ def listen(settings: Settings, host: str, port: int) -> list[socket.socket]:
     check_address(settings, host)
     sockets, refused = list[socket.socket](), None
     try:
-        every = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
-        for family, *_, at in socket.getaddrinfo(host or None, port, **every):
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, *_, at in found:
             try:
                 sockets.append(socket.create_server(at[:2], family=family))
             except OSError as error:
