@@ -28,6 +28,8 @@ from tasks_app.runtime.api.errors import (
 from tasks_app.runtime.api.staged_requeue import STAGES, requeue_errors
 
 _PAGE = 1_000
+MOST_BUSY = 3
+"""Hours of a cause that are named: a line of 80 columns holds no more."""
 
 
 @click.group(invoke_without_command=True)
@@ -40,7 +42,10 @@ _PAGE = 1_000
 @output.as_json
 @click.pass_context
 def errors(ctx: click.Context, /, *, wide: bool, json_: bool, **filters: Any) -> None:
-    """Group the error pool by cause, most tasks first."""
+    """Group the error pool by cause, most tasks first.
+
+    First: the oldest failure of those that still lie there, or the first that was written down.
+    """
     if ctx.invoked_subcommand is not None:
         return
     with transaction() as connection:
@@ -84,7 +89,8 @@ def show(fingerprint: str, most: int, *, json_: bool) -> None:
     if json_:
         output.print_json({**asdict(group), "sample": sample, "tasks": tasks})
         return
-    output.print_fields((word, value) for word, value in asdict(group).items() if value != [])
+    fields = asdict(group) | {"hours": _busy(group.hours)}
+    output.print_fields((word, value) for word, value in fields.items() if value != [])
     if sample is not None and sample.traceback:
         click.echo(f"\n{output.cell(sample.traceback.rstrip())}\n")
     output.print_table(
@@ -194,6 +200,17 @@ def fill(*, json_: bool) -> None:
             filled += number
             more = number == _PAGE
     output.answer(f"{count(filled, 'task')} filled", {"filled": filled}, json_=json_)
+
+
+def _busy(hours: list[int]) -> str:
+    """Return how many failed in the hours in which any did, the newest first."""
+    busy = [(ago, number) for ago, number in enumerate(reversed(hours)) if number]
+    told = [
+        f"{number} {f'{ago} h ago' if ago else 'within the last hour'}"
+        for ago, number in busy[:MOST_BUSY]
+    ]
+    left = sum(number for _, number in busy[MOST_BUSY:])
+    return ", ".join([*told, *([f"{left} before"] if left else [])]) or "none within a day"
 
 
 def _line(group: ErrorGroup, now: datetime, *, wide: bool) -> list[str]:

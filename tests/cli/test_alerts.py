@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pydantic import ValidationError
 from sqlalchemy import Engine, text
 
 from tasks_app import Settings
+from tasks_app.domain.alerts.alert import Alert
+from tasks_app.pool.alerts import alerts
 from tasks_app.pool.retention.partitions import DAYS_AHEAD
 from tests.cli.shell import Shell
 from tests.runtime.alerts.hook import listening
@@ -36,6 +39,27 @@ def test_the_command(shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPat
 
         assert hook.said == [("firing", "workers")]
         assert "workers" in {each["key"] for each in shell.json("alerts", "list")}
+
+
+def test_the_list_fits_80_columns(
+    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    key = "error-burst:9c6de9f8f781ff84"
+    fact = "40 tasks failed in ten minutes: KeyError in invoice.send, queue billing"
+    assert shell("alerts", "list").stdout == "There has been no alert.\n"
+    with engine.begin() as connection:
+        alerts.open_alert(connection, Alert(key, fact, "tasks-app errors show 9c6de9f8f781ff84"))
+        alerts.open_alert(connection, Alert("workers", "no worker is alive", "Start one."))
+        alerts.close_alert(connection, "workers")
+    told = shell("alerts", "list").stdout.splitlines()
+
+    assert max(map(len, told)) <= 80
+    assert told[0].split() == ["key", "since", "until", "told"]
+    assert re.fullmatch(rf"{key}  just now +open +not told", told[1])
+    assert told[2].strip().startswith(fact)
+    assert re.fullmatch(r"workers +just now +just now +not told", told[3])
+    assert len(told) == 5
 
 
 @pytest.mark.processes

@@ -43,6 +43,8 @@ def test_a_cause_is_shown_with_its_tasks(shell: Shell, ids: list[int]) -> None:
     shown = shell.json("errors", "show", HEX, "--most", "2")
 
     assert f"fingerprint          {HEX}" in told.stdout
+    assert "hours                4 within the last hour\n" in told.stdout
+    assert len(shown["hours"]) == 24
     assert all(str(task_id) in told.stdout for task_id in ids)
     assert [task["id"] for task in shown["tasks"]] == ids[:1:-1]
     assert shown["sample"]["message"] == "nobody at 3"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -116,3 +117,16 @@ def test_the_page_names_what_is_exported() -> None:
     page = text_of("docs/reference/metrics.md")
 
     assert first_column(page) == [metric.name for metric in METRICS]
+
+
+@pytest.mark.parametrize(("command", "option"), [("metrics", "address"), ("dashboard", "host")])
+def test_a_taken_port_is_refused_before_it_is_announced(
+    shell: Shell, command: str, option: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = shell(command, "--port", str(port))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    refused = f"Cannot listen on 127.0.0.1, port {port}: Address already in use."
+    assert f"{refused} Use another --{option} or --port." in done.stderr

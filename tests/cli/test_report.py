@@ -19,6 +19,12 @@ from tests.pool.statistics.counted import KEPT
 from tests.runtime.api.bulk_rows import failed_task
 
 HOUR = timedelta(hours=1)
+DECLINED = "card 4711-0815 of Jane Doe was declined by token sk-SECRET-9"
+TRACEBACK = f"""Traceback (most recent call last):
+  File "/srv/shop/pay.py", line 7, in charge
+    raise DeclinedError(...)
+shop.DeclinedError: {DECLINED}
+"""
 EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 _SCHEDULE = text("""
     INSERT INTO task_schedule (name, task, kind, expression, next_run_at, look_at)
@@ -55,7 +61,7 @@ def day(engine: Engine) -> None:
         parts.append(count(connection, now - HOUR, EVIL, CountedOutcome.FAILED, 1, EVIL))
         write(connection, "a", parts)
         roll_up(connection, None, KEPT)
-        failed_task(connection, "shop.DeclinedError", "card 4711-0815 of 'Jane Doe' was declined")
+        failed_task(connection, "shop.DeclinedError", DECLINED, traceback=TRACEBACK)
         failed_task(connection, "EvilError", EVIL)
         for _ in range(3):
             pending_task(connection, queue="mail")
@@ -71,14 +77,15 @@ def test_it_says_what_happened_at_80_columns(shell: Shell, day: None) -> None:
         "done a second.",
         " % of the runs did not succeed.",
         "shop.pay 48 168 960",
-        "shop.DeclinedError: card",
+        "shop.DeclinedError in shop.pay:charge",
+        "Ends of runs are counted until",
         "What waits and runs now",
         "What doctor finds",
     ):
         assert said in words, said
 
 
-def test_no_value_of_an_error_is_told(shell: Shell, day: None, tmp_path: Path) -> None:
+def test_no_message_of_an_error_is_told(shell: Shell, day: None, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     told = [shell("report").stdout, shell("report", "--json").stdout]
     assert shell("report", "--html", str(page)).returncode == 0
@@ -86,6 +93,8 @@ def test_no_value_of_an_error_is_told(shell: Shell, day: None, tmp_path: Path) -
         assert "DeclinedError" in said
         assert "4711" not in said
         assert "Jane" not in said
+        assert "declined by" not in said
+        assert "shop.pay:charge" in said
 
 
 def test_json_has_the_same(shell: Shell, day: None) -> None:
@@ -106,12 +115,27 @@ def test_any_time(shell: Shell, day: None, since: str, bars: int) -> None:
     assert len(found["history"]["bars"]) in (bars, bars + 1)
 
 
-@pytest.mark.parametrize("since", ["tomorrow", "-1h", "2999-01-01T00:00:00Z", "0s"])
+def test_ids_that_came_twice_are_no_ends(shell: Shell, engine: Engine) -> None:
+    at = datetime.now(UTC) - HOUR
+    with engine.begin() as connection:
+        parts = [
+            count(connection, at, "mail.send", outcome, number, "mail")
+            for outcome, number in ((CountedOutcome.DONE, 3), (CountedOutcome.DUPLICATE, 2))
+        ]
+        write(connection, "a", parts)
+        roll_up(connection, None, KEPT)
+    told = shell("report").stdout
+    assert "Ended: 3 done.\n" in told
+    assert "2 ids of messages had nothing to start and were dropped: harmless." in told
+
+
+@pytest.mark.parametrize("since", ["5x", "tomorrow", "-1h", "2999-01-01T00:00:00Z", "0s"])
 def test_what_is_no_time_is_refused(shell: Shell, engine: Engine, since: str) -> None:
     told = shell("report", f"--since={since}")
     assert told.returncode == 2
     assert "Traceback" not in told.stderr
     assert "--since" in told.stderr
+    assert since != "5x" or "Write 24h, 7d or an instant" in told.stderr
 
 
 def test_a_file_that_cannot_be_written_is_refused(shell: Shell, engine: Engine) -> None:

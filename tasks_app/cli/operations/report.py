@@ -10,13 +10,12 @@ from textwrap import wrap
 import click
 
 from tasks_app.cli import listing, output
-from tasks_app.cli.arguments import moment
 from tasks_app.cli.database import opened, settings
 from tasks_app.domain.durations import parse_duration
 from tasks_app.domain.tasks.error_text import printable
 from tasks_app.monitor.reports.html import page
 from tasks_app.monitor.reports.report import Report, read_report
-from tasks_app.monitor.reports.sections import headline, sections, summary
+from tasks_app.monitor.reports.sections import counted, headline, sections, summary
 from tasks_app.pool.schema import check_version
 
 WIDTH = 80
@@ -37,7 +36,7 @@ _HINT = "'--since'"
 def report(*, since: str, html: Path | None, json_: bool) -> None:
     """Report what happened: how much was done, how well, what is new.
 
-    The last two minutes are not counted yet. Of errors it shows the message without its values.
+    The last two minutes are not counted yet. Of errors it shows class and place, never a message.
     """
     begin = _since(since)
     given = settings()
@@ -64,12 +63,18 @@ def _since(text: str) -> datetime | timedelta:
     try:
         return parse_duration(text)
     except ValueError:
-        return moment(text, _HINT).astimezone()
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        words = f"{text!r:.40} is no time. Write 24h, 7d or an instant as 2026-01-31T09:00Z."
+        raise click.BadParameter(words, param_hint=_HINT) from None
 
 
 def _lines(found: Report) -> Iterator[str]:
     most = min(listing.width() or WIDTH, WIDTH)
     yield f"tasks_app, {headline(found)}"
+    yield counted(found)
     yield ""
     for sentence in summary(found):
         yield from wrap(sentence, most, subsequent_indent=listing.INDENT)

@@ -7,14 +7,15 @@ import os
 import signal
 import socket
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import FrameType
 
 import click
 
-from tasks_app.cli import output
+from tasks_app.cli import listing, output
 from tasks_app.cli.database import opened, settings, transaction
 from tasks_app.pool.alerts import alerts as rows
+from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.schema import check_version
 from tasks_app.runtime.alerts.watcher import EVERY, Watcher
 
@@ -26,17 +27,22 @@ def alerts() -> None:
 
 @alerts.command("list")
 @click.option("--most", type=click.IntRange(1, 1000), default=50, show_default=True, help="Rows.")
+@listing.as_wide
 @output.as_json
-def list_(*, most: int, json_: bool) -> None:
+def list_(*, most: int, wide: bool, json_: bool) -> None:
     """List the alerts that are open, then the newest."""
     with transaction() as connection:
-        found = rows.find(connection, most)
-    output.print_list(
-        found,
-        ("key", "since", "until", "told", "fact", "advice"),
-        lambda a: (a.key, a.opened_at, a.closed_at, a.opened_sent_at, a.fact, a.advice),
-        json_=json_,
-    )
+        found, now = rows.find(connection, most), instant(connection)
+    if json_:
+        output.print_json(found)
+        return
+    if not found:
+        click.echo("There has been no alert.")
+        return
+    columns = ("key", "since", "until", "told")
+    lines = [_line(alert, now, wide=wide) for alert in found]
+    remarks = [f"{alert.fact}. {alert.advice}" for alert in found]
+    listing.echo(columns, lines, remarks, remark="fact and advice", wide=wide)
 
 
 @alerts.command()
@@ -68,6 +74,13 @@ def watch(*, every: float, once: bool, json_: bool) -> None:
             output.answer(f"Sent: {sent}.", {"sent": sent}, json_=json_)
             return
         watcher.run(_stopped())
+
+
+def _line(alert: rows.AlertRow, now: datetime, *, wide: bool) -> list[str]:
+    since = listing.at(alert.opened_at, now, wide=wide)
+    until = listing.at(alert.closed_at, now, wide=wide)
+    told = listing.at(alert.opened_sent_at, now, wide=wide) or "not told"
+    return [alert.key, since, "" if alert.event else until or "open", told]
 
 
 def _stopped() -> threading.Event:

@@ -19,12 +19,13 @@ def dashboard(host: str, port: int) -> None:
     Without TASKS_APP_DASHBOARD_AUTH=name:password it answers this machine only.
     """
     try:
-        from tasks_app.dashboard.doors.server import serve  # noqa: PLC0415  an extra brings it
+        from tasks_app.dashboard.doors.server import listen, serve  # noqa: PLC0415  an extra brings it
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"The dashboard needs {error.name}. Run: pip install 'tasks_app[dashboard]'"
         ) from error
     given = settings()
     _ = given.database
+    sockets = listen(given, host, port)
     click.echo(f"Dashboard: http://{host}:{port}/")
-    serve(given, host, port)
+    serve(given, sockets)

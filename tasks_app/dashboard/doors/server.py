@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from contextlib import suppress
 
 import uvicorn
 
@@ -15,26 +17,52 @@ from tasks_app.runtime.alerts.watcher import Watcher
 from tasks_app.runtime.db.database import Database
 
 
-def serve(settings: Settings, host: str, port: int) -> None:
-    """Serve until a signal.
+def listen(settings: Settings, host: str, port: int) -> list[socket.socket]:
+    """Return what listens, on each address of the host that this machine has.
 
     Raises:
-        ConfigurationError: others could reach it, and it has no password.
+        ConfigurationError: others could reach it, and it has no password; or the port is taken.
     """
     check_address(settings, host)
+    sockets, refused = list[socket.socket](), None
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, *_, at in found:
+            try:
+                sockets.append(socket.create_server(at[:2], family=family))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                refused = error  # as ::1 of localhost where IPv6 is off
+        if refused and not sockets:
+            raise refused
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        why = str(error.strerror).partition(" (")[0]
+        raise ConfigurationError(
+            f"Cannot listen on {host}, port {port}: {why}. Use another --host or --port."
+        ) from None
+    return sockets
+
+
+def serve(settings: Settings, sockets: list[socket.socket]) -> None:
+    """Serve until a signal."""
     database = Database(settings.database, prepare=settings.prepare)
     watcher = Watcher(settings, database, f"dashboard {socket.gethostname()}:{os.getpid()}")
     watcher.start()
     # The address of the peer decides who is local, so nobody's word for it is taken.
-    uvicorn.run(
+    config = uvicorn.Config(
         dashboard_app(settings),
-        host=host,
-        port=port,
         log_level="warning",
         proxy_headers=False,
         server_header=False,
         lifespan="off",
     )
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=sockets)
     watcher.stop()
 
 

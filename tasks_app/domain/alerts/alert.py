@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+MOST_NAMED = 3
+"""Names and queues of an error that a message has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +26,16 @@ def message_of(key: str, fact: str, advice: str, *, over: bool, alert_id: int) -
     """Return what is posted: ``id`` and ``status`` together let a receiver drop a repetition."""
     status = "resolved" if over else "firing"
     return {"id": alert_id, "status": status, "key": key, "fact": fact, "advice": advice}
+
+
+def cause_in(kind: str, names: Sequence[str], queues: Sequence[str]) -> str:
+    """Return an error's class, and whose it is: on a phone nobody looks up a fingerprint."""
+    if not names:
+        return kind
+    queue = "queue" if len(queues) == 1 else "queues"
+    return f"{kind} in {_first(names)}, {queue} {_first(queues)}"
+
+
+def _first(words: Sequence[str]) -> str:
+    more = f" and {len(words) - MOST_NAMED} more" * (len(words) > MOST_NAMED)
+    return ", ".join(words[:MOST_NAMED]) + more

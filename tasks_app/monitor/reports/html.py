@@ -7,7 +7,7 @@ from html import escape
 from tasks_app.domain.tasks.error_text import printable
 from tasks_app.monitor.reports.plot import plot
 from tasks_app.monitor.reports.report import Report
-from tasks_app.monitor.reports.sections import Section, headline, sections, summary
+from tasks_app.monitor.reports.sections import Section, counted, headline, sections, summary
 
 _STYLE = """
 body{margin:0;background:#f4f5f7;color:#1d2330;font:14px/1.45 system-ui,sans-serif}
@@ -43,7 +43,7 @@ def page(report: Report) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>tasks_app: {_text(headline(report))}</title><style>{_STYLE}</style></head>
-<body><main><h1>tasks_app</h1><p class="soft">{_text(headline(report))}</p>
+<body><main><h1>tasks_app</h1><p class="soft">{_text(headline(report))}<br>{counted(report)}</p>
 <section>{said}{plot(history)}
 <div class="ends"><span>{ends[0]}</span><span>each {report.grain}:{keys}</span>
 <span>{ends[1]}</span></div></section>

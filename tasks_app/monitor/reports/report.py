@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -10,22 +11,26 @@ from sqlalchemy import Connection
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.finding import Finding, Level
 from tasks_app.domain.statistics.outcomes import CountedOutcome
-from tasks_app.domain.tasks.fingerprint import without_values
+from tasks_app.domain.tasks.fingerprint import traits_of
+from tasks_app.domain.tasks.run import Cause
 from tasks_app.monitor.checks.checkup import examine
 from tasks_app.monitor.pages.history import History, Percentiles, read_history
 from tasks_app.monitor.pages.overview import Overview, overview
 from tasks_app.pool.connection.clock import instant
 from tasks_app.pool.connection.read_only import looking
-from tasks_app.pool.errors.groups import groups
+from tasks_app.pool.errors.groups import ErrorGroup, groups
 from tasks_app.pool.pages.schedule_trouble import ScheduleTrouble, schedule_trouble
 from tasks_app.pool.statistics.read import Grain, Wanted, history, times
+from tasks_app.pool.tasks.browse import attempts
 from tasks_app.runtime.db.database import Database
 
 LONGEST = timedelta(seconds=30)
 """Of one statement."""
 PATIENCE = timedelta(minutes=1)
+COUNTED_AFTER = timedelta(minutes=2)
 MOST_NAMES, MOST_GROUPS, MOST_QUEUES = 10, 10, 20
 ASKED_GROUPS = 200
+_CLASS = re.compile(r"[\w.]+")
 _SPANS = ((timedelta(hours=3), Grain.MINUTE), (timedelta(days=14), Grain.HOUR))
 
 
@@ -41,13 +46,18 @@ class QueueTimes:
 
 @dataclass(frozen=True, slots=True)
 class NewError:
-    """A cause of failures that was never seen before. Values in its message are masked."""
+    """A cause of failures that was never seen before.
+
+    Without its message: a report is mailed, and a message may repeat the payload.
+    """
 
     fingerprint: str
     number: int
     first_at: datetime
     names: tuple[str, ...]
-    error: str
+    kind: str
+    where: str
+    """The innermost function of the user's code; empty: none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +71,17 @@ class Report:
     """How often runs and tasks ended so."""
     queues: tuple[QueueTimes, ...]
     new_errors: tuple[NewError, ...]
+    """Of those that still lie in the error pool."""
     schedules: tuple[ScheduleTrouble, ...]
     now: Overview
     """Without the last errors: their messages have values."""
     findings: tuple[Finding, ...]
     """What doctor finds wrong in the database, the worst first."""
+
+    @property
+    def counted_until(self) -> datetime:
+        """Ends of runs from then on are not counted yet."""
+        return self.at.replace(second=0, microsecond=0) - COUNTED_AFTER
 
     @property
     def done_per_s(self) -> float:
@@ -141,14 +157,19 @@ def _new_errors(connection: Connection, since: datetime, at: datetime) -> tuple[
     found = groups(connection, since=since, most=ASKED_GROUPS, now=at)
     new = [each for each in found if each.first_at >= since][:MOST_GROUPS]
     return tuple(
-        NewError(e.fingerprint, e.number, e.first_at, tuple(e.names), _error(e.error)) for e in new
+        NewError(e.fingerprint, e.number, e.first_at, tuple(e.names), *_place(connection, e))
+        for e in new
     )
 
 
-def _error(text: str) -> str:
-    """Return class and first line: a report is mailed, and messages may repeat the payload."""
-    kind, colon, message = text.partition("\n")[0].partition(": ")
-    return f"{kind}{colon}{without_values(message)}"
+def _place(connection: Connection, group: ErrorGroup) -> tuple[str, str]:
+    """Return class and function of the newest error of a cause."""
+    sample = next(reversed(attempts(connection, group.sample_id)), None)
+    if sample is None:
+        kind = group.error.partition(": ")[0]
+        return (kind if _CLASS.fullmatch(kind) else "", "")
+    frames = traits_of(Cause(sample.kind, sample.message, sample.traceback)).frames
+    return sample.kind, frames[-1] if frames else ""
 
 
 def _findings(settings: Settings) -> tuple[Finding, ...]:

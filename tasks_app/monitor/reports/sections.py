@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks_app.domain.explain.words import count, distance, exact, span
+from tasks_app.domain.explain.words import count, distance, exact, span, to_the_minute
 from tasks_app.domain.finding import Finding
+from tasks_app.domain.statistics.outcomes import CountedOutcome
 from tasks_app.monitor.pages.history import Percentiles
 from tasks_app.monitor.reports.report import Report
 
 MOST_LINES = 20
+_TWICE = CountedOutcome.DUPLICATE.name.lower()
+"""It is no end of a run: scan and producer may both have told the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,17 @@ def headline(report: Report) -> str:
     return f"{exact(report.since)} to {exact(report.at)}"
 
 
+def counted(report: Report) -> str:
+    return f"Ends of runs are counted until {to_the_minute(report.counted_until)}."
+
+
 def summary(report: Report) -> tuple[str, ...]:
     """Return sentences on how much was done, and how well."""
     past = report.history
-    ends = ", ".join(f"{number:,} {name}" for name, number in report.outcomes.items())
+    outcomes = dict(report.outcomes)
+    twice = outcomes.pop(_TWICE, 0)
+    ends = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
+    dropped = f"{twice:,} ids of messages had nothing to start and were dropped: harmless."
     if not ends:
         return ("No task has ended, or the counters have not been added up: the leader does it.",)
     most = max(past.bars, key=lambda bar: bar.done + bar.failed + bar.retried)
@@ -41,6 +51,7 @@ def summary(report: Report) -> tuple[str, ...]:
         f"Ended: {ends}.",
         f"{report.done_per_s:,.2f} done a second. The fullest {report.grain} had {fullest}.",
         f"{_percent(past.bad_ratio)} of the runs did not succeed.",
+        *([dropped] if twice else []),
     )
 
 
@@ -104,14 +115,14 @@ def _failing(report: Report) -> Section:
 def _errors(report: Report) -> Section:
     new = report.new_errors
     return Section(
-        "Errors that are new",
+        "Errors that are new, of those that still lie in the error pool",
         ("cause", "names", "tasks", "first"),
         tuple(
             (e.fingerprint, ", ".join(e.names), f"{e.number:,}", distance(e.first_at, report.at))
             for e in new
         ),
         "None: what failed had failed so before, or nothing did.",
-        tuple(e.error for e in new),
+        tuple(f"{e.kind} in {e.where}" if e.where else e.kind for e in new),
         words=2,
     )
 

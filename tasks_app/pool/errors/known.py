@@ -6,12 +6,26 @@ The settle does not write here: all children would wait for the row of the first
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
 from tasks_app.domain.tasks.fingerprint import traits_of
 from tasks_app.domain.tasks.run import Cause
 from tasks_app.pool.tables import ATTEMPT, ERROR, FINGERPRINT
+
+MOST_LOOKED_AT = 100
+"""Of the tasks of a new cause, for its names and queues."""
+
+
+class Sighting(NamedTuple):
+    """A cause that was seen for the first time, and the tasks that failed by it."""
+
+    fingerprint: str
+    kind: str
+    names: list[str]
+    queues: list[str]
+
 
 # One probe for each cause: watchers ask every few seconds, of an error pool of any size.
 _CAUSES = f"""
@@ -49,7 +63,12 @@ _ENTER = text(f"""
     ON CONFLICT DO NOTHING
 """)
 _LATE = text(f"""
-    SELECT encode(f.fingerprint, 'hex'), f.kind FROM {FINGERPRINT} f
+    SELECT encode(f.fingerprint, 'hex'), f.kind, w.names, w.queues FROM {FINGERPRINT} f
+    CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(DISTINCT e.name), '{{}}') AS names,
+            coalesce(array_agg(DISTINCT e.queue), '{{}}') AS queues
+        FROM (SELECT name, queue FROM {ERROR} WHERE fingerprint = f.fingerprint
+              ORDER BY fingerprint, finished_at DESC LIMIT {MOST_LOOKED_AT}) AS e) AS w
     WHERE encode(f.fingerprint, 'hex') = ANY(CAST(:fingerprints AS text[]))
       AND f.first_at > statement_timestamp() - CAST(:within AS interval)
     ORDER BY f.first_at, 1
@@ -89,10 +108,10 @@ def enter(
 
 def seen_within(
     connection: Connection, fingerprints: list[str], within: timedelta
-) -> list[tuple[str, str]]:
-    """Return those whose first sighting is no older, each with its class, the oldest first."""
+) -> list[Sighting]:
+    """Return those whose first sighting is no older, the oldest first."""
     values = {"fingerprints": fingerprints, "within": within}
-    return [(row[0], row[1]) for row in connection.execute(_LATE, values)]
+    return [Sighting(*row) for row in connection.execute(_LATE, values)]
 
 
 def mark(

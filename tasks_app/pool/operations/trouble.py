@@ -81,10 +81,12 @@ _STALLED = text(f"""
     ORDER BY b.id LIMIT :most
 """)
 _BURSTS = text(f"""
-    SELECT encode(b.fingerprint, 'hex') AS fingerprint, b.number, coalesce(f.kind, b.kind) AS kind
+    SELECT encode(b.fingerprint, 'hex') AS fingerprint, b.number, coalesce(f.kind, b.kind) AS kind,
+        b.names, b.queues
     FROM (
-        SELECT e.fingerprint, count(*) AS number, max(split_part(e.error, ':', 1)) AS kind
-        FROM (SELECT fingerprint, error FROM {ERROR}
+        SELECT e.fingerprint, count(*) AS number, max(split_part(e.error, ':', 1)) AS kind,
+            array_agg(DISTINCT e.name) AS names, array_agg(DISTINCT e.queue) AS queues
+        FROM (SELECT fingerprint, error, name, queue FROM {ERROR}
               WHERE finished_at > {NOW} - CAST(:within AS interval)
               ORDER BY finished_at DESC LIMIT {MOST_ERRORS}) AS e
         WHERE e.fingerprint IS NOT NULL GROUP BY e.fingerprint) AS b
@@ -121,6 +123,8 @@ class Burst(NamedTuple):
     fingerprint: str
     number: int
     kind: str
+    names: list[str]
+    queues: list[str]
 
 
 class Stalled(NamedTuple):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from tasks_app.domain.alerts.alert import Alert
+from tasks_app.domain.alerts.alert import Alert, cause_in
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.explain.words import count, rough
 from tasks_app.domain.statistics.outcomes import CountedOutcome
@@ -188,7 +188,8 @@ def default_partition(connection: Connection, _settings: Settings) -> Iterator[A
 def bursts(connection: Connection, settings: Settings) -> Iterator[Alert]:
     """Do errors of one cause come in numbers?"""
     for burst in trouble.bursts(connection, settings.alert_errors, SPAN):
-        fact = f"{burst.number} tasks failed in ten minutes: {burst.kind}"
+        cause = cause_in(burst.kind, burst.names, burst.queues)
+        fact = f"{burst.number} tasks failed in ten minutes: {cause}"
         advice = f"tasks-app errors show {burst.fingerprint}"
         yield Alert(f"error-burst:{burst.fingerprint}", fact, advice)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from tasks_app.domain.alerts.alert import Alert, message_of
+from tasks_app.domain.alerts.alert import Alert, cause_in, message_of
 from tasks_app.domain.config.settings import Settings
 from tasks_app.pool.alerts import alerts
 from tasks_app.pool.connection.read_only import looking
@@ -72,8 +72,12 @@ def tell_news(connection: Connection) -> None:
     entered = known.enter(connection)
     news = known.seen_within(connection, entered, NEW_FOR) if entered else []
     told = [
-        Alert(f"new-error:{each}", f"a new error: {kind}", f"tasks-app errors show {each}")
-        for each, kind in news[:MOST_NEW]
+        Alert(
+            f"new-error:{each.fingerprint}",
+            f"a new error: {cause_in(each.kind, each.names, each.queues)}",
+            f"tasks-app errors show {each.fingerprint}",
+        )
+        for each in news[:MOST_NEW]
     ]
     if len(news) > MOST_NEW:
         fact = f"{len(news) - MOST_NEW} more new errors were seen at once"

@@ -102,6 +102,9 @@ def test_errors_are_told_by_cause_and_without_their_message(database: Database, 
     assert keys.count("new-error") == keys.count("error-burst") == 1
     assert keys.count("workers") == 1
     assert "card" not in str(hook.got)
+    facts = {each["fact"] for each in hook.got}
+    assert "2 tasks failed in ten minutes: ValueError in t, queue default" in facts
+    assert "a new error: ValueError in t, queue default" in facts
 
 
 def test_many_new_errors_at_once_are_one_message_more(database: Database, hook: Hook) -> None:

@@ -14,10 +14,15 @@ from tests.factory import claimed_task, ending, pending_task, pool_of_task
 
 
 def failed_task(
-    connection: Connection, kind: str = "builtins.E", message: str = "m", **options: Any
+    connection: Connection,
+    kind: str = "builtins.E",
+    message: str = "m",
+    *,
+    traceback: str | None = None,
+    **options: Any,
 ) -> int:
     task = claimed_task(connection, **options)
-    cause = Cause(kind, message)
+    cause = Cause(kind, message, traceback)
     settle_one(connection, ending(task, Event.FAIL, cause=cause))
     return task.task_id
 
