@@ -129,7 +129,9 @@ def test_ids_that_came_twice_are_no_ends(shell: Shell, engine: Engine) -> None:
     assert "2 ids of messages had nothing to start and were dropped: harmless." in told
 
 
-@pytest.mark.parametrize("since", ["5x", "tomorrow", "-1h", "2999-01-01T00:00:00Z", "0s"])
+@pytest.mark.parametrize(
+    "since", ["5x", "tomorrow", "-1h", "2999-01-01T00:00:00Z", "0s", "9999-12-31T23:59:59-23:59"]
+)
 def test_what_is_no_time_is_refused(shell: Shell, engine: Engine, since: str) -> None:
     told = shell("report", f"--since={since}")
     assert told.returncode == 2

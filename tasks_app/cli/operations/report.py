@@ -66,7 +66,7 @@ def _since(text: str) -> datetime | timedelta:
         pass
     try:
         return datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):  # of years that no zone has
         words = f"{text!r:.40} is no time. Write 24h, 7d or an instant as 2026-01-31T09:00Z."
         raise click.BadParameter(words, param_hint=_HINT) from None
 
