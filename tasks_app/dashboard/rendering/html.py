@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,19 +12,15 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from tasks_app.dashboard.rendering import values
 from tasks_app.dashboard.security import Role
 from tasks_app.dashboard.security.same_site import set_cookie
-from tasks_app.domain.explain.words import distance, exact, span
+from tasks_app.domain.explain.words import exact
 from tasks_app.domain.finding import Finding
 from tasks_app.pool.pages.find import Hit
 
 FOLDER = Path(__file__).parents[1]
 STATIC = FOLDER / "static"
-NOTHING = "-"
-_WHOLE = Markup('<span class="whole">{}</span>')
-LONGEST_WHOLE = 30
-_FAINT = Markup('<span class="faint">{}</span>')
-THOUSAND = 1_000
 PAGES = (
     ("/", "Overview", "o"),
     ("/tasks", "Tasks", "t"),
@@ -66,32 +59,9 @@ _MENDED_AT = {
 TOLD = "tasks_app_told"
 LONGEST_TOLD = 500
 _CHANGED, _UNCHANGED = "+", "-"
-_BADGES = {
-    "PENDING": "wait",
-    "RUNNING": "run",
-    "SUCCEEDED": "ok",
-    "FAILED": "bad",
-    "CANCELLED": "off",
-    "SKIPPED": "off",
-    "EXPIRED": "warn",
-    "COMPLETED": "ok",
-    "STOPPING": "warn",
-    "STOPPED": "warn",
-    "WAITING": "wait",
-    "PLANNING": "run",
-    "COMPENSATING": "warn",
-    "REDUCING": "run",
-    "queued": "wait",
-    "broken": "bad",
-    "open": "bad",
-    "closed": "ok",
-    "probing": "warn",
-    "ramping": "warn",
-}
-"""By state of a task, outcome of an instant, state of a breaker."""
 
 
-def render(request: Request, name: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+def render(request: Request, name: str, *, status: int = 200, **parts: Any) -> HTMLResponse:
     """Return a page. It is never stored: it shows data, and a token."""
     identity = getattr(request.state, "identity", None)
     role = getattr(identity, "role", None)
@@ -110,7 +80,7 @@ def render(request: Request, name: str, *, status: int = 200, **values: Any) -> 
         pages=PAGES,
         told=told[1:],
         changed=told[:1] == _CHANGED,
-        **values,
+        **parts,
     )
     response = HTMLResponse(page, status, headers={"Cache-Control": "no-store"})
     if told:
@@ -138,69 +108,6 @@ def _here(request: Request) -> str:
 def _theme(request: Request) -> str:
     given = request.cookies.get("theme", "")
     return given if given in ("light", "dark") else ""
-
-
-def _age(at: datetime | None, now: datetime) -> Markup:
-    """Return how long ago, which a script keeps true, with the instant on hover."""
-    if at is None:
-        return _FAINT.format(NOTHING)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        at.astimezone(UTC).isoformat(), exact(at), distance(at, now)
-    )
-
-
-def _span_since(at: datetime | None, now: datetime) -> Markup:
-    """Return how long it has lasted, which a script keeps true."""
-    if at is None:
-        return _FAINT.format(NOTHING)
-    return Markup('<time class="span" datetime="{}" title="{}">{}</time>').format(
-        at.astimezone(UTC).isoformat(), exact(at), distance(at, now).removesuffix(" ago")
-    )
-
-
-def _number(value: int, *, more: bool = False) -> str:
-    """Return it with commas; a zero stands back."""
-    return f"{value:,}{'+' if more else ''}" if value or more else _FAINT.format(0)
-
-
-def _span(ms: float | None) -> str:
-    return _FAINT.format(NOTHING) if ms is None else span(ms)
-
-
-def _whole(text: str) -> Markup:
-    """Let no line end within an option or a command's name, however narrow the window is."""
-    words = (
-        _WHOLE.format(word) if "-" in word and len(word) < LONGEST_WHOLE else escape(word)
-        for word in text.split(" ")
-    )
-    return Markup(" ").join(words)
-
-
-def _tick(value: float) -> str:
-    """Return a round number of an axis."""
-    return f"{value / THOUSAND:g} k" if value >= 10 * THOUSAND else f"{value:,.0f}"
-
-
-def _clock(at: datetime, *, days: bool) -> str:
-    return f"{at.astimezone(UTC):%d %b}" if days else f"{at.astimezone(UTC):%H:%M}"
-
-
-def _badge(state: str) -> Markup:
-    return Markup('<span class="badge {}">{}</span>').format(_shape(state), state)
-
-
-def _shape(state: str) -> str:
-    return _BADGES.get(state, "off")
-
-
-def _linked(text: str, root: str) -> Markup:
-    """Return a sentence in which a task that is named is a link."""
-    link = rf'<a href="{escape(root)}/tasks/\2">\1 \2</a>'
-    return Markup(re.sub(r"\b([Tt]ask) (\d+)\b", link, str(escape(text))))  # noqa: S704  escaped
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def place_of(hit: Hit) -> str:
@@ -231,19 +138,26 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.globals.update(age=_age, badge=_badge, shape=_shape, query=_query, exact=exact)
 _TEMPLATES.globals.update(
-    since=_span_since, place_of=place_of, mended_at=_mended_at, without=_without
+    age=values.age,
+    since=values.since,
+    badge=values.badge,
+    shape=values.shape,
+    exact=exact,
+    query=_query,
+    without=_without,
+    place_of=place_of,
+    mended_at=_mended_at,
 )
 _TEMPLATES.filters.update(
-    linked=_linked,
-    number=_number,
-    span=_span,
-    json=_json,
+    number=values.number,
+    span=values.span_of,
+    tick=values.tick,
+    clock=values.clock,
+    whole=values.whole,
+    linked=values.linked,
+    json=values.indented,
     segment=segment,
-    tick=_tick,
-    whole=_whole,
-    clock=_clock,
 )
 VERSION = sha256(
     b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()) if path.is_file())
