@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -18,6 +18,14 @@ STALE = 3
 """How many times as old as it should be something may be shown while it is made anew."""
 
 
+class _Kept(NamedTuple):
+    """What was made, when, and how many seconds it took."""
+
+    at: float = float("-inf")
+    took: float = 0.0
+    model: Any = None
+
+
 class PageReader:
     """Reads in transactions that cannot write, and keeps what was read for a second or two."""
 
@@ -25,7 +33,7 @@ class PageReader:
         self._url = url
         self._engine: Engine | None = None
         self._lock = threading.Lock()
-        self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._kept: dict[Hashable, _Kept] = {}
         self._busy: dict[Hashable, threading.Lock] = {}
 
     @property
@@ -37,17 +45,26 @@ class PageReader:
             return self._engine
 
     def read(
-        self, key: Hashable, read: Callable[[Connection], Model], keep_s: float = 1.0
+        self,
+        key: Hashable,
+        read: Callable[[Connection], Model],
+        keep_s: float = 1.0,
+        rest: float = 0.0,
     ) -> Model:
-        """Return what ``read`` returned at most ``keep_s`` ago under this key."""
+        """Return what ``read`` returned at most ``keep_s`` ago under this key.
+
+        It is kept ``rest`` times as long as it took, if that is longer.
+        """
 
         def fresh() -> Model:
             with self.engine.connect() as connection:
                 return read(connection)
 
-        return self.kept(key, fresh, keep_s)
+        return self.kept(key, fresh, keep_s, rest)
 
-    def kept(self, key: Hashable, make: Callable[[], Model], keep_s: float) -> Model:
+    def kept(
+        self, key: Hashable, make: Callable[[], Model], keep_s: float, rest: float = 0.0
+    ) -> Model:
         """Return what ``make`` made; of several who ask at once, one makes it."""
         with self._lock:
             if len(self._kept) > MOST_KEPT:
@@ -55,30 +72,31 @@ class PageReader:
                 self._busy.clear()
             turn = self._busy.setdefault(key, threading.Lock())
         with turn:
-            at, model = self._kept.get(key, (float("-inf"), None))
-            if time.monotonic() - at > keep_s:
-                model = make()
-                self._kept[key] = (time.monotonic(), model)
-            return model  # type: ignore[no-any-return]
+            kept = self._kept.get(key, _Kept())
+            if time.monotonic() - kept.at > max(keep_s, rest * kept.took):
+                kept = self._kept[key] = _made(make)
+            return kept.model  # type: ignore[no-any-return]
 
-    def soon(self, key: Hashable, make: Callable[[], Model], keep_s: float) -> Model:
+    def soon(
+        self, key: Hashable, make: Callable[[], Model], keep_s: float, rest: float = 0.0
+    ) -> Model:
         """Return what ``make`` made; what is a little old is made anew behind the reader's back.
 
         So nobody who looks on waits for what takes long. What nobody has looked at for a while is
         too old, and made at once.
         """
-        at, model = self._kept.get(key, (float("-inf"), None))
-        age = time.monotonic() - at
+        kept = self._kept.get(key, _Kept())
+        age, keep_s = time.monotonic() - kept.at, max(keep_s, rest * kept.took)
         if age > STALE * keep_s:
             return self.kept(key, make, keep_s)
         if age > keep_s:
-            self._kept[key] = (time.monotonic(), model)  # others leave it to this one
+            self._kept[key] = kept._replace(at=time.monotonic())  # others leave it to this one
             threading.Thread(target=self._renew, args=(key, make), daemon=True).start()
-        return model  # type: ignore[no-any-return]
+        return kept.model  # type: ignore[no-any-return]
 
     def _renew(self, key: Hashable, make: Callable[[], Any]) -> None:
         with suppress(Exception):  # who looks next makes it at once, and hears of it
-            self._kept[key] = (time.monotonic(), make())
+            self._kept[key] = _made(make)
             return
         self._kept.pop(key, None)
 
@@ -92,3 +110,10 @@ class PageReader:
             if self._engine is not None:
                 self._engine.dispose()
                 self._engine = None
+
+
+def _made(make: Callable[[], Any]) -> _Kept:
+    began = time.monotonic()
+    model = make()
+    now = time.monotonic()
+    return _Kept(now, now - began, model)

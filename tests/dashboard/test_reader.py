@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from tasks_app.dashboard.reader import PageReader
 from tests.waiting import until
@@ -49,3 +50,16 @@ def test_what_is_too_old_is_made_at_once() -> None:
     reader, made = PageReader("postgresql+psycopg://nowhere"), iter((1, 2))
     assert reader.soon("key", lambda: next(made), 0.0) == 1
     assert reader.soon("key", lambda: next(made), 0.0) == 2
+
+
+def test_what_takes_long_is_kept_the_longer() -> None:
+    reader, made = PageReader("postgresql+psycopg://nowhere"), iter((1, 2, 3))
+
+    def slow() -> int:
+        until(lambda: time.monotonic() > began + 0.02)
+        return next(made)
+
+    began = time.monotonic()
+    assert reader.kept("key", slow, 0.0, 1_000) == 1
+    assert reader.kept("key", slow, 0.0, 1_000) == 1
+    assert reader.kept("key", slow, 0.0) == 2

@@ -18,15 +18,17 @@ from tasks_app.monitor.pages.overview import Overview, findings, overview
 PARTS = ("now", "queues", "causes")
 """Of Overview, each replaced by itself: the one that somebody uses rests."""
 KEEP_S, FINDINGS_S, HISTORY_S = 2.0, 10.0, 30.0
+REST = 100
+"""A page that stays open takes no more than a hundredth of one core of the database for each."""
 
 
 def _overview(desk: Desk) -> Overview:
-    return desk.reader.read("overview", lambda c: overview(c, desk.settings), KEEP_S)
+    return desk.reader.read("overview", lambda c: overview(c, desk.settings), KEEP_S, REST)
 
 
 def _findings(desk: Desk) -> tuple[Finding, ...]:
     reader = desk.reader
-    return reader.soon("findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S)
+    return reader.soon("findings", lambda: findings(reader.engine, desk.settings), FINDINGS_S, REST)
 
 
 @requires(Role.VIEWER)
