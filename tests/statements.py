@@ -59,10 +59,15 @@ def once_after(
 
 
 @contextmanager
-def commit_unanswered(engine: Engine) -> Iterator[None]:
-    """Let the next COMMIT be carried out, and its answer be lost."""
+def commit_unanswered(engine: Engine, *, number: int = 1) -> Iterator[None]:
+    """Let the next COMMIT, or the one of this number, be carried out, and its answer be lost."""
+    commits = 0
 
     def unanswered(connection: Connection) -> None:
+        nonlocal commits
+        commits += 1
+        if commits < number:
+            return
         event.remove(engine, "commit", unanswered)
         connection.connection.commit()
         raise OperationalError("COMMIT", None, ConnectionError())

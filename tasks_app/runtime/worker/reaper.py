@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.settlement import PROCESS_DIED, died, interrupted
 from tasks_app.domain.safe_logging import quiet_logger
-from tasks_app.domain.tasks.run import Cause, ClaimedTask, Settlement
+from tasks_app.domain.tasks.run import Cause, ClaimedTask, Run, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.dispatch import ledger
 from tasks_app.pool.runs import heartbeats
@@ -23,11 +23,14 @@ from tasks_app.pool.runs.claim import claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.pool.runs.rescue import rescue_claims
 from tasks_app.pool.runs.settle import settle_group
+from tasks_app.pool.tasks import browse
+from tasks_app.pool.tasks.browse import Outline
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.execution.notices import tell_returned, tell_settled
 from tasks_app.runtime.flow_control.admission import AdmissionControl
 from tasks_app.runtime.handlers.registry import Registry
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.hooks import HOOKS, NoticeKind, of_outline
 from tasks_app.runtime.scoreboard.layout import SlotView
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.scoreboard.slot import Stage
@@ -42,6 +45,8 @@ class _Found(NamedTuple):
 
     guilty: dict[int, str]
     innocent: dict[int, str]
+    told: set[int]
+    """Of which it was told that they are charged."""
 
 
 class Reaper:
@@ -94,7 +99,7 @@ class Reaper:
         ran = frozenset(view.running)
         guilty = [task for task in claims if task.run in ran or view.untold]
         innocent = [task for task in claims if not (task.run in ran or view.untold)]
-        found = self._found.setdefault(view.owner, _Found({}, {}))
+        found = self._found.setdefault(view.owner, _Found({}, {}, set()))
         found.guilty.update((task.task_id, task.name) for task in guilty)
         found.innocent.update((task.task_id, task.name) for task in innocent)
         if innocent and (view.running or self._leaves):
@@ -102,7 +107,7 @@ class Reaper:
                 moved = release(connection, [task.fence for task in innocent])
             tell_returned(innocent, moved, Event.RELEASE)
             _hint(innocent, moved)
-        self._charge(view, guilty if view.running or self._leaves else claims)
+        self._charge(view, guilty if view.running or self._leaves else claims, found)
         with self._database.begin() as connection:
             if claims_of(connection, view.owner):
                 return False
@@ -112,11 +117,32 @@ class Reaper:
         for queue, ids in messages.items():
             HINTS.offer(queue, ids)
         self._found.pop(view.owner, None)  # two threads of this child may reap at once
+        missed = self._missed(view, found)
+        found.guilty.update((outline.id, outline.name) for outline in missed)
         if self._slots.free(view):
+            HOOKS.tell(of_outline(outline, NoticeKind.FAILED) for outline in missed)
             back = f"; {len(found.innocent)} not yet begun go back" if found.innocent else ""
             blame = self._blame(view, found.guilty)
             log.warning("child process %s died: %s%s", view.pid, blame, back)
         return True
+
+    def _missed(self, view: SlotView, found: _Found) -> list[Outline]:
+        """Return what was charged and not told: its reaper was killed, or its COMMIT's reply lost.
+
+        Only what is over: of the others, the next run tells.
+        """
+        untold = {run for run in view.running if run.task_id not in found.told}
+        if not untold:
+            return []
+        with self._database.begin() as connection:
+            outlines = browse.outlines(connection, [run.task_id for run in untold])
+        return [
+            outline
+            for outline in outlines
+            if Run(outline.id, outline.attempt) in untold
+            and outline.state is State.FAILED
+            and (outline.error or "").startswith(PROCESS_DIED)
+        ]
 
     def _blame(self, view: SlotView, guilty: dict[int, str]) -> str:
         tasks = [f"task {task_id} ({name})" for task_id, name in guilty.items()]
@@ -134,7 +160,7 @@ class Reaper:
     def _is_sure(view: SlotView) -> bool:
         return len(view.running) + view.untold == 1
 
-    def _charge(self, view: SlotView, suspects: list[ClaimedTask]) -> None:
+    def _charge(self, view: SlotView, suspects: list[ClaimedTask], found: _Found) -> None:
         """Charge the task that ran alone; of several, or of none, the guilty one is unknown.
 
         If more ran than the list has room for, all that the child held is suspect. A child that
@@ -146,6 +172,7 @@ class Reaper:
                 moved = settle_group(connection, settlements)
             HINTS.again(s for s in settlements if s.fence.task_id in moved)
             tell_settled(settlements, moved)
+            found.told.update(moved)
             return
         with self._database.begin() as connection:
             moved = rescue_claims(

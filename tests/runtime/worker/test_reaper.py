@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from tasks_app.domain.tasks.run import ClaimedTask, Run
 from tasks_app.pool.dispatch import ledger
@@ -17,6 +18,7 @@ from tasks_app.pool.runs import heartbeats
 from tasks_app.pool.runs.claim import claim, claims_of
 from tasks_app.pool.runs.release import release
 from tasks_app.runtime.db.database import Database
+from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 from tasks_app.runtime.scoreboard.layout import MOST_RUNS, SlotView
 from tasks_app.runtime.scoreboard.scoreboard import Scoreboard
 from tasks_app.runtime.worker.reaper import Reaper
@@ -24,7 +26,7 @@ from tests.factory import LEASE, claimer
 from tests.runtime.bench import Bench
 from tests.runtime.hints.ear import Ear, told
 from tests.runtime.mortal import Mortal
-from tests.statements import once_after
+from tests.statements import commit_unanswered, once_after
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -213,6 +215,33 @@ def test_two_reapers_at_once_charge_once(bench: Bench, dead: Dead) -> None:
         assert bench.slots.occupied() == []
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_failure_is_told_although_its_reaper_was_killed_before_it_could(
+    bench: Bench, dead: Dead, same: bool
+) -> None:
+    """Or although the COMMIT's reply was lost: then the same reaper looks again."""
+    heard: list[Notice] = []
+    HOOKS.subscribe(heard.append)
+    bench.at_end(lambda: HOOKS.unsubscribe(heard.append))
+    bench.succeeding()
+    task_id = bench.create(max_attempts=1)
+    dead([task_id])
+    database = Database(bench.url)
+    one = reaper(bench, database)
+    with commit_unanswered(database.engine, number=2), pytest.raises(OperationalError):
+        one.look()  # it reads first, then charges
+    assert bench.state(task_id) == "FAILED"
+    assert heard == []
+
+    (one if same else reaper(bench)).look()
+
+    (notice,) = heard
+    assert (notice.kind, notice.task_id, notice.name) == (NoticeKind.FAILED, task_id, "t")
+    assert notice.cause is not None
+    assert notice.cause.kind == "process died"
+    assert bench.slots.occupied() == []
+
+
 def test_a_living_child_is_left_alone(bench: Bench) -> None:
     slot = bench.slots.take("alive")
 
@@ -293,7 +322,7 @@ def test_what_was_given_back_and_claimed_anew_belongs_to_its_new_owner(
 
 
 def test_a_grave_stays_open_while_somebody_holds_the_guilty_row(bench: Bench, dead: Dead) -> None:
-    bench.succeeding(max_attempts=1)
+    bench.succeeding()
     task_id = bench.create()
     dead([task_id])
     sibling = reaper(bench)
