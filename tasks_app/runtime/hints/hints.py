@@ -106,14 +106,15 @@ class Hints:
         """Remember what was created, to be hinted at when the session commits."""
         if self._current() is None or (hinting := self._hinting_here(session, rows)) is None:
             return
-        inserted_at = time.monotonic()  # later than by the database: no hint is early
         transaction = hinting.get_nested_transaction() or hinting.get_transaction()
         if transaction is not None:
-            hinting.info.setdefault(_NOTES, {}).setdefault(transaction, []).extend(
-                Hint(row.terms.queue, int(task_id), inserted_at + row.terms.delay.total_seconds())
-                for row, task_id in zip(rows, ids, strict=True)
-                if task_id.created and _is_near(row.terms)
-            )
+            noted = hinting.info.setdefault(_NOTES, {}).setdefault(transaction, [])
+            noted.extend(_of_new(rows, ids))
+
+    def created(self, rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> None:
+        """Hint at tasks whose transaction has just committed, as somebody else has learned."""
+        if len(rows) <= BULK and (sender := self._current()) is not None:
+            sender.offer(_of_new(rows, ids))
 
     def again(self, settlements: Iterable[Settlement]) -> None:
         """Hint at tasks that this child has just returned to the pool for a short wait."""
@@ -223,6 +224,15 @@ class Hints:
         notes = session.info.get(_NOTES)
         if notes:
             notes.pop(transaction, None)
+
+
+def _of_new(rows: Sequence[TaskRow], ids: Sequence[TaskId]) -> list[Hint]:
+    now = time.monotonic()  # later than the database inserted them: no hint is early
+    return [
+        Hint(row.terms.queue, int(task_id), now + row.terms.delay.total_seconds())
+        for row, task_id in zip(rows, ids, strict=True)
+        if task_id.created and _is_near(row.terms)
+    ]
 
 
 @lru_cache(1024)

@@ -1,0 +1,41 @@
+"""``INSTALLED_APPS``: what happens when Django has loaded all apps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
+
+from tasks_app.django.configuration import database_alias, settings_of_django
+from tasks_app.domain.config.behind_environment import BEHIND
+from tasks_app.runtime.handlers.registry import HANDLERS
+
+
+class TasksAppConfig(AppConfig):
+    """Its label is ``tasks_app``."""
+
+    name = "tasks_app.django"
+    label = "tasks_app"
+    verbose_name = "Tasks"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Enter Django's settings and transactions, and import each app's ``tasks.py``."""
+        BEHIND.provide(settings_of_django)
+        HANDLERS.plain_lane = _lane
+        post_migrate.connect(_migrate, sender=self)
+        autodiscover_modules("tasks")
+
+
+def _lane(*parts: Any) -> Any:
+    from tasks_app.django.lane import DjangoLane  # noqa: PLC0415  only workers need it
+
+    return DjangoLane(*parts, database_alias())
+
+
+def _migrate(**said: Any) -> None:
+    from tasks_app.django.schema import migrate_with_django  # noqa: PLC0415  only migrate needs it
+
+    migrate_with_django(**said)
