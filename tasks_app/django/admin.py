@@ -1,4 +1,4 @@
-"""Tasks in Django's admin, to look at. Verbs are on the dashboard and in ``manage.py tasks_app``."""
+"""Tasks in Django's admin, to look at. Verbs are in the dashboard and ``manage.py tasks_app``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class FirstPages(Paginator):
     """It counts up to ``COUNTED`` rows: the pools may have millions."""
 
     @cached_property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         """The number of rows that have a page."""
         return len(self.object_list[:COUNTED].values_list("pk", flat=True))
 
 
 @admin.register(TaskView)
-class TaskAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class TaskAdmin(admin.ModelAdmin):
     """Read only; the payload is not shown."""
 
     list_display = ("id", "state", "name", "queue", "attempt", "due_at", "finished_at")

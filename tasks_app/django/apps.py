@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import AppConfig
+from django.core.checks import Error, register
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from tasks_app.django.configuration import database_alias, settings_of_django
 from tasks_app.domain.config.behind_environment import BEHIND
+from tasks_app.domain.errors import ConfigurationError
 from tasks_app.runtime.handlers.registry import HANDLERS
 
 
@@ -26,13 +28,23 @@ class TasksAppConfig(AppConfig):
         BEHIND.provide(settings_of_django)
         HANDLERS.plain_lane = _lane
         post_migrate.connect(_migrate, sender=self)
+        register(_check)
         autodiscover_modules("tasks")
 
 
-def _lane(*parts: Any) -> Any:
+def _check(**_: Any) -> list[Error]:
+    """Say at ``manage.py check``, and before each command, what is wrong with our settings."""
+    try:
+        settings_of_django()
+    except ConfigurationError as error:
+        return [Error(str(error), id="tasks_app.E001")]
+    return []
+
+
+def _lane(database: Any, guard: Any) -> Any:
     from tasks_app.django.lane import DjangoLane  # noqa: PLC0415  only workers need it
 
-    return DjangoLane(*parts, database_alias())
+    return DjangoLane(database, guard, database_alias())
 
 
 def _migrate(**said: Any) -> None:

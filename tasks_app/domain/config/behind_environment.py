@@ -38,7 +38,8 @@ class LayeredSettings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        **_others: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  pydantic's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Say so to pydantic."""
         framework = InitSettingsSource(settings_cls, init_kwargs=dict(BEHIND.read()))
