@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 
 from tasks_app.domain.config.behind_environment import BEHIND
 from tasks_app.runtime.handlers.registry import HANDLERS
+from tests.django.django_shop import shop  # noqa: F401  a fixture
 from tests.runtime.bench import Bench
 from tests.runtime.conftest import bench  # noqa: F401  a fixture
 
