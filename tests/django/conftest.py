@@ -43,6 +43,13 @@ def configured(database_url: str) -> None:
         },
         INSTALLED_APPS=["tasks_app.django", "tests.django.shop"],
         USE_TZ=True,
+        TASKS={
+            "default": {"BACKEND": "tasks_app.django.backend.TasksBackend", "QUEUES": []},
+            "retried": {
+                "BACKEND": "tasks_app.django.backend.TasksBackend",
+                "OPTIONS": {"retry": "0s,0s"},
+            },
+        },
         DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
     )
     django.setup()
