@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
-from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation.new_task import NewTask, admit_alike, check_many, validate
@@ -33,6 +32,7 @@ from tasks_app.runtime.db.connections import (
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints.hints import HINTS
+from tasks_app.runtime.tracing.new_tasks import traced
 
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.call_payload import CeleryCall
@@ -98,8 +98,7 @@ def create_task(
     if is_raw(caller):
         after_commit = commit_of_django(session)
         task_id = create_one(caller, row)
-        if after_commit is not None:
-            after_commit(lambda: HINTS.created([row], [task_id]))
+        after_commit(lambda: HINTS.created([row], [task_id]))
         return task_id
     return create_rows(caller, [row])[0]
 
@@ -119,8 +118,7 @@ def create_tasks(session: Sync | Raw, tasks: Sequence[NewTask]) -> list[TaskId]:
             after_commit = commit_of_django(session)
             with caller.transaction() if caller.autocommit else nullcontext():
                 ids = create_many(caller, rows)
-            if after_commit is not None:
-                after_commit(lambda: HINTS.created(rows, ids))
+            after_commit(lambda: HINTS.created(rows, ids))
             return ids
         return create_rows(caller, rows)
 
@@ -222,15 +220,6 @@ def admitted(new: NewTask) -> TaskRow:
         case _:
             new, spec = translated(new)
     return validate(new, spec, payload_limit())
-
-
-def traced(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
-    """Return the rows with the trace that is open here in their headers, if there can be one."""
-    if "opentelemetry.trace" not in modules:
-        return rows
-    from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
-
-    return traced_rows(rows)
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:

@@ -145,10 +145,10 @@ def _of_django(wrapper: Any) -> Any:
     )
 
 
-def commit_of_django(session: object) -> Callable[[Callable[[], object]], None] | None:
-    """Return what is to be told about the commit, if the transaction is one of Django's.
+def commit_of_django(session: object) -> Callable[[Callable[[], object]], None]:
+    """Return what takes a function to call after the commit, if that is one of Django's.
 
-    It is called with a function that shall run after the commit. None: nobody learns of it.
+    Of any other connection nobody learns of its commit: nothing will be called.
 
     Raises:
         InvalidConnectionError: there is no transaction, so that a new task would commit alone.
@@ -156,15 +156,19 @@ def commit_of_django(session: object) -> Callable[[Callable[[], object]], None] 
     django: Any = session
     kind: Any = type(session)
     if _way_into(kind) is not _of_django:
-        return None
+        return _unheard
     if django.in_atomic_block:
         return partial(django.on_commit, robust=True)
     if not django.get_autocommit():
-        return None
+        return _unheard
     raise InvalidConnectionError(
         f"Django's connection {django.alias!r} is in no transaction, so that the task would commit "
         f"alone. Create it within transaction.atomic(using={django.alias!r})."
     )
+
+
+def _unheard(_after_commit: Callable[[], object]) -> None:
+    pass
 
 
 def is_raw(session: object) -> TypeIs[psycopg.Connection[Any]]:
