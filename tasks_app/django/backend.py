@@ -22,8 +22,9 @@ from django.utils.json import normalize_json
 from tasks_app.django.configuration import database_alias
 from tasks_app.django.results import DJANGO, find_result
 from tasks_app.domain.errors import ConfigurationError
-from tasks_app.runtime.api.producer import create_task, hint_tasks
+from tasks_app.runtime.api.producer import create_task
 from tasks_app.runtime.handlers.registry import HANDLERS, handler
+from tasks_app.runtime.hints.hints import hint_tasks
 from tasks_app.runtime.hooks import HOOKS, Notice, NoticeKind
 
 _OF_HANDLERS = frozenset({"retry", "max_attempts", "timeout"})

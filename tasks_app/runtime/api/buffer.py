@@ -25,9 +25,8 @@ from tasks_app.domain.tasks.records import TaskRow
 from tasks_app.domain.tasks.unique_key import POLICIES, OnConflict
 from tasks_app.runtime.api.buffer_queue import BufferCounts, BufferLimits, BufferQueue
 from tasks_app.runtime.api.buffer_writer import BufferWriter, database_of, leave_to_parent
-from tasks_app.runtime.api.producer import admitted
+from tasks_app.runtime.api.producer import admitted, traced
 from tasks_app.runtime.db.errors import patience_s
-from tasks_app.runtime.tracing.new_tasks import traced
 
 if TYPE_CHECKING:
     from tasks_app.domain.handlers.spec import Handler

@@ -17,9 +17,8 @@ from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
-from tasks_app.runtime.api.producer import admitted, create_rows
+from tasks_app.runtime.api.producer import admitted, create_rows, traced
 from tasks_app.runtime.db.connections import Async, Sync, checked_async, connection_of
-from tasks_app.runtime.tracing.new_tasks import traced
 
 
 def create_group(

@@ -5,9 +5,10 @@ Nothing here commits: the caller's transaction decides. Neither Celery nor a bro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
+from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from tasks_app.domain.creation.new_task import NewTask, admit_alike, check_many, validate
@@ -32,7 +33,6 @@ from tasks_app.runtime.db.connections import (
 from tasks_app.runtime.gc_pause import uncollected
 from tasks_app.runtime.handlers.registry import HANDLERS
 from tasks_app.runtime.hints.hints import HINTS
-from tasks_app.runtime.tracing.new_tasks import traced
 
 if TYPE_CHECKING:
     from tasks_app.domain.tasks.call_payload import CeleryCall
@@ -173,14 +173,6 @@ async def acreate_tasks(session: Async | AsyncRaw, tasks: Sequence[NewTask]) -> 
     return await _acreate(session, rows)
 
 
-def hint_tasks(ids: Iterable[int], *, queue: str = "default") -> None:
-    """Tell the broker of due tasks that you have committed on a connection of psycopg.
-
-    They start at once instead of at the next scan. It neither waits nor raises.
-    """
-    HINTS.offer(queue, ids)
-
-
 def create_rows(session: Sync, admitted: Sequence[TaskRow]) -> list[TaskId]:
     """Insert checked rows, and hint at them when the session commits."""
     session = unwrapped(session)
@@ -220,6 +212,15 @@ def admitted(new: NewTask) -> TaskRow:
         case _:
             new, spec = translated(new)
     return validate(new, spec, payload_limit())
+
+
+def traced(rows: Sequence[TaskRow]) -> Sequence[TaskRow]:
+    """Return the rows with the trace that is open here in their headers, if there can be one."""
+    if "opentelemetry.trace" not in modules:
+        return rows
+    from tasks_app.runtime.tracing.tracing import traced_rows  # noqa: PLC0415  who needs it
+
+    return traced_rows(rows)
 
 
 def admitted_many(tasks: Sequence[NewTask]) -> list[TaskRow]:
