@@ -82,7 +82,6 @@ if TYPE_CHECKING:
         acreate_tasks,
         create_task,
         create_tasks,
-        hint_tasks,
     )
     from tasks_app.runtime.api.queues import (
         change_queue,
@@ -110,6 +109,7 @@ if TYPE_CHECKING:
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
     from tasks_app.runtime.handlers.registry import handler
+    from tasks_app.runtime.hints.hints import hint_tasks
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.schedules.declared import schedule
     from tasks_app.runtime.schedules.preview import (
@@ -195,12 +195,13 @@ _ROOMS = {
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",
     "runtime.api.tasks": "acancel_task aexplain_task aget_task arequeue_task cancel_task"
     " cancel_tasks explain_task get_task requeue_task",
-    "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks hint_tasks",
+    "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
     "runtime.api.queues": "change_queue get_queue list_calendars list_queues pause_queue"
     " remove_calendar reset_queue resume_queue set_calendar",
     "runtime.handlers.context": "AsyncTaskContext TaskContext",
     "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
+    "runtime.hints.hints": "hint_tasks",
     "runtime.hooks": "Notice subscribe",
     "runtime.schedules.declared": "schedule",
     "runtime.schedules.preview": "Preview backfill_schedule preview preview_schedule",

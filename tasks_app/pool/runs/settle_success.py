@@ -6,6 +6,7 @@ COMMIT travels along with: then it fails where the fence is lost, and with it th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from tasks_app.domain.coordination.groups import Called
 from tasks_app.domain.tasks.run import Fence, Settlement
 from tasks_app.domain.tasks.states import Event, State
 from tasks_app.pool.connection.psycopg_io import ado, do
-from tasks_app.pool.connection.steps import Statement
+from tasks_app.pool.connection.steps import Rows, Statement
 from tasks_app.pool.fragments.transition_log import LOG, lines_of_successes
 from tasks_app.pool.groups.count import LOCKED, counting, locking
 from tasks_app.pool.tables import CARRIED, COMPLETED, PENDING, admits
@@ -59,10 +60,11 @@ _MEMBER = _statements(
     LOCKED,
     first=f"{locking(_GROUP)}, ",
     also=f", {counting('gone', succeeds='true', now=_NOW)}",
-    told="RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)"
+    told="RETURNING (SELECT jsonb_build_array(c.id, c.queue, c.wait_s)::text"
     " FROM called c WHERE c.wait_s IS NOT NULL)",
 )
-"""Of a group, which is counted: for those whom the first statement did not find."""
+"""Of a group, which is counted: for those whom the first statement did not find. As text, since the
+owner of a connection decides how it reads JSON."""
 _LAST = _statements(
     _ALONE,
     rows="(SELECT) AS one LEFT JOIN gone ON true",
@@ -142,7 +144,7 @@ def succeed(
     logs = LOG.has_successes
     if do(connection, Statement(_SUCCEED[logs], values)):
         return True
-    return _counted(connection.execute(_MEMBER[logs], values, prepare=True).fetchone(), called)
+    return _counted(do(connection, Statement(_MEMBER[logs], values)), called)
 
 
 async def asucceed(
@@ -155,14 +157,13 @@ async def asucceed(
     logs = LOG.has_successes
     if await ado(connection, Statement(_SUCCEED[logs], values)):
         return True
-    cursor = await connection.execute(_MEMBER[logs], values, prepare=True)
-    return _counted(await cursor.fetchone(), called)
+    return _counted(await ado(connection, Statement(_MEMBER[logs], values)), called)
 
 
-def _counted(row: Any, called: list[Called] | None) -> bool:
-    if row is not None and row[0] is not None and called is not None:
-        called.append(Called(*row[0]))
-    return row is not None
+def _counted(rows: Rows, called: list[Called] | None) -> bool:
+    if rows and rows[0][0] is not None and called is not None:
+        called.append(Called(*json.loads(rows[0][0])))
+    return bool(rows)
 
 
 def _values(settlement: Settlement) -> dict[str, Any]:
