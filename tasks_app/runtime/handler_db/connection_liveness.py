@@ -34,12 +34,13 @@ class Losses:
     """When connections to one database were lost, by ``time.monotonic``."""
 
     def __init__(self) -> None:
-        self.used = self.idle = float("-inf")
+        self.used: float = float("-inf")
+        self.idle: float = float("-inf")
         """``used``: of a connection in use; those that were idle then are not used again.
         ``idle``: of one that was idle, so that no statement caused the loss."""
-        self.refused = float("-inf")
+        self.refused: float = float("-inf")
         """When the server last gave none."""
-        self.short = False
+        self.short: bool = False
         """Whether the server refused a connection, and has not given the two that a child needs
         since (``Database.secure``)."""
 
