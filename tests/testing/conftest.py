@@ -17,9 +17,11 @@ def session(engine: Engine) -> Iterator[Session]:
     """What a user's test has: nothing of it is ever committed."""
     with (
         engine.connect() as connection,
+        connection.begin(),
         Session(connection, join_transaction_mode="create_savepoint") as session,
     ):
         yield session
+        connection.rollback()
 
 
 @pytest.fixture
