@@ -10,21 +10,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tasks_app.testing.contexts import ContextOptions, make_context
     from tasks_app.testing.creation import aassert_created, acreated, assert_created, created
-    from tasks_app.testing.draining import drain
+    from tasks_app.testing.draining import adrain, drain
     from tasks_app.testing.expectation import Where
     from tasks_app.testing.handler_call import arun, run
+    from tasks_app.testing.results import Drained, TaskRun
 
 __all__ = [
-    "ContextOptions", "Where", "aassert_created", "acreated", "arun", "assert_created", "created",
-    "drain", "make_context", "run",
+    "ContextOptions", "Drained", "TaskRun", "Where", "aassert_created", "acreated", "adrain",
+    "arun", "assert_created", "created", "drain", "make_context", "run",
 ]  # fmt: skip
 
 _ROOMS = {
     "creation": "aassert_created acreated assert_created created",
     "contexts": "ContextOptions make_context",
-    "draining": "drain",
+    "draining": "adrain drain",
     "expectation": "Where",
     "handler_call": "arun run",
+    "results": "Drained TaskRun",
 }
 """The imports above, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

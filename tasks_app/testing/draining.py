@@ -1,33 +1,133 @@
-"""Drain: run what is due, in this process."""
+"""Drain: run what is due, in this process, on what is committed or in the test's transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, overload
+
+from sqlalchemy.orm import Session
 
 from tasks_app.domain.config.settings import Settings, load_settings
-from tasks_app.domain.errors import ConfigurationError
-from tasks_app.runtime.db.connections import shown
+from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
+from tasks_app.runtime.db.connections import (
+    Async,
+    AsyncRaw,
+    Raw,
+    Sync,
+    checked_async,
+    shown,
+    unwrapped,
+)
+from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.worker.assembly import run_work
+from tasks_app.testing.collecting import collected
+from tasks_app.testing.in_transaction import TransactionDrain
+from tasks_app.testing.results import Drained
+from tasks_app.testing.sessions import sync_connection
 
 
+@overload
+def drain(
+    session: Sync | Raw,
+    *,
+    settings: Settings | None = None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained: ...
+@overload
 def drain(
     settings: Settings | None = None,
+    /,
     *,
     registry: Registry = HANDLERS,
     queues: Sequence[str] = (),
-) -> None:
-    """Run due tasks until none is left; it does not wait for later retries.
+) -> Drained: ...
+@overload
+def drain(
+    *,
+    settings: Settings | None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained: ...
+def drain(
+    session: Any = None,
+    *,
+    settings: Settings | None = None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained:
+    """Run due tasks until none is left, and return what became of each.
 
-    The tasks must be committed: this uses connections of its own. Settings come from the
-    environment unless given.
+    With the ``session`` of the test (what ``create_task`` takes): in its transaction, which may be
+    rolled back at its end. Each run is a savepoint, which its error undoes. Time limits are not
+    enforced, one task runs at a time, and ``commit="batch"`` is a run like any other.
+
+    Without: what is committed, by a worker on connections of its own, which commits. Settings come
+    from the environment unless given.
+
+    It does not wait for later retries: :func:`travel` brings them due.
+
+        drained = drain(session)
+        assert [run.name for run in drained.succeeded] == ["mail.send"]
 
     Raises:
-        ConfigurationError: ``settings`` are none, or a setting is wrong.
+        ConfigurationError: a setting is wrong, or ``session`` is neither Settings nor a session.
+        InvalidConnectionError: the connection is in autocommit, so it has no transaction.
     """
-    if not isinstance(settings, Settings | None):
-        raise ConfigurationError(
-            f"{shown(settings)} is no Settings. Pass Settings(database_url=…), or nothing: then "
-            "they come from the environment."
-        )
-    run_work(settings or load_settings(), registry=registry, queues=queues, drain=True)
+    if isinstance(session, Settings | None):
+        chosen = session or settings or load_settings()
+        with collected() as collector:
+            run_work(chosen, registry=registry, queues=queues, drain=True)
+        return collector.drained()
+    whole = unwrapped(session)
+    try:
+        connection = sync_connection(whole)
+    except InvalidConnectionError as error:
+        if hasattr(whole, "run_sync"):
+            advice = "Use: await adrain(session)"
+        elif hasattr(whole, "execute"):
+            raise
+        else:
+            advice = "Pass Settings(database_url=…), a session, or nothing"
+        raise ConfigurationError(f"{shown(whole)} is no Settings or session. {advice}.") from error
+    return _drained(whole, connection, settings, registry, queues)
+
+
+async def adrain(
+    session: Async | AsyncRaw,
+    *,
+    settings: Settings | None = None,
+    registry: Registry = HANDLERS,
+    queues: Sequence[str] = (),
+) -> Drained:
+    """Do as :func:`drain` in the transaction of an async test.
+
+    Plain handlers run in it, too: they hold up the event loop.
+    """
+    whole: Any = checked_async(unwrapped(session))
+
+    def run(side: Any) -> Drained:
+        return _drained(side, sync_connection(side), settings, registry, queues)
+
+    drained: Drained = await whole.run_sync(run)
+    return drained
+
+
+def _drained(
+    whole: Any,
+    connection: Any,
+    settings: Settings | None,
+    registry: Registry,
+    queues: Sequence[str],
+) -> Drained:
+    settings = settings or load_settings()
+    layers: tuple[Middleware, ...] = load_middleware(settings.layers)
+    if isinstance(whole, Session):
+        whole.flush()
+    if not connection.in_transaction():
+        connection.begin()
+    drained = TransactionDrain(connection, settings, registry, queues, layers).run()
+    if isinstance(whole, Session):
+        whole.expire_all()  # handlers have sessions of their own
+    return drained

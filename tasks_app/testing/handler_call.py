@@ -23,13 +23,8 @@ from tasks_app.runtime.db.connections import Async, Raw, Sync
 from tasks_app.runtime.handler_db.handler_statements import COMMITS_LATER
 from tasks_app.runtime.handlers.middleware import Middleware, chain
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
-from tasks_app.testing.contexts import (
-    ContextOptions,
-    GivenAccess,
-    MadeContext,
-    access_to,
-    context_for,
-)
+from tasks_app.testing.contexts import ContextOptions, MadeContext, context_for
+from tasks_app.testing.given_access import GivenAccess, access_to
 
 if TYPE_CHECKING:
     from typing import Unpack

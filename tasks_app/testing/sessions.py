@@ -53,11 +53,15 @@ def sync_connection(given: Sync | Raw) -> Connection:
 
 
 def async_session_on(session: Session) -> AsyncSession:
-    """Return an AsyncSession that works with a synchronous one, whose connection blocks.
+    """Return an AsyncSession that works with a synchronous one, whose connection may block.
 
-    SQLAlchemy's own methods ask whether anybody awaited the database, and nobody does.
+    SQLAlchemy's own methods ask whether anybody awaited the database, and then nobody does.
     """
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession  # noqa: PLC0415  few need it
+
+    kind: Any = lambda **_: session  # noqa: E731  a factory, as it takes the keywords of a class
+    if session.get_bind().dialect.is_async:
+        return AsyncSession(sync_session_class=kind)
 
     class BlockingConnection(AsyncConnection):
         execute = _without_await("execute")
@@ -72,7 +76,6 @@ def async_session_on(session: Session) -> AsyncSession:
             nothing: Any = SimpleNamespace(sync_engine=None)
             return BlockingConnection(nothing, session.connection())
 
-    kind: Any = lambda **_: session  # noqa: E731  a factory, as it takes the keywords of a class
     return BlockingSession(sync_session_class=kind)
 
 
