@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from tasks_app.testing.expectation import Where
     from tasks_app.testing.handler_call import arun, run
     from tasks_app.testing.results import Drained, TaskRun
+    from tasks_app.testing.travelling import atravel, travel
 
 __all__ = [
     "ContextOptions", "Drained", "TaskRun", "Where", "aassert_created", "acreated", "adrain",
-    "arun", "assert_created", "created", "drain", "make_context", "run",
+    "arun", "assert_created", "atravel", "created", "drain", "make_context", "run", "travel",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -27,6 +28,7 @@ _ROOMS = {
     "expectation": "Where",
     "handler_call": "arun run",
     "results": "Drained TaskRun",
+    "travelling": "atravel travel",
 }
 """The imports above, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
