@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from tasks_app.testing.creation import aassert_created, acreated, assert_created, created
     from tasks_app.testing.draining import adrain, drain
     from tasks_app.testing.expectation import Where
+    from tasks_app.testing.faults import crash_next, fail_next
     from tasks_app.testing.handler_call import arun, run
     from tasks_app.testing.results import Drained, TaskRun
     from tasks_app.testing.travelling import atravel, travel
 
 __all__ = [
     "ContextOptions", "Drained", "TaskRun", "Where", "aassert_created", "acreated", "adrain",
-    "arun", "assert_created", "atravel", "created", "drain", "make_context", "run", "travel",
+    "arun", "assert_created", "atravel", "crash_next", "created", "drain", "fail_next",
+    "make_context", "run", "travel",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -26,6 +28,7 @@ _ROOMS = {
     "contexts": "ContextOptions make_context",
     "draining": "adrain drain",
     "expectation": "Where",
+    "faults": "crash_next fail_next",
     "handler_call": "arun run",
     "results": "Drained TaskRun",
     "travelling": "atravel travel",

@@ -18,10 +18,12 @@ from tasks_app.runtime.db.connections import (
     shown,
     unwrapped,
 )
+from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.middleware import Middleware, load_middleware
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.worker.assembly import run_work
 from tasks_app.testing.collecting import collected
+from tasks_app.testing.faults import layer, rescue
 from tasks_app.testing.in_transaction import TransactionDrain
 from tasks_app.testing.results import Drained
 from tasks_app.testing.sessions import sync_connection
@@ -76,10 +78,7 @@ def drain(
         InvalidConnectionError: the connection is in autocommit, so it has no transaction.
     """
     if isinstance(session, Settings | None):
-        chosen = session or settings or load_settings()
-        with collected() as collector:
-            run_work(chosen, registry=registry, queues=queues, drain=True)
-        return collector.drained()
+        return _committed(session or settings or load_settings(), registry, queues)
     whole = unwrapped(session)
     try:
         connection = sync_connection(whole)
@@ -112,6 +111,18 @@ async def adrain(
 
     drained: Drained = await whole.run_sync(run)
     return drained
+
+
+def _committed(settings: Settings, registry: Registry, queues: Sequence[str]) -> Drained:
+    database = Database(settings.database, prepare=settings.prepare)
+    faulty = layer(lambda context: rescue(database, context.fence, settings.max_crashes))
+    layers = (faulty, *load_middleware(settings.layers))
+    try:
+        with collected() as collector:
+            run_work(settings, registry=registry, queues=queues, middleware=layers, drain=True)
+        return collector.drained()
+    finally:
+        database.dispose()
 
 
 def _drained(

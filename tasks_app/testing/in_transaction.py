@@ -41,6 +41,7 @@ from tasks_app.runtime.locks.run_locks import LocksOfChild
 from tasks_app.runtime.schedules.declared import bring_in_schedules
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tasks_app.testing.collecting import RunCollector, collected
+from tasks_app.testing.faults import CrashOrdered, layer, rescue
 from tasks_app.testing.one_connection import InlineInvocation, OneConnection
 from tasks_app.testing.results import Drained
 from tasks_app.testing.savepoints import AsyncSavepointTransaction, SavepointTransaction
@@ -68,7 +69,7 @@ class TransactionDrain:
         self._registry = registry
         self._queues = tuple(queues) or registry.queues
         self._database = database = OneConnection(connection)
-        self._invocation = InlineInvocation(settings, database, middleware)
+        self._invocation = InlineInvocation(settings, database, (layer(), *middleware))
         self._policy = FailurePolicy(settings, database, self._invocation)
         self._admission = AdmissionControl(database)
         self._rescuer = Rescuer(settings, database)
@@ -159,6 +160,10 @@ class TransactionDrain:
             transaction.release(
                 lambda connection: states.append(settle_one(connection, settlement))
             )
+        except CrashOrdered:
+            transaction.abandon()
+            rescue(self._database, task.fence, self._settings.max_crashes)
+            return
         except CAUGHT as raised:
             transaction.abandon()
             self._collector.raised[task.run] = raised
