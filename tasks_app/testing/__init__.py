@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from tasks_app.testing.expectation import Where
     from tasks_app.testing.faults import crash_next, fail_next
     from tasks_app.testing.handler_call import arun, run
+    from tasks_app.testing.mixin import TasksTestMixin
     from tasks_app.testing.results import Drained, TaskRun
     from tasks_app.testing.travelling import atravel, travel
 
 __all__ = [
-    "ContextOptions", "Drained", "TaskRun", "Where", "aassert_created", "acreated", "adrain",
-    "arun", "assert_created", "atravel", "crash_next", "created", "drain", "fail_next",
-    "make_context", "run", "travel",
+    "ContextOptions", "Drained", "TaskRun", "TasksTestMixin", "Where", "aassert_created",
+    "acreated", "adrain", "arun", "assert_created", "atravel", "crash_next", "created", "drain",
+    "fail_next", "make_context", "run", "travel",
 ]  # fmt: skip
 
 _ROOMS = {
@@ -30,6 +31,7 @@ _ROOMS = {
     "expectation": "Where",
     "faults": "crash_next fail_next",
     "handler_call": "arun run",
+    "mixin": "TasksTestMixin",
     "results": "Drained TaskRun",
     "travelling": "atravel travel",
 }
