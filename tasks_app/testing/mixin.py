@@ -68,7 +68,7 @@ class TasksTestMixin:
         self,
         task: Handler[Any, Any] | Task | str,
         payload: Any = None,
-        **of: Unpack[ContextOptions],
+        **options: Unpack[ContextOptions],
     ) -> Any:
         """As the function :func:`run`, on ``tasks_session``; ``run`` is a method of TestCase."""
         given: Any = task.spec.name if isinstance(task, Handler) else task
