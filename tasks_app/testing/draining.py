@@ -11,7 +11,6 @@ from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.errors import ConfigurationError, InvalidConnectionError
 from tasks_app.runtime.db.connections import (
     Async,
-    AsyncRaw,
     Raw,
     Sync,
     checked_async,
@@ -94,7 +93,7 @@ def drain(
 
 
 async def adrain(
-    session: Async | AsyncRaw,
+    session: Async,
     *,
     settings: Settings | None = None,
     registry: Registry = HANDLERS,

@@ -9,11 +9,12 @@ from sqlalchemy import Connection, StaticPool, create_engine
 from sqlalchemy.orm import Session
 
 from tasks_app.domain.errors import InvalidConnectionError
+from tasks_app.pool.connection.execute import commits_itself
 from tasks_app.runtime.db.connections import (
     Async,
     Raw,
     Sync,
-    is_async_raw,
+    checked_async,
     is_raw,
     unwrapped,
     writing_connection_of,
@@ -34,12 +35,15 @@ _AUTOCOMMIT = (
 def outer_session(given: Async | Sync | Raw) -> Session | AsyncSession:
     """Return the session itself, or one on the connection that was given."""
     whole: Any = unwrapped(given)
-    if isinstance(whole, Session) or type(whole).__name__ == "AsyncSession":
-        return whole  # type: ignore[no-any-return]
-    if type(whole).__name__ == "AsyncConnection" and not is_async_raw(whole):
-        from sqlalchemy.ext.asyncio import AsyncSession  # noqa: PLC0415  few need it
+    if isinstance(whole, Session):
+        return whole
+    if hasattr(whole, "run_sync"):
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession  # noqa: PLC0415  few need it
 
-        return AsyncSession(whole, join_transaction_mode=JOINS)
+        side = checked_async(whole)
+        if isinstance(side, AsyncConnection):
+            return AsyncSession(side, join_transaction_mode=JOINS)
+        return side
     connection = sync_connection(whole)
     if not connection.in_transaction():
         connection.begin()  # or the session's own commit would end it
@@ -47,9 +51,18 @@ def outer_session(given: Async | Sync | Raw) -> Session | AsyncSession:
 
 
 def sync_connection(given: Sync | Raw) -> Connection:
-    """Return the connection of the test's transaction."""
+    """Return the connection of the test's transaction.
+
+    Raises:
+        InvalidConnectionError: it is none, or in autocommit.
+    """
     whole: Any = unwrapped(given)
-    return borrowed(whole) if is_raw(whole) else writing_connection_of(whole)
+    if is_raw(whole):
+        return borrowed(whole)
+    connection = writing_connection_of(whole)
+    if commits_itself(connection):
+        raise InvalidConnectionError(_AUTOCOMMIT)
+    return connection
 
 
 def async_session_on(session: Session) -> AsyncSession:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from tasks_app.domain.config.settings import Settings, load_settings
 from tasks_app.domain.durations import Duration, named_duration
 from tasks_app.pool.testing.shift import next_instant, shift, shift_fired
-from tasks_app.runtime.db.connections import Async, AsyncRaw, Raw, Sync, checked_async, unwrapped
+from tasks_app.runtime.db.connections import Async, Raw, Sync, checked_async, unwrapped
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.handlers.registry import HANDLERS, Registry
 from tasks_app.runtime.schedules.declared import bring_in_schedules
@@ -57,7 +57,7 @@ def travel(
 
 async def atravel(
     span: Duration,
-    session: Async | AsyncRaw,
+    session: Async,
     *,
     registry: Registry = HANDLERS,
     most_instants: int = 10_000,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 import tasks_app.testing
+from tasks_app import create_task
 from tasks_app.testing import plugin
 from tasks_app.testing.expectation import Where
 from tests.docs.reading import PROJECT, blocks, section, text_of
@@ -33,6 +36,20 @@ def test_each_test_of_the_example_but_one_is_a_recipe() -> None:
     assert {name for name in tests if name not in PAGE} == {
         "test_a_payload_that_a_producer_may_not_send"
     }
+
+
+def test_a_failing_assertion_says_what_the_page_shows(connection: Connection) -> None:
+    options: Any = {"biz_key": "order:7"}
+    create_task(connection, "points.grant", {"order_id": 7}, **options)
+    create_task(connection, "card.charge", {"order_id": 7}, queue="payments", **options)
+    create_task(connection, "review.ask", {"order_id": 7}, delay="2d", **options)
+
+    with pytest.raises(AssertionError) as failure:
+        tasks_app.testing.assert_created(connection, "card.charge", {"order_id": 8})
+
+    (shown,) = blocks(PAGE, "text")
+    said = re.sub(r"\((\d+),", "(1,", f"AssertionError: {failure.value}\n")
+    assert said == re.sub(r"\((\d+),", "(1,", shown)
 
 
 def test_it_names_each_fixture() -> None:

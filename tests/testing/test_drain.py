@@ -96,6 +96,16 @@ def test_a_connection_in_autocommit_is_refused(raw: psycopg.Connection, registry
         drain(raw, registry=registry)
 
 
+def test_neither_is_sqlalchemys(engine: Engine, registry: Registry) -> None:
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    with (
+        autocommit.connect() as connection,
+        pytest.raises(InvalidConnectionError, match="autocommit"),
+    ):
+        drain(connection, registry=registry)
+
+
 def test_an_error_undoes_what_its_run_wrote_and_nothing_else(
     noted: Session, registry: Registry
 ) -> None:
