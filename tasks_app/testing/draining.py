@@ -74,7 +74,8 @@ def drain(
 
     Raises:
         ConfigurationError: a setting is wrong, or ``session`` is neither Settings nor a session.
-        InvalidConnectionError: the connection is in autocommit, so it has no transaction.
+        InvalidConnectionError: the connection is in autocommit, so it has no transaction; or it is
+            of another driver than psycopg.
     """
     if isinstance(session, Settings | None):
         return _committed(session or settings or load_settings(), registry, queues)
@@ -131,6 +132,11 @@ def _drained(
     registry: Registry,
     queues: Sequence[str],
 ) -> Drained:
+    if connection.dialect.driver != "psycopg":
+        raise InvalidConnectionError(
+            f"This connection is of {connection.dialect.driver}, and workers use psycopg. "
+            "Use postgresql+psycopg:// in your tests, or commit and call drain() without a session."
+        )
     settings = settings or load_settings()
     layers: tuple[Middleware, ...] = load_middleware(settings.layers)
     if isinstance(whole, Session):

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -103,6 +103,14 @@ def test_neither_is_sqlalchemys(engine: Engine, registry: Registry) -> None:
         autocommit.connect() as connection,
         pytest.raises(InvalidConnectionError, match="autocommit"),
     ):
+        drain(connection, registry=registry)
+
+
+def test_another_driver_is_refused(database_url: str, registry: Registry) -> None:
+    engine = create_engine(database_url, poolclass=NullPool)
+    engine.dialect.driver = "pg8000"
+
+    with engine.connect() as connection, pytest.raises(InvalidConnectionError, match="of pg8000"):
         drain(connection, registry=registry)
 
 
