@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tasks_app.testing.contexts import ContextOptions, make_context
     from tasks_app.testing.creation import aassert_created, acreated, assert_created, created
+    from tasks_app.testing.databases import empty_pool
     from tasks_app.testing.draining import adrain, drain
     from tasks_app.testing.expectation import Where
     from tasks_app.testing.faults import crash_next, fail_next
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ContextOptions", "Drained", "TaskRun", "TasksTestMixin", "Where", "aassert_created",
     "acreated", "adrain", "arun", "assert_created", "atravel", "crash_next", "created", "drain",
-    "fail_next", "make_context", "run", "travel",
+    "empty_pool", "fail_next", "make_context", "run", "travel",
 ]  # fmt: skip
 
 _ROOMS = {
     "creation": "aassert_created acreated assert_created created",
     "contexts": "ContextOptions make_context",
+    "databases": "empty_pool",
     "draining": "adrain drain",
     "expectation": "Where",
     "faults": "crash_next fail_next",

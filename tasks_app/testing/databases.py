@@ -13,10 +13,21 @@ from sqlalchemy.exc import DBAPIError
 from tasks_app.domain.errors import ConfigurationError
 from tasks_app.pool.retention.partitions import add_partition, missing_partitions
 from tasks_app.pool.testing import databases
+from tasks_app.pool.testing.empty import empty
+from tasks_app.runtime.db.connections import Raw, Sync, on_connection
 from tasks_app.runtime.db.database import Database
 from tasks_app.runtime.migration import migrate
 
 Prepare = Callable[[Connection], object]
+
+
+def empty_pool(session: Sync | Raw) -> None:
+    """Remove all tasks, schedules, limits and whatever else our tables hold, in this transaction.
+
+    For tests that commit in a database of your own; the fixture ``tasks_app_pool`` does it. Your
+    tables stay as they are.
+    """
+    on_connection(session, empty)
 
 
 @contextmanager

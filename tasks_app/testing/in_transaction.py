@@ -91,7 +91,6 @@ class TransactionDrain:
         bring_in_breakers(self._database, self._registry)
         runs = Counter[int]()
         with collected() as self._collector:
-            self._look()
             while (task := self._next()) is not None:
                 runs[task.task_id] += 1
                 if runs[task.task_id] > MOST_RUNS:

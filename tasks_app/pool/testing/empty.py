@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from tasks_app.pool.tables import TABLES, VERSION, table
 
@@ -14,7 +14,7 @@ _LISTED = ", ".join(_NAMES)
 _DELETES = "\n".join(
     f"IF EXISTS (SELECT FROM {name}) THEN DELETE FROM {name}; END IF;" for name in _NAMES
 )
-_EMPTY = f"""
+_EMPTY = text(f"""
     DO $$
     BEGIN
         IF EXISTS (
@@ -27,9 +27,9 @@ _EMPTY = f"""
             {_DELETES}
         END IF;
     END $$
-"""
+""")
 
 
 def empty(connection: Connection) -> None:
     """Remove all that any table of ours holds, but the version of the schema; ids go on rising."""
-    connection.exec_driver_sql(_EMPTY)
+    connection.execute(_EMPTY)
