@@ -104,7 +104,15 @@ def _claimed(options: ContextOptions) -> ClaimedTask:
     )
 
 
-class MadeContext(TaskContext[Any]):
+class LocklessContext(TaskContext[Any]):
+    """A context whose locks hold nothing."""
+
+    def locks(self, **_: Any) -> HoldOfRun:
+        """Hold nothing."""
+        return cast("HoldOfRun", nullcontext())
+
+
+class MadeContext(LocklessContext):
     """A context whose checkpoint and locks exist nowhere else."""
 
     def __init__(
@@ -119,10 +127,6 @@ class MadeContext(TaskContext[Any]):
 
     def _checkpoint(self) -> Checkpoint:
         return self._memory
-
-    def locks(self, **_: Any) -> HoldOfRun:
-        """Hold nothing."""
-        return cast("HoldOfRun", nullcontext())
 
 
 class MemoryCheckpoint:

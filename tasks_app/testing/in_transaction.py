@@ -41,6 +41,7 @@ from tasks_app.runtime.locks.run_locks import LocksOfChild
 from tasks_app.runtime.schedules.declared import bring_in_schedules
 from tasks_app.runtime.schedules.scheduler import Scheduler
 from tasks_app.testing.collecting import RunCollector, collected
+from tasks_app.testing.contexts import LocklessContext
 from tasks_app.testing.faults import CrashOrdered, layer, rescue
 from tasks_app.testing.one_connection import InlineInvocation, OneConnection
 from tasks_app.testing.results import Drained
@@ -145,7 +146,9 @@ class TransactionDrain:
         kind = AsyncSavepointTransaction if spec.is_async else SavepointTransaction
         transaction = kind(self._connection)
         run = ActiveRun(task, time.monotonic(), task.cancel_requested)
-        context = TaskContext(
+        in_loop = spec.is_async and self._connection.dialect.is_async
+        made = LocklessContext if in_loop else TaskContext  # locks would block the loop
+        context = made(
             run,
             transaction,
             None,

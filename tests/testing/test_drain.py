@@ -314,7 +314,9 @@ def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry)
 
     @handler("async", registry=registry)
     async def other(ctx: AsyncTaskContext) -> int:
-        await ctx.session.execute(NOTE, {"text": "x"})
+        async with ctx.locks(exclusive="account:7"):
+            await ctx.session.execute(NOTE, {"text": "x"})
+        await ctx.commit({"page": 1})
         connection = await ctx.session.connection()
         await connection.execute(NOTE, {"text": "y"})
         return await ctx.session.scalar(text("SELECT count(*) FROM note")) or 0
@@ -337,15 +339,22 @@ def test_locks_and_chunks_work_in_it(noted: Session, registry: Registry) -> None
     for number in range(5):
         noted.execute(NOTE, {"text": f"n{number}"})
 
-    @handler("a", registry=registry)
+    @handler("plain", registry=registry)
     def read(ctx: TaskContext) -> list[int]:
         with ctx.locks(exclusive="account:7"):
             return [len(p) for p in ctx.chunks("SELECT text FROM note", key="text", size=2)]
 
-    create_task(noted, read)
-    (run,) = drain(noted, registry=registry).assert_succeeded()
+    @handler("async", registry=registry)
+    async def read_soon(ctx: AsyncTaskContext) -> list[int]:
+        async with ctx.locks(exclusive="account:7"):
+            pages = ctx.chunks("SELECT text FROM note", key="text", size=2)
+            return [len(page) async for page in pages]
 
-    assert run.result == [2, 2, 1]
+    create_task(noted, read)
+    create_task(noted, read_soon)
+    drained = drain(noted, registry=registry).assert_succeeded()
+
+    assert [run.result for run in drained] == [[2, 2, 1], [2, 2, 1]]
 
 
 def test_objects_of_the_test_see_what_handlers_wrote(noted: Session, registry: Registry) -> None:
