@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -108,11 +108,7 @@ def run(
     call = _call_of(task, payload, session, registry, options)
     if not call.spec.is_async:
         return call.made(middleware)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(greenlet_spawn(call.made, middleware))
-    raise RuntimeError("An event loop runs here already. Use: await arun(…)")
+    return in_own_loop(call.made, middleware)
 
 
 async def arun(
@@ -148,6 +144,19 @@ class HandlerCall:
             checked_result(self.spec, value)
         self._context.close()
         return value
+
+
+def in_own_loop(function: Callable[..., R], *arguments: Any) -> R:
+    """Call what awaits through greenlets, in an event loop of its own.
+
+    Raises:
+        RuntimeError: a loop runs here already.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(greenlet_spawn(function, *arguments))
+    raise RuntimeError("An event loop runs here already. Use: await arun(…), await adrain(…)")
 
 
 def _call_of(

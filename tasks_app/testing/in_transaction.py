@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from sqlalchemy import Connection
-from sqlalchemy.util import greenlet_spawn
-from sqlalchemy.util.concurrency import in_greenlet
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.handlers.spec import HandlerSpec
@@ -43,6 +41,7 @@ from tasks_app.runtime.schedules.scheduler import Scheduler
 from tasks_app.testing.collecting import RunCollector, collected
 from tasks_app.testing.contexts import LocklessContext
 from tasks_app.testing.faults import CrashOrdered, layer, rescue
+from tasks_app.testing.handler_call import in_own_loop
 from tasks_app.testing.one_connection import InlineInvocation, OneConnection
 from tasks_app.testing.results import Drained
 from tasks_app.testing.savepoints import AsyncSavepointTransaction, SavepointTransaction
@@ -134,8 +133,8 @@ class TransactionDrain:
         spec = self._registry.get(task.name)
         assert spec is not None  # noqa: S101  it was claimed by the names of the registry
         HOOKS.tell([of_claim(NoticeKind.STARTED, task)])
-        if spec.is_async and not in_greenlet():
-            asyncio.run(greenlet_spawn(self._run, task, spec))
+        if spec.is_async and not self._connection.dialect.is_async:
+            in_own_loop(self._run, task, spec)
         else:
             self._run(task, spec)
         if self._admission.ended([task.fence]):

@@ -307,6 +307,18 @@ def test_async_handlers_run_in_it(noted: Session, registry: Registry) -> None:
     assert notes(noted) == ["a", "b"]
 
 
+def test_a_loop_that_runs_already_is_said(session: Session, registry: Registry) -> None:
+    @handler("a", registry=registry)
+    async def some(ctx: AsyncTaskContext) -> None: ...
+
+    async def scene() -> None:
+        with pytest.raises(RuntimeError, match="await adrain"):
+            drain(session, registry=registry)
+
+    create_task(session, some)
+    asyncio.run(scene())
+
+
 def test_in_an_async_test(engine: Engine, database_url: str, registry: Registry) -> None:
     @handler("plain", registry=registry)
     def plain(ctx: TaskContext) -> None:
