@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import psycopg
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.runtime.fork_safety import keep_from_fork
 from tasks_app.runtime.handler_db.driver_internals import SHARED_SESSIONS
