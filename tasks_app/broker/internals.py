@@ -46,6 +46,7 @@ CURRENT_APP = PrivateApi(
 PYDANTIC = PrivateApi(
     Need("celery:Task._dump_pydantic_arguments"),
     without="models as arguments of Celery tasks are refused",
+    since=(5, 7),
 )
 """Arguments of a Celery task with ``pydantic=True`` (``celery_tasks.translation``)."""
 OF_ALL = (KEPT_SOCKET, ONE_CLIENT, CURRENT_APP, PYDANTIC)

@@ -88,4 +88,6 @@ def _hand_on(dbapi_connection: Any, entry: Any) -> None:
     if driver is dbapi_connection:
         entry.dbapi_connection = heir
     else:
-        entry.dbapi_connection = type(dbapi_connection)(dbapi_connection.dbapi, heir)
+        adapter = type(dbapi_connection)
+        given = (dbapi_connection.dbapi,) if hasattr(adapter, "dbapi") else ()  # SQLAlchemy 2.0
+        entry.dbapi_connection = adapter(*given, heir)
