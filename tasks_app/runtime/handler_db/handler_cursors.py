@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg.pq.abc import PGresult
 
+_CAN_GO_BACK = hasattr(psycopg.Cursor, "set_result")
+"""psycopg 3.2 cannot. Its series is closed, so that the name which we use there stays."""
+
 
 class HandlerCursor(psycopg.Cursor[Any]):
     """Checks the statements of handlers."""
+
+    if not _CAN_GO_BACK:
+
+        def set_result(self, index: int) -> Self:
+            self._select_current_result(index)
+            return self
 
     def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
         """Execute a statement that does not end the transaction."""
@@ -30,6 +39,12 @@ class HandlerCursor(psycopg.Cursor[Any]):
 
 class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
     """The same for async handlers."""
+
+    if not _CAN_GO_BACK:
+
+        async def set_result(self, index: int) -> Self:
+            self._select_current_result(index)
+            return self
 
     async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
         connection: Any = self.connection
