@@ -7,14 +7,13 @@ from typing import Any, Self
 import psycopg
 from psycopg.pq.abc import PGresult
 
-_CAN_GO_BACK = hasattr(psycopg.Cursor, "set_result")
-"""psycopg 3.2 cannot. Its series is closed, so that the name which we use there stays."""
+from tasks_app.runtime.handler_db.driver_internals import IS_PSYCOPG_3_2
 
 
 class HandlerCursor(psycopg.Cursor[Any]):
     """Checks the statements of handlers."""
 
-    if not _CAN_GO_BACK:
+    if IS_PSYCOPG_3_2:  # it cannot go back
 
         def set_result(self, index: int) -> Self:
             self._select_current_result(index)
@@ -40,7 +39,7 @@ class HandlerCursor(psycopg.Cursor[Any]):
 class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
     """The same for async handlers."""
 
-    if not _CAN_GO_BACK:
+    if IS_PSYCOPG_3_2:  # it cannot go back
 
         async def set_result(self, index: int) -> Self:
             self._select_current_result(index)

@@ -21,14 +21,16 @@ from tasks_app.runtime.handler_db.handler_connections import (
     HandlerConnection,
 )
 from tasks_app.runtime.handler_db.handler_cursors import AsyncHandlerCursor, HandlerCursor
+from tasks_app.runtime.handler_db.lost_cancellations import heeding_cancellations
 
 Driver: TypeAlias = HandlerConnection | AsyncHandlerConnection
 
 
 async def connect_async(*arguments: Any, **options: Any) -> AsyncHandlerConnection:
-    return await AsyncHandlerConnection.connect(
-        *arguments, cursor_factory=AsyncHandlerCursor, **options
-    )
+    with heeding_cancellations():
+        return await AsyncHandlerConnection.connect(
+            *arguments, cursor_factory=AsyncHandlerCursor, **options
+        )
 
 
 def lend(engine: Engine) -> None:
