@@ -81,6 +81,7 @@ PATIENT_CONSUMER = PrivateApi(
     Need(f"{_CONSUMER}.on_connection_error_before_connected", ("self", "exc")),
     Need(f"{_CONSUMER}.on_connection_error_after_connected", ("self", "exc")),
     Need(f"{_CONSUMER}.on_ready", ("self",)),
+    Need(f"{_CONSUMER}.on_close", ("self",)),
     *(Need(f"{_CONSUMER}.{name}") for name in _HEARD),
     without="no hard limit holds while the broker is away, and an odd message ends a worker",
 )
