@@ -16,7 +16,7 @@ from psycopg.pq import Format
 from psycopg.rows import tuple_row
 from sqlalchemy import Connection, TextClause
 from sqlalchemy.engine.result import IteratorResult, Result, SimpleResultMetaData
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.pool.connection.execute import in_psycopgs_words
 from tasks_app.pool.connection.psycopg_io import AsyncRaw, Raw, is_in_pipeline

@@ -7,7 +7,6 @@ COMMIT travels along with: then it fails where the fence is lost, and with it th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -86,8 +85,9 @@ class LastWord(NamedTuple):
     """Under which it is prepared."""
     sql: bytes
     """Its values are ``$1`` and so on."""
-    types: tuple[int, ...]
-    values: Sequence[bytes | None]
+    types: list[int]
+    """Lists, since psycopg 3.2 in C takes nothing else."""
+    values: list[bytes | None]
 
 
 def _numbered(statement: str) -> bytes:
@@ -97,7 +97,7 @@ def _numbered(statement: str) -> bytes:
 
 
 _WORDS = tuple(
-    (name, _numbered(sql), tuple(_TYPES.values()))
+    (name, _numbered(sql), list(_TYPES.values()))
     for name, sql in zip((b"tasks_app succeeds", b"tasks_app succeeds, told"), _LAST, strict=True)
 )
 
@@ -108,13 +108,13 @@ def last_word(settlement: Settlement) -> LastWord:
     It fails, as :func:`is_fence_lost` knows, instead of doing nothing.
     """
     (task_id, attempt, token), result = settlement.fence, settlement.result
-    values = (
+    values = [
         b"%d" % task_id,
         b"%d" % attempt,
         token.hex.encode(),
         None if result is None else result.encode(),
         None if settlement.run_ms is None else b"%d" % settlement.run_ms,
-    )
+    ]
     return LastWord(*_WORDS[LOG.has_successes], values)
 
 
@@ -129,8 +129,12 @@ def own_row(fence: Fence) -> LastWord:
     Where a transaction sees what was when it began, a renewal would else update the row behind its
     snapshot, and the settle at its end fail. A locked row is passed by: the lock is its lease.
     """
-    values = (b"%d" % fence.task_id, b"%d" % fence.attempt, fence.token.hex.encode())
-    return LastWord(b"", _OWN_ROW, (20, 23, 2950), values)
+    values: list[bytes | None] = [
+        b"%d" % fence.task_id,
+        b"%d" % fence.attempt,
+        fence.token.hex.encode(),
+    ]
+    return LastWord(b"", _OWN_ROW, [20, 23, 2950], values)
 
 
 def succeed(

@@ -14,7 +14,7 @@ import psycopg
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.domain.config.settings import Settings
 from tasks_app.domain.errors import InvalidTaskError, UnreadableTaskError

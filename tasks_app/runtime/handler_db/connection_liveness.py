@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only as await_
 
 from tasks_app.runtime.handler_db.handler_connections import (
     AsyncHandlerConnection,
