@@ -51,6 +51,15 @@ async def async_scoped(bench: Bench) -> Any:
 
 
 @asynccontextmanager
+async def asyncpg_session(bench: Bench) -> Any:
+    """As in an application that has SQLAlchemy on asyncpg."""
+    engine = create_async_engine(make_url(bench.url).set(drivername="postgresql+asyncpg"))
+    async with AsyncSession(engine) as made, made.begin():
+        yield made
+    await engine.dispose()
+
+
+@asynccontextmanager
 async def async_raw(bench: Bench) -> Any:
     async with await psycopg.AsyncConnection.connect(plain_url(bench)) as made:
         for kind in ("jsonb", "timestamptz", "int8"):
@@ -65,4 +74,7 @@ async def async_autocommit(bench: Bench) -> Any:
         yield made
 
 
-ASYNC_KINDS = [async_session, async_connection, async_scoped, async_raw, async_autocommit]
+ASYNC_KINDS = [
+    *(async_session, async_connection, async_scoped, asyncpg_session),
+    *(async_raw, async_autocommit),
+]
