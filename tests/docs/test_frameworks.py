@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 GUIDES = {
@@ -32,6 +33,18 @@ def test_each_line_of_a_guides_files_is_in_its_example(guide: str) -> None:
 
     assert len(shown) > 15
     assert [line for line in shown if line not in known] == []
+
+
+@pytest.mark.parametrize("guide", sorted(GUIDES.keys() - {"scripts"}))
+def test_the_services_are_those_of_an_application(guide: str) -> None:
+    page = (ROOT / "docs/frameworks" / f"{guide}.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    services = yaml.safe_load(block)["services"]
+
+    assert list(services) == ["migrate", "web", "worker", "beat"]
+    assert services["worker"]["command"].startswith("celery -A tasks_app worker")
+    for each in services.values():
+        assert {"TASKS_APP_DATABASE_URL", "TASKS_APP_IMPORTS"} <= each["environment"].keys()
 
 
 def test_every_guide_is_in_the_contents() -> None:

@@ -65,10 +65,13 @@ def litestar() -> Ask:
 
 
 def flask() -> Ask:
-    client = import_module("flask_app.app").create_app().test_client()
+    app = import_module("flask_app.app").create_app()
+    client, db = app.test_client(), import_module("flask_app.models").db
 
     def ask(method: str, path: str, **params: Any) -> Answer:
         said = client.open(path, method=method, data=params)
+        with app.app_context():
+            db.engine.dispose()
         return Answer(said.status_code, said.get_json(silent=True) or said.text)
 
     return ask
