@@ -30,13 +30,12 @@ SUBJECTS = {
     "End a run": "Retry Snooze Fail Skip Cancel DependencyDown HandlerTimeoutError LeaseLostError",
     "Create tasks": "create_task create_tasks acreate_task acreate_tasks NewTask TaskOptions TaskId"
     " CreateOutcome hint_tasks TaskBuffer",
-    "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task aget_task"
-    " acancel_task arequeue_task aexplain_task Task Cancelled Requeued Explanation Finding",
+    "Look and act": "get_task cancel_task cancel_tasks requeue_task explain_task Task Cancelled"
+    " Requeued Explanation Finding",
     "Many at once": "foresee_bulk foresee_rest start_bulk run_bulk Foreseen Done",
     "Errors": "list_errors mark_error_known mark_error_unknown requeue_errors fill_fingerprints"
-    " alist_errors amark_error_known amark_error_unknown ErrorGroup RequeueStage",
-    "Groups": "create_group acreate_group get_group cancel_group group_results Group GroupProgress"
-    " Ended",
+    " ErrorGroup RequeueStage",
+    "Groups": "create_group get_group cancel_group group_results Group GroupProgress Ended",
     "Queues and limits": "change_queue reset_queue get_queue list_queues pause_queue resume_queue"
     " set_calendar remove_calendar list_calendars Queue QueueOptions Window set_limit drop_limit"
     " list_limits unblock_task Limit",
@@ -49,6 +48,11 @@ SUBJECTS = {
     " InvalidSelectionError InvalidJobError BatchStateError ChunkRowError PlanError"
     " TaskBufferFullError UniqueKeyTakenError",
 }
+FOR_ASYNC = (
+    "`await aget_task(session, …)` is `get_task` on an AsyncSession, AsyncConnection or psycopg's"
+    " AsyncConnection: the same arguments, the same answer. So are the others; `agroup_results` is "
+    "for `async for`."
+)
 _HOME = {name: f"tasks_app.{room}" for room, names in _ROOMS.items() for name in names.split()}
 
 
@@ -109,6 +113,8 @@ def hooks_page() -> str:
 def exports_page(exported: Collection[str] = __all__) -> str:
     """Return the page about all names of ``from tasks_app import …``."""
     named = {name for names in SUBJECTS.values() for name in names.split()}
+    twins = sorted(name for name in exported if name not in named and name[1:] in named)
+    named |= set(twins)
     if missing := named ^ set(exported):
         raise LookupError(f"documents/api.py gives no subject to: {', '.join(sorted(missing))}")
     about = (
@@ -125,6 +131,8 @@ def exports_page(exported: Collection[str] = __all__) -> str:
             node = _node(name)
             if isinstance(node, Definition):
                 lines += definition(node, name, level=3)
+    lines += ["## For async callers", "", FOR_ASYNC, "", "| name | of |", "|---|---|"]
+    lines += [f"| `{name}` | [`{name[1:]}`](#{name[1:]}) |" for name in twins]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers know the name; the module typing would cost 5 ms
 if TYPE_CHECKING:
+    # isort: off
+    # fmt: off
     from tasks_app.batch.control import (
-        abandon_job,
-        get_job,
-        list_jobs,
-        replan_job,
-        restart_job,
-        start_job,
-        stop_job,
+        aabandon_job, abandon_job, aget_job, alist_jobs, areplan_job, arestart_job, astart_job,
+        astop_job, get_job, list_jobs, replan_job, restart_job, start_job, stop_job,
     )
     from tasks_app.batch.execution.chunk_context import ChunkContext
     from tasks_app.batch.job import BatchJob
@@ -25,18 +22,9 @@ if TYPE_CHECKING:
     from tasks_app.domain.coordination.groups import Ended, Group, GroupProgress
     from tasks_app.domain.creation.new_task import NewTask
     from tasks_app.domain.errors import (
-        BatchStateError,
-        ChunkRowError,
-        HandlerTimeoutError,
-        InvalidJobError,
-        InvalidScheduleError,
-        InvalidSelectionError,
-        InvalidTaskError,
-        LeaseLostError,
-        PlanError,
-        TaskBufferFullError,
-        TasksError,
-        UniqueKeyTakenError,
+        BatchStateError, ChunkRowError, HandlerTimeoutError, InvalidJobError, InvalidScheduleError,
+        InvalidSelectionError, InvalidTaskError, LeaseLostError, PlanError, TaskBufferFullError,
+        TasksError, UniqueKeyTakenError,
     )
     from tasks_app.domain.explain.explanation import Explanation
     from tasks_app.domain.finding import Finding
@@ -61,50 +49,29 @@ if TYPE_CHECKING:
     from tasks_app.runtime.api.bulk import Done, run_bulk, start_bulk
     from tasks_app.runtime.api.bulk_preview import Foreseen, foresee_bulk, foresee_rest
     from tasks_app.runtime.api.errors import (
-        alist_errors,
-        amark_error_known,
-        amark_error_unknown,
-        fill_fingerprints,
-        list_errors,
-        mark_error_known,
-        mark_error_unknown,
+        afill_fingerprints, alist_errors, amark_error_known, amark_error_unknown,
+        fill_fingerprints, list_errors, mark_error_known, mark_error_unknown,
     )
     from tasks_app.runtime.api.groups import (
-        acreate_group,
-        cancel_group,
-        create_group,
-        get_group,
-        group_results,
+        acancel_group, acreate_group, aget_group, agroup_results, cancel_group, create_group,
+        get_group, group_results,
     )
-    from tasks_app.runtime.api.limits import drop_limit, list_limits, set_limit, unblock_task
+    from tasks_app.runtime.api.limits import (
+        adrop_limit, alist_limits, aset_limit, aunblock_task, drop_limit, list_limits, set_limit,
+        unblock_task,
+    )
     from tasks_app.runtime.api.producer import (
-        acreate_task,
-        acreate_tasks,
-        create_task,
-        create_tasks,
+        acreate_task, acreate_tasks, create_task, create_tasks,
     )
     from tasks_app.runtime.api.queues import (
-        change_queue,
-        get_queue,
-        list_calendars,
-        list_queues,
-        pause_queue,
-        remove_calendar,
-        reset_queue,
-        resume_queue,
-        set_calendar,
+        achange_queue, aget_queue, alist_calendars, alist_queues, apause_queue, aremove_calendar,
+        areset_queue, aresume_queue, aset_calendar, change_queue, get_queue, list_calendars,
+        list_queues, pause_queue, remove_calendar, reset_queue, resume_queue, set_calendar,
     )
     from tasks_app.runtime.api.staged_requeue import RequeueStage, requeue_errors
     from tasks_app.runtime.api.tasks import (
-        acancel_task,
-        aexplain_task,
-        aget_task,
-        arequeue_task,
-        cancel_task,
-        cancel_tasks,
-        explain_task,
-        get_task,
-        requeue_task,
+        acancel_task, acancel_tasks, aexplain_task, aget_task, arequeue_task, cancel_task,
+        cancel_tasks, explain_task, get_task, requeue_task,
     )
     from tasks_app.runtime.handlers.context import AsyncTaskContext, TaskContext
     from tasks_app.runtime.handlers.middleware import middleware
@@ -113,21 +80,17 @@ if TYPE_CHECKING:
     from tasks_app.runtime.hooks import Notice, subscribe
     from tasks_app.runtime.schedules.declared import schedule
     from tasks_app.runtime.schedules.preview import (
-        Preview,
-        backfill_schedule,
-        preview,
+        Preview, abackfill_schedule, apreview, apreview_schedule, backfill_schedule, preview,
         preview_schedule,
     )
     from tasks_app.runtime.schedules.schedules import (
-        change_schedule,
-        create_schedule,
-        disable_schedule,
-        enable_schedule,
-        get_schedule,
-        list_schedules,
-        remove_schedule,
+        achange_schedule, acreate_schedule, adisable_schedule, aenable_schedule, aget_schedule,
+        alist_schedules, aremove_schedule, arun_schedule, change_schedule, create_schedule,
+        disable_schedule, enable_schedule, get_schedule, list_schedules, remove_schedule,
         run_schedule,
     )
+    # fmt: on
+    # isort: on
 
 __all__ = [
     "AsyncTaskContext", "BatchJob", "BatchStateError", "BatchView", "Breaker", "Cancel",
@@ -139,24 +102,32 @@ __all__ = [
     "Preview", "Query", "Queue", "QueueOptions", "RequeueStage", "Requeued", "Retry", "Schedule",
     "Settings", "Skip", "Snooze", "Step", "Table", "Task", "TaskBuffer", "TaskBufferFullError",
     "TaskContext", "TaskId", "TaskOptions", "TasksError", "UniqueKeyTakenError", "Window",
-    "abandon_job", "acancel_task", "acreate_group", "acreate_task", "acreate_tasks",
-    "aexplain_task", "aget_task", "alist_errors", "amark_error_known", "amark_error_unknown",
-    "arequeue_task", "backfill_schedule", "cancel_group", "cancel_task", "cancel_tasks",
-    "change_queue", "change_schedule", "create_group", "create_schedule", "create_task",
-    "create_tasks", "disable_schedule", "drop_limit", "enable_schedule", "explain_task",
-    "fill_fingerprints", "fire_all", "foresee_bulk", "foresee_rest", "get_group", "get_job",
-    "get_queue", "get_schedule", "get_task", "group_results", "handler", "hint_tasks",
-    "list_calendars", "list_errors", "list_jobs", "list_limits", "list_queues", "list_schedules",
-    "mark_error_known", "mark_error_unknown", "middleware", "pause_queue", "preview",
-    "preview_schedule", "remove_calendar", "remove_schedule", "replan_job", "requeue_errors",
-    "requeue_task", "reset_queue", "restart_job", "resume_queue", "run_bulk", "run_schedule",
-    "schedule", "set_calendar", "set_limit", "start_bulk", "start_job", "stop_job", "subscribe",
+    "aabandon_job", "abackfill_schedule", "abandon_job", "acancel_group", "acancel_task",
+    "acancel_tasks", "achange_queue", "achange_schedule", "acreate_group", "acreate_schedule",
+    "acreate_task", "acreate_tasks", "adisable_schedule", "adrop_limit", "aenable_schedule",
+    "aexplain_task", "afill_fingerprints", "aget_group", "aget_job", "aget_queue", "aget_schedule",
+    "aget_task", "agroup_results", "alist_calendars", "alist_errors", "alist_jobs", "alist_limits",
+    "alist_queues", "alist_schedules", "amark_error_known", "amark_error_unknown", "apause_queue",
+    "apreview", "apreview_schedule", "aremove_calendar", "aremove_schedule", "areplan_job",
+    "arequeue_task", "areset_queue", "arestart_job", "aresume_queue", "arun_schedule",
+    "aset_calendar", "aset_limit", "astart_job", "astop_job", "aunblock_task", "backfill_schedule",
+    "cancel_group", "cancel_task", "cancel_tasks", "change_queue", "change_schedule",
+    "create_group", "create_schedule", "create_task", "create_tasks", "disable_schedule",
+    "drop_limit", "enable_schedule", "explain_task", "fill_fingerprints", "fire_all",
+    "foresee_bulk", "foresee_rest", "get_group", "get_job", "get_queue", "get_schedule",
+    "get_task", "group_results", "handler", "hint_tasks", "list_calendars", "list_errors",
+    "list_jobs", "list_limits", "list_queues", "list_schedules", "mark_error_known",
+    "mark_error_unknown", "middleware", "pause_queue", "preview", "preview_schedule",
+    "remove_calendar", "remove_schedule", "replan_job", "requeue_errors", "requeue_task",
+    "reset_queue", "restart_job", "resume_queue", "run_bulk", "run_schedule", "schedule",
+    "set_calendar", "set_limit", "start_bulk", "start_job", "stop_job", "subscribe",
     "unblock_task",
 ]  # fmt: skip
 
 _ROOMS = {
     "batch.execution.chunk_context": "ChunkContext",
-    "batch.control": "abandon_job get_job list_jobs replan_job restart_job start_job stop_job",
+    "batch.control": "aabandon_job abandon_job aget_job alist_jobs areplan_job arestart_job"
+    " astart_job astop_job get_job list_jobs replan_job restart_job start_job stop_job",
     "batch.job": "BatchJob",
     "batch.step": "Step",
     "domain.batch.records": "BatchView JobRun PartResult",
@@ -188,25 +159,32 @@ _ROOMS = {
     "runtime.api.buffer": "TaskBuffer",
     "runtime.api.bulk": "Done run_bulk start_bulk",
     "runtime.api.bulk_preview": "Foreseen foresee_bulk foresee_rest",
-    "runtime.api.errors": "alist_errors amark_error_known amark_error_unknown fill_fingerprints"
-    " list_errors mark_error_known mark_error_unknown",
-    "runtime.api.groups": "acreate_group cancel_group create_group get_group group_results",
-    "runtime.api.limits": "drop_limit list_limits set_limit unblock_task",
+    "runtime.api.errors": "afill_fingerprints alist_errors amark_error_known amark_error_unknown"
+    " fill_fingerprints list_errors mark_error_known mark_error_unknown",
+    "runtime.api.groups": "acancel_group acreate_group aget_group agroup_results cancel_group"
+    " create_group get_group group_results",
+    "runtime.api.limits": "adrop_limit alist_limits aset_limit aunblock_task drop_limit list_limits"
+    " set_limit unblock_task",
     "runtime.api.staged_requeue": "RequeueStage requeue_errors",
-    "runtime.api.tasks": "acancel_task aexplain_task aget_task arequeue_task cancel_task"
-    " cancel_tasks explain_task get_task requeue_task",
+    "runtime.api.tasks": "acancel_task acancel_tasks aexplain_task aget_task arequeue_task"
+    " cancel_task cancel_tasks explain_task get_task requeue_task",
     "runtime.api.producer": "acreate_task acreate_tasks create_task create_tasks",
-    "runtime.api.queues": "change_queue get_queue list_calendars list_queues pause_queue"
-    " remove_calendar reset_queue resume_queue set_calendar",
+    "runtime.api.queues": "achange_queue aget_queue alist_calendars alist_queues apause_queue"
+    " aremove_calendar areset_queue aresume_queue aset_calendar change_queue get_queue"
+    " list_calendars list_queues pause_queue remove_calendar reset_queue resume_queue"
+    " set_calendar",
     "runtime.handlers.context": "AsyncTaskContext TaskContext",
     "runtime.handlers.middleware": "middleware",
     "runtime.handlers.registry": "handler",
     "runtime.hints.hints": "hint_tasks",
     "runtime.hooks": "Notice subscribe",
     "runtime.schedules.declared": "schedule",
-    "runtime.schedules.preview": "Preview backfill_schedule preview preview_schedule",
-    "runtime.schedules.schedules": "change_schedule create_schedule disable_schedule"
-    " enable_schedule get_schedule list_schedules remove_schedule run_schedule",
+    "runtime.schedules.preview": "Preview abackfill_schedule apreview apreview_schedule"
+    " backfill_schedule preview preview_schedule",
+    "runtime.schedules.schedules": "achange_schedule acreate_schedule adisable_schedule"
+    " aenable_schedule aget_schedule alist_schedules aremove_schedule arun_schedule"
+    " change_schedule create_schedule disable_schedule enable_schedule get_schedule"
+    " list_schedules remove_schedule run_schedule",
 }
 """The imports above, for the running program."""
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -81,18 +81,7 @@ SYNC: dict[str, tuple[Any, ...]] = {
     "stop_job": (1,),
     "unblock_task": (1,),
 }
-ASYNC: dict[str, tuple[Any, ...]] = {
-    "alist_errors": (),
-    "amark_error_known": ("0123456789abcdef", {"by": "ann"}),
-    "amark_error_unknown": ("0123456789abcdef",),
-    "acancel_task": (1,),
-    "acreate_group": ([],),
-    "acreate_task": ("t",),
-    "acreate_tasks": ([],),
-    "aexplain_task": (1,),
-    "aget_task": (1,),
-    "arequeue_task": (1,),
-}
+ASYNC = {f"a{name}": more for name, more in SYNC.items()}
 ENGINES: dict[str, tuple[Any, ...]] = {
     "requeue_errors": ("0123456789abcdef",),
     "foresee_bulk": ("cancel", {"name": "t"}),
@@ -115,7 +104,8 @@ class Account(LockedRow, Base):
 def call(name: str, given: Any, more: tuple[Any, ...]) -> Any:
     by_keyword = more[-1] if more and isinstance(more[-1], dict) else {}
     answer = getattr(tasks_app, name)(given, *more[: len(more) - bool(by_keyword)], **by_keyword)
-    return asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
+    lazy = inspect.isasyncgen(answer)
+    return asyncio.run(_awaited(anext(answer) if lazy else answer)) if name in ASYNC else answer
 
 
 async def _awaited(answer: Any) -> Any:

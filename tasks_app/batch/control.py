@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 from sqlalchemy import Connection
@@ -17,7 +17,7 @@ from tasks_app.domain.errors import BatchStateError
 from tasks_app.pool.batch import instances, partition_runs, steps
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import cancel_these
-from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
 Params = Mapping[str, Any] | BaseModel | None
 _GOES_ON = {BatchStatus.RUNNING, BatchStatus.STOPPING}
@@ -174,6 +174,15 @@ def list_jobs(
 ) -> list[Batch]:
     """Return instances, newest first."""
     return instances.find(connection_of(session), job=job, status=status, most=most)
+
+
+astart_job: Final = made_async(start_job)
+astop_job: Final = made_async(stop_job)
+arestart_job: Final = made_async(restart_job)
+aabandon_job: Final = made_async(abandon_job)
+areplan_job: Final = made_async(replan_job)
+aget_job: Final = made_async(get_job)
+alist_jobs: Final = made_async(list_jobs)
 
 
 def _begin(

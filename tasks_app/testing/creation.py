@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Unpack
-
-from sqlalchemy import Connection
 
 from tasks_app.domain.handlers.spec import Handler
 from tasks_app.domain.tasks.records import Task
@@ -15,7 +14,7 @@ from tasks_app.runtime.db.connections import (
     AsyncRaw,
     Raw,
     Sync,
-    on_async_connection,
+    made_async,
     on_connection,
 )
 from tasks_app.testing.expectation import Expectation, Where, described, expectation
@@ -42,7 +41,7 @@ def created(
         (task,) = created(session, "mail.send", {"to": "a@example.org"}, delay="1h")
     """
     expected = expectation(task, payload, where, test)
-    return _matching(on_connection(session, _all), expected)
+    return _matching(_all(session), expected)
 
 
 def assert_created(
@@ -64,7 +63,7 @@ def assert_created(
         AssertionError: it says what was created instead.
     """
     expected = expectation(task, payload, where, test)
-    return _asserted(on_connection(session, _all), expected, count)
+    return _asserted(_all(session), expected, count)
 
 
 async def acreated(
@@ -77,7 +76,7 @@ async def acreated(
 ) -> list[Task]:
     """Do as :func:`created`, in an async transaction."""
     expected = expectation(task, payload, where, test)
-    return _matching(await on_async_connection(session, _all), expected)
+    return _matching(await _aall(session), expected)
 
 
 async def aassert_created(
@@ -91,11 +90,14 @@ async def aassert_created(
 ) -> list[Task]:
     """Do as :func:`assert_created`, in an async transaction."""
     expected = expectation(task, payload, where, test)
-    return _asserted(await on_async_connection(session, _all), expected, count)
+    return _asserted(await _aall(session), expected, count)
 
 
-def _all(connection: Connection) -> list[Task]:
-    return browse.find(connection, most=MOST_READ)[::-1]
+def _all(session: Sync | Raw) -> list[Task]:
+    return on_connection(session, partial(browse.find, most=MOST_READ))[::-1]
+
+
+_aall = made_async(_all)
 
 
 def _matching(tasks: Sequence[Task], expected: Expectation) -> list[Task]:

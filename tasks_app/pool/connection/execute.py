@@ -94,9 +94,12 @@ _DOERS: dict[type, Callable[[Any, Statement | Copy], Rows]] = {}
 
 def _learn(connection: Connection | Raw) -> Callable[[Any, Statement | Copy], Rows]:
     do: Callable[[Any, Statement | Copy], Rows] = _do
-    if not isinstance(connection, Connection):
+    kind: Any = type(connection)
+    if hasattr(kind, "do"):  # psycopg's, in a verb that takes a Connection
+        do = kind.do
+    elif not isinstance(connection, Connection):
         from tasks_app.pool.connection.psycopg_io import do  # noqa: PLC0415  it brings psycopg
-    return _DOERS.setdefault(type(connection), do)
+    return _DOERS.setdefault(kind, do)
 
 
 def _do(connection: Connection, step: Statement | Copy) -> Rows:

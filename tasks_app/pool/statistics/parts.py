@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -10,7 +11,6 @@ from sqlalchemy import Connection, text
 
 from tasks_app.domain.statistics.outcomes import CountedOutcome, outcome_of
 from tasks_app.domain.tasks.states import Event, State
-from tasks_app.pool.fragments.fences import texts
 from tasks_app.pool.statistics.sums import KEY, SUMS
 from tasks_app.pool.tables import COUNT_PART, NOW
 
@@ -48,10 +48,10 @@ _WRITE = text(f"""
 _NOTE = text(f"""
     INSERT INTO {COUNT_PART} (slot, {KEY}, {SUMS}, written_at)
     SELECT CAST(gen_random_uuid() AS text), date_trunc('minute', {NOW}), t.name, t.queue, t.outcome,
-        count(*), 0, 0, '{{}}', '{{}}', {NOW}
-    FROM unnest(CAST(:names AS text[]), CAST(:queues AS text[]), CAST(:outcomes AS smallint[]))
-        AS t(name, queue, outcome)
-    GROUP BY t.name, t.queue, t.outcome
+        t.number, 0, 0, '{{}}', '{{}}', {NOW}
+    FROM unnest(
+        CAST(:names AS text[]), CAST(:queues AS text[]), CAST(:outcomes AS smallint[]),
+        CAST(:numbers AS bigint[])) AS t(name, queue, outcome, number)
 """)
 
 
@@ -91,11 +91,12 @@ def note(
 
     They are counted if it commits, once.
     """
-    rows = list(moved)
-    if rows:
-        names, queues, outcomes = zip(*rows, strict=True)
-        values = {"names": texts(names), "queues": texts(queues), "outcomes": list(outcomes)}
-        connection.execute(_NOTE, {**values, "now": now})
+    counted = Counter(moved)
+    if counted:
+        columns = [list(column) for column in zip(*counted, strict=True)]
+        values = dict(zip(("names", "queues", "outcomes"), columns, strict=True))
+        numbers = list(counted.values())
+        connection.execute(_NOTE, {**values, "numbers": numbers, "now": now})
 
 
 def note_moved(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -18,17 +18,10 @@ from tasks_app.pool.errors import known
 from tasks_app.pool.errors.fill import fill
 from tasks_app.pool.errors.groups import ErrorGroup, groups
 from tasks_app.pool.operations.audit import note as note_action
-from tasks_app.runtime.db.connections import (
-    Async,
-    AsyncRaw,
-    Raw,
-    Sync,
-    on_async_connection,
-    on_connection,
-)
+from tasks_app.runtime.db.connections import Raw, Sync, made_async, on_connection
 
 
-def list_errors(session: Sync | Raw, **filters: Any) -> list[ErrorGroup]:
+def list_errors(session: Sync | Raw, /, **filters: Any) -> list[ErrorGroup]:
     """Return the error pool grouped by fingerprint, most tasks first.
 
     ``filters``: ``fingerprint=``, ``name=``, ``queue=``, ``since=``, and ``most=`` (50).
@@ -70,36 +63,10 @@ def fill_fingerprints(session: Sync | Raw, most: int = 1_000) -> int:
     return on_connection(session, partial(_filled, most=most))
 
 
-async def alist_errors(session: Async | AsyncRaw, **filters: Any) -> list[ErrorGroup]:
-    """Return the error pool grouped by fingerprint, as ``list_errors`` does."""
-    return await on_async_connection(session, partial(groups, **filters))
-
-
-async def amark_error_known(
-    session: Async | AsyncRaw,
-    fingerprint: str,
-    *,
-    by: str,
-    until: datetime | timedelta | None = None,
-    note: str = "",
-) -> bool:
-    """Mark the cause of errors as known, as ``mark_error_known`` does.
-
-    Raises:
-        InvalidSelectionError: it is no fingerprint.
-    """
-    verb = partial(_marked, fingerprint=_checked(fingerprint), by=by, until=until, note=note)
-    return await on_async_connection(session, verb)
-
-
-async def amark_error_unknown(session: Async | AsyncRaw, fingerprint: str, *, by: str = "") -> bool:
-    """Take the mark back. False: there was none.
-
-    Raises:
-        InvalidSelectionError: it is no fingerprint.
-    """
-    verb = partial(_unmarked, fingerprint=_checked(fingerprint), by=by)
-    return await on_async_connection(session, verb)
+alist_errors: Final = made_async(list_errors)
+amark_error_known: Final = made_async(mark_error_known)
+amark_error_unknown: Final = made_async(mark_error_unknown)
+afill_fingerprints: Final = made_async(fill_fingerprints)
 
 
 def _marked(

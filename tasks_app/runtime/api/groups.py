@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -18,7 +19,10 @@ from tasks_app.pool.groups import browse, create
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.tasks.cancel import CancelledMany, cancel_these
 from tasks_app.runtime.api.producer import admitted, create_rows, traced
-from tasks_app.runtime.db.connections import Async, Sync, checked_async, connection_of
+from tasks_app.runtime.db.connections import Async, AsyncRaw, Sync, connection_of, made_async
+
+PAGE = 1_000
+"""Results that an async caller is given without a change of greenlets."""
 
 
 def create_group(
@@ -82,29 +86,6 @@ def extend_group(session: Sync, group_id: int, tasks: Sequence[NewTask]) -> list
     return ids
 
 
-async def acreate_group(
-    session: Async,
-    tasks: Sequence[NewTask],
-    *,
-    then: NewTask | None = None,
-    on_failure: NewTask | None = None,
-    enough: int | None = None,
-    fail_fast: bool = False,
-    part_of: int | None = None,
-) -> Group:
-    """Create a group, as :func:`create_group`, in an async transaction."""
-    created = partial(
-        create_group,
-        tasks=tasks,
-        then=then,
-        on_failure=on_failure,
-        enough=enough,
-        fail_fast=fail_fast,
-        part_of=part_of,
-    )
-    return await checked_async(session).run_sync(created)
-
-
 def get_group(session: Sync, group_id: int) -> GroupProgress | None:
     """Return the progress of a group, or None."""
     return browse.get(connection_of(session), check_id(group_id, "group_id"))
@@ -143,6 +124,27 @@ def cancel_group(session: Sync, group_id: int, *, by: str = "") -> CancelledMany
         what = {"group": group_id}
         note(connection, Action.CANCEL, what, who=by, number=len(ids), ids=ids, answers=answers)
     return CancelledMany(cancelled, requested, ids)
+
+
+acreate_group: Final = made_async(create_group)
+aget_group: Final = made_async(get_group)
+acancel_group: Final = made_async(cancel_group)
+
+
+async def agroup_results(session: Async | AsyncRaw, group_id: int) -> AsyncIterator[Ended]:
+    """Yield how a group's members ended, as :func:`group_results`, in an async transaction."""
+    ended = await _a_results(session, group_id)
+    while page := await _a_page(session, ended):
+        for each in page:
+            yield each
+
+
+def _page(_: Sync, ended: Iterator[Ended]) -> list[Ended]:
+    return list(islice(ended, PAGE))
+
+
+_a_results: Final = made_async(group_results)
+_a_page: Final = made_async(_page)
 
 
 def _known(connection: Connection, group_id: int) -> GroupProgress:

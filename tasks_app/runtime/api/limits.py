@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -15,7 +16,7 @@ from tasks_app.pool.flow_control.fair_queues import set_fair, unset_fair
 from tasks_app.pool.flow_control.order_and_limits import unblock
 from tasks_app.pool.locks import admin as locks
 from tasks_app.pool.operations.audit import note
-from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
 
 def set_limit(
@@ -93,6 +94,12 @@ def unblock_task(session: Sync, task_id: int, *, by: str = "") -> bool:
     if unblocked:
         note(connection, "unblock", who=by, ids=[task_id], answers={"unblocked": 1})
     return unblocked
+
+
+aset_limit: Final = made_async(set_limit)
+adrop_limit: Final = made_async(drop_limit)
+alist_limits: Final = made_async(list_limits)
+aunblock_task: Final = made_async(unblock_task)
 
 
 def free_lock(

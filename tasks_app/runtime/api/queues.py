@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from tasks_app.domain.durations import Duration, parse_duration
 from tasks_app.domain.errors import InvalidTaskError
@@ -14,7 +14,7 @@ from tasks_app.domain.tasks.names import check_queue
 from tasks_app.pool.flow_control import queue_settings as rows
 from tasks_app.pool.flow_control.pause import pause, resume
 from tasks_app.pool.operations.audit import note
-from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 
 _NOTHING: Any = dict.fromkeys(QueueOptions.__annotations__)
 
@@ -139,6 +139,17 @@ def resume_queue(session: Sync, queue: str, *, by: str = "") -> Sequence[str]:
     if resumed:
         note(connection, "resume", {"queues": sorted(resumed)}, who=by)
     return resumed
+
+
+achange_queue: Final = made_async(change_queue)
+areset_queue: Final = made_async(reset_queue)
+aget_queue: Final = made_async(get_queue)
+alist_queues: Final = made_async(list_queues)
+aset_calendar: Final = made_async(set_calendar)
+aremove_calendar: Final = made_async(remove_calendar)
+alist_calendars: Final = made_async(list_calendars)
+apause_queue: Final = made_async(pause_queue)
+aresume_queue: Final = made_async(resume_queue)
 
 
 def _span(value: Duration | None) -> timedelta | None:

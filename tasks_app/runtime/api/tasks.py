@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection
 
@@ -26,12 +26,10 @@ from tasks_app.pool.tasks.cancel import Cancelled, CancelledMany, cancel, cancel
 from tasks_app.pool.tasks.requeue import Requeued, requeue
 from tasks_app.pool.tasks.run_now import run_now
 from tasks_app.runtime.db.connections import (
-    Async,
-    AsyncRaw,
     Raw,
     Sync,
     connection_of,
-    on_async_connection,
+    made_async,
     on_connection,
 )
 
@@ -158,31 +156,8 @@ def _note(connection: Connection, action: Action, task_id: int, answer: str, by:
     note(connection, action, who=by, ids=[task_id], answers={str(answer): 1})
 
 
-async def aget_task(session: Async | AsyncRaw, task_id: int) -> Task | None:
-    """Return the task from whichever pool it lies in, or None."""
-    verb = partial(browse.get, task_id=check_id(task_id))
-    return await on_async_connection(session, verb)
-
-
-async def aexplain_task(
-    session: Async | AsyncRaw, task_id: int, *, settings: Settings | None = None
-) -> Explanation:
-    """Say why a task does not run, or what became of it. Reads only, and never much."""
-    verb = partial(_explained, task_id=check_id(task_id), settings=settings)
-    return await on_async_connection(session, verb)
-
-
-async def acancel_task(session: Async | AsyncRaw, task_id: int, *, by: str = "") -> Cancelled:
-    """Cancel a pending task at once; tell a running one, which will then not run again."""
-    verb = partial(_cancelled, task_id=check_id(task_id), by=by)
-    return await on_async_connection(session, verb)
-
-
-async def arequeue_task(session: Async | AsyncRaw, task_id: int, *, by: str = "") -> Requeued:
-    """Return a finished task to the pending pool: same id, charges from 0.
-
-    Raises:
-        UniqueKeyTakenError: another pending task has its name and unique_key.
-    """
-    verb = partial(_requeued, task_id=check_id(task_id), by=by)
-    return await on_async_connection(session, verb)
+aget_task: Final = made_async(get_task)
+aexplain_task: Final = made_async(explain_task)
+acancel_task: Final = made_async(cancel_task)
+acancel_tasks: Final = made_async(cancel_tasks)
+arequeue_task: Final = made_async(requeue_task)

@@ -8,10 +8,10 @@ in ``sys.modules`` and import none. Anything else is an InvalidConnectionError.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from functools import lru_cache, partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from typing_extensions import TypeIs
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -51,23 +52,32 @@ def on_connection(session: Sync | Raw, verb: Callable[[Connection], T]) -> T:
         return verb(on_psycopg(caller))
 
 
-async def on_async_connection(session: Async | AsyncRaw, verb: Callable[[Connection], T]) -> T:
-    """Do the same in an async transaction."""
-    caller: Any = unwrapped(session)
-    if not is_async_raw(caller):
-        return await checked_async(caller).run_sync(lambda sync: verb(connection_of(sync)))
-    from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415  it is rare
+def made_async(
+    verb: Callable[Concatenate[Sync, P], T],
+) -> Callable[Concatenate[Async | AsyncRaw, P], Coroutine[Any, Any, T]]:
+    """Return the same verb for async callers; with autocommit, in a transaction of its own."""
 
-    from tasks_app.pool.connection.psycopg_connection import on_psycopg  # noqa: PLC0415  it brings psycopg
+    @wraps(verb)
+    async def made(session: Async | AsyncRaw, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        caller: Any = unwrapped(session)
+        if not is_async_raw(caller):
+            return await checked_async(caller).run_sync(verb, *args, **kwargs)
+        from sqlalchemy.util import greenlet_spawn  # noqa: PLC0415  it is rare
 
-    async with caller.transaction() if caller.autocommit else nullcontext():
-        return await greenlet_spawn(lambda: verb(on_psycopg(caller)))
+        from tasks_app.pool.connection.psycopg_connection import on_psycopg  # noqa: PLC0415  it brings psycopg
+
+        async with caller.transaction() if caller.autocommit else nullcontext():
+            return await greenlet_spawn(lambda: verb(on_psycopg(caller), *args, **kwargs))
+
+    made.__name__ = made.__qualname__ = f"a{verb.__name__}"
+    return made
 
 
 def connection_of(session: Sync) -> Connection:
     """Return the transaction's connection, on which psycopg can read intervals and instants."""
     connection = writing_connection_of(session)
-    make_readable(connection)
+    if connection is not session or isinstance(session, Connection):  # else it is readable
+        make_readable(connection)
     return connection
 
 
@@ -78,6 +88,8 @@ def writing_connection_of(session: Sync) -> Connection:
             connection = whole.connection()
         case Connection() as connection:
             pass
+        case made if _is(made, "tasks_app.pool.connection.psycopg_connection", "OnPsycopg"):
+            return cast("Connection", made)  # by made_async
         case _:
             raise InvalidConnectionError(
                 f"{shown(session)} is no Session or Connection. "

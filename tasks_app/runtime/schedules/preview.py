@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from random import Random
-from typing import NamedTuple, Unpack
+from typing import Final, NamedTuple, Unpack
 
 from tasks_app.domain.creation.new_task import NewTask
 from tasks_app.domain.errors import InvalidScheduleError
@@ -20,7 +20,7 @@ from tasks_app.domain.tasks.records import TaskId
 from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.runtime.api.producer import admitted
-from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions
 from tasks_app.runtime.schedules.scheduler import make
 from tasks_app.runtime.schedules.schedules import changed
@@ -117,6 +117,11 @@ def backfill_schedule(
     what = {"schedule": name, "start": start.isoformat(), "end": end.isoformat()}
     note(connection, "schedule backfill", what, who=by, number=len(ids), ids=ids)
     return ids
+
+
+apreview: Final = made_async(preview)
+apreview_schedule: Final = made_async(preview_schedule)
+abackfill_schedule: Final = made_async(backfill_schedule)
 
 
 def _past(schedule: Schedule, start: datetime, end: datetime) -> Iterator[datetime]:

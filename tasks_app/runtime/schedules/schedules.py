@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from sqlalchemy import Connection
 
@@ -26,7 +26,7 @@ from tasks_app.pool.operations.audit import note
 from tasks_app.pool.schedules import schedules as rows
 from tasks_app.pool.tasks.create import create_one
 from tasks_app.runtime.api.producer import admitted
-from tasks_app.runtime.db.connections import Sync, connection_of
+from tasks_app.runtime.db.connections import Sync, connection_of, made_async
 from tasks_app.runtime.schedules.declared import ScheduleOptions, split
 
 _WHEN = ("cron", "every", "at")
@@ -166,6 +166,16 @@ def run_schedule(session: Sync, name: str, *, by: str = "") -> TaskId | None:
     answers = {str(task_id.outcome): 1}
     note(connection, "schedule run", {"schedule": name}, who=by, ids=[task_id], answers=answers)
     return task_id
+
+
+acreate_schedule: Final = made_async(create_schedule)
+achange_schedule: Final = made_async(change_schedule)
+aremove_schedule: Final = made_async(remove_schedule)
+aenable_schedule: Final = made_async(enable_schedule)
+adisable_schedule: Final = made_async(disable_schedule)
+aget_schedule: Final = made_async(get_schedule)
+alist_schedules: Final = made_async(list_schedules)
+arun_schedule: Final = made_async(run_schedule)
 
 
 def _noted(connection: Connection, verb: str, name: str, by: str, *, done: bool) -> bool:

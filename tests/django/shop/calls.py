@@ -1,4 +1,5 @@
 """Tasks of Django's own framework."""
+
 from __future__ import annotations
 
 from django.tasks import task

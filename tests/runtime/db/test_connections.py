@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -13,13 +13,6 @@ from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
 from sqlalchemy import create_engine
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import (
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-    create_async_engine,
-)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tasks_app import (
@@ -44,12 +37,8 @@ from tasks_app import (
     unblock_task,
 )
 from tests.runtime.bench import Bench
+from tests.runtime.db.callers import ASYNC_KINDS, async_session, plain_url
 from tests.runtime.hints.ear import Ear, told
-
-
-def plain_url(bench: Bench) -> str:
-    url = make_url(bench.url).set(drivername="postgresql")
-    return url.render_as_string(hide_password=False)
 
 
 @contextmanager
@@ -135,50 +124,6 @@ def test_each_verb_takes_what_create_task_takes(bench: Bench, kind: Callable[[Be
         "requeue",
     ]
     assert bench.state(task_id) == "PENDING"
-
-
-@asynccontextmanager
-async def async_session(bench: Bench) -> Any:
-    engine = create_async_engine(bench.url)
-    async with AsyncSession(engine) as made, made.begin():
-        yield made
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def async_connection(bench: Bench) -> Any:
-    engine = create_async_engine(bench.url)
-    async with engine.begin() as made:
-        yield made
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def async_scoped(bench: Bench) -> Any:
-    engine = create_async_engine(bench.url)
-    made = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
-    yield made
-    await made.commit()
-    await made.remove()
-    await engine.dispose()
-
-
-@asynccontextmanager
-async def async_raw(bench: Bench) -> Any:
-    async with await psycopg.AsyncConnection.connect(plain_url(bench)) as made:
-        for kind in ("jsonb", "timestamptz", "int8"):
-            made.adapters.register_loader(kind, TextLoader)
-        yield made
-
-
-@asynccontextmanager
-async def async_autocommit(bench: Bench) -> Any:
-    url = plain_url(bench)
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as made:
-        yield made
-
-
-ASYNC_KINDS = [async_session, async_connection, async_scoped, async_raw, async_autocommit]
 
 
 @pytest.mark.parametrize("kind", ASYNC_KINDS)

@@ -1,0 +1,1 @@
+"""An order service with FastAPI: asyncpg reads, psycopg writes orders and their tasks."""

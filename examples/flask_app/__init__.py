@@ -1,0 +1,1 @@
+"""An order service with Flask and Flask-SQLAlchemy."""
