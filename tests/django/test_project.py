@@ -76,7 +76,7 @@ def test_djangos_tests_run_on_a_test_database(shop: Site) -> None:
     done = shop.manage("test", "--noinput")
 
     assert done.returncode == 0, done.stderr
-    assert "Ran 2 tests" in done.stderr
+    assert "Ran 3 tests" in done.stderr
     assert shop.sql("SELECT count(*) FROM task_all") == before
 
 
