@@ -20,7 +20,7 @@ from tasks_app.runtime.leader.retention_preview import preview_retention
 )
 @output.as_json
 def prune(*, dry_run: bool, json_: bool) -> None:
-    """Delete what is older than the settings TASKS_APP_KEEP_... say.
+    """Delete what is older than the settings TASKS_APP_KEEP_* say.
 
     They are TASKS_APP_KEEP_COMPLETED, _ERRORS and _BATCHES. Maintenance does the same once an
     hour, a quarter of a second at a time. Exit 1: something had to stay, because somebody uses it
